@@ -1,0 +1,164 @@
+#define _GNU_SOURCE
+#include "board.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define MOST_IMAGES 1000
+
+uint64_t text_clip(const char *text, uint64_t len, uint64_t most)
+{
+    if (len <= most) return len;
+    uint64_t at = most;
+    while (at > 0 && most - at < 4 && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
+static int open_directory(const char *path, const char **failed_step)
+{
+    struct stat st;
+    *failed_step = "create the board directory";
+    if (mkdir(path, 0700) < 0 && errno != EEXIST) return -errno;
+    *failed_step = "open the board directory";
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    *failed_step = "trust the board directory";
+    if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 077)) {
+        close(fd);
+        return -EPERM;
+    }
+    return fd;
+}
+
+/* Allocated in full before it is mapped: a full disk must not become SIGBUS in the job. */
+static int create_file(int directory, struct board *b, const struct board_settings *s, uint64_t *image, const char **failed_step)
+{
+    char name[128];
+    int fd = -1;
+    *failed_step = "create the board file";
+    for (*image = 0; *image < MOST_IMAGES; ++*image) {
+        snprintf(name, sizeof name, "%lu-%lu.%lu.board", s->pid, s->start_ticks, *image);
+        fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno != EEXIST) break;
+    }
+    if (fd < 0) return -errno;
+    *failed_step = "allocate the board file";
+    int e = posix_fallocate(fd, 0, (off_t)BOARD_BYTES);
+    if (e == 0) {
+        *failed_step = "map the board file";
+        void *map = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        e = map == MAP_FAILED ? errno : 0;
+        b->header = map;
+    }
+    close(fd);
+    if (e) unlinkat(directory, name, 0);
+    else snprintf(b->path, sizeof b->path, "%s/%s", s->directory, name);
+    return -e;
+}
+
+int board_create(struct board *b, const struct board_settings *s, const char **failed_step)
+{
+    uint64_t image;
+    memset(b, 0, sizeof *b);
+    int directory = open_directory(s->directory, failed_step);
+    if (directory < 0) return directory;
+    int e = create_file(directory, b, s, &image, failed_step);
+    close(directory);
+    if (e < 0) return e;
+
+    char *base = (char *)b->header;
+    b->live = (struct board_live *)(base + LIVE_OFFSET);
+    b->slots = (struct slot *)(base + SLOTS_OFFSET);
+    b->records = base + RECORDS_OFFSET;
+    b->samples = (struct sample *)(base + SAMPLES_OFFSET);
+
+    struct board_header *h = b->header;
+    h->version = BOARD_VERSION;
+    h->file_bytes = BOARD_BYTES;
+    h->live_offset = LIVE_OFFSET;
+    h->slots_offset = SLOTS_OFFSET;
+    h->slot_bytes = SLOT_BYTES;
+    h->slot_count = SLOT_COUNT;
+    h->records_offset = RECORDS_OFFSET;
+    h->records_bytes = RECORDS_BYTES;
+    h->samples_offset = SAMPLES_OFFSET;
+    h->sample_count = SAMPLE_COUNT;
+    h->pid = s->pid;
+    h->parent_pid = s->parent_pid;
+    h->start_ticks = s->start_ticks;
+    h->image = image;
+    h->start_ns = now_ns();
+    h->epoch_ns = clock_ns(CLOCK_REALTIME);
+    h->period_ns = s->period_ns;
+    h->rss_before_bytes = s->rss_before_bytes;
+    h->rss_error_bytes = s->rss_error_bytes;
+    h->limit_bytes = s->limit_bytes;
+#define COPY_TEXT(name, size) if (s->name) memcpy(h->name, s->name, text_clip(s->name, strlen(s->name), size - 1));
+    HEADER_TEXTS(COPY_TEXT)
+#undef COPY_TEXT
+    b->live->state = BOARD_OPEN;
+    b->live->window_boundary = ABSENT;
+    h->magic = BOARD_MAGIC;
+    h->check = board_header_check(h);
+    /* A reader that finds no magic knows that the board is not ready. */
+    store_relaxed(&h->magic, 0);
+    store_release(&h->magic, BOARD_MAGIC);
+    return 0;
+}
+
+void board_unmap(struct board *b, int remove)
+{
+    if (!b->header) return;
+    if (remove) unlink(b->path);
+    munmap(b->header, BOARD_BYTES);
+    b->header = NULL;
+}
+
+static uint64_t frame_bytes_at(const struct board *b, uint64_t position)
+{
+    uint64_t at = position % RECORDS_BYTES, bytes = *(const word *)(b->records + at);
+    return bytes == FRAME_PAD ? RECORDS_BYTES - at : bytes;
+}
+
+/* Give up the oldest frames until `bytes` more fit behind `head`; announced before they are overwritten. */
+static void make_room(struct board *b, uint64_t head, uint64_t bytes)
+{
+    uint64_t tail = b->live->records_tail;
+    while (head + bytes - tail > RECORDS_BYTES) tail += frame_bytes_at(b, tail);
+    store_release(&b->live->records_tail, tail);
+}
+
+void board_publish_record(struct board *b, const struct task_fields *task, const char *text)
+{
+    const size_t task_words = sizeof *task / sizeof(word);
+    uint64_t text_words = (task->name_len + task->key_len + task->inputs_len + task->output_len + 7) / sizeof(word);
+    uint64_t bytes = offsetof(struct frame, text) + text_words * sizeof(word);
+    uint64_t head = b->live->records_head, left = RECORDS_BYTES - head % RECORDS_BYTES;
+    if (left < bytes) {
+        make_room(b, head, left);
+        store_release((word *)(b->records + head % RECORDS_BYTES), FRAME_PAD);
+        head += left;
+    }
+    make_room(b, head, bytes);
+    word *to = (word *)(b->records + head % RECORDS_BYTES);
+    store_release(to, bytes);
+    store_release(to + 1, board_frame_check(bytes, task, text));
+    copy_release(to + 2, (const word *)task, task_words);
+    copy_release(to + 2 + task_words, (const word *)text, text_words);
+    store_release(&b->live->records_head, head + bytes);
+    store_release(&b->live->records_written, task->seq);
+}
+
+void board_publish_sample(struct board *b, const struct sample *s)
+{
+    word n = b->live->samples_written;
+    copy_release((word *)&b->samples[n % SAMPLE_COUNT], (const word *)s, sizeof *s / sizeof(word));
+    store_release(&b->live->samples_written, n + 1);
+}

@@ -1,0 +1,39 @@
+/* The writer's side of a board: create the file, publish finished tasks and samples, close.
+ *
+ * Readers are in board_read.h; nothing here waits for one. Records are published by one thread at a time (under the tasks' mutex),
+ * samples by the sampler alone. After creation nothing allocates and nothing fails.
+ */
+#ifndef DWSR_BOARD_H
+#define DWSR_BOARD_H
+
+#include "board_layout.h"
+
+struct board {
+    struct board_header *header; /* start of the mapping */
+    struct board_live *live;
+    struct slot *slots;
+    char *records;
+    struct sample *samples;
+    char path[512];
+};
+
+struct board_settings {
+    const char *directory; /* created with mode 0700 if missing; refused if it is a link, another user's, or open to others */
+    const char *run, *host, *task_name, *worker, *python;
+    uint64_t pid, parent_pid, start_ticks, period_ns;
+    uint64_t rss_before_bytes, rss_error_bytes, limit_bytes;
+};
+
+/* 0 or -errno; *failed_step says what was being done ("create the board directory", ...). */
+int board_create(struct board *b, const struct board_settings *s, const char **failed_step);
+/* Unmap. The file stays for its readers, unless `remove`. */
+void board_unmap(struct board *b, int remove);
+
+/* Put a finished, numbered task into the ring. `text` is word-aligned and readable up to a whole word. */
+void board_publish_record(struct board *b, const struct task_fields *task, const char *text);
+void board_publish_sample(struct board *b, const struct sample *s);
+
+/* Longest prefix of a UTF-8 text that fits `most` bytes without cutting a character. */
+uint64_t text_clip(const char *text, uint64_t len, uint64_t most);
+
+#endif

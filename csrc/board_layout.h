@@ -1,0 +1,145 @@
+/* The layout of a board file. This is the one list of its fields: the C structs, the reader and the Python names all come from it.
+ *
+ *   offset 0         header   written once at creation, covered by a checksum
+ *   live_offset      live     counters and gauges, each an atomic word
+ *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
+ *   records_offset   records  byte ring of finished tasks: frames of variable length, each with its own checksum
+ *   samples_offset   samples  ring of fixed-size samples
+ *
+ * All numbers are 64-bit words in native byte order. ABSENT stands for "could not be measured", which is not zero.
+ * A change of any list below is a new BOARD_VERSION.
+ */
+#ifndef DWSR_BOARD_LAYOUT_H
+#define DWSR_BOARD_LAYOUT_H
+
+#include <stdint.h>
+#include "atomics.h"
+
+#define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
+#define BOARD_VERSION UINT64_C(1)
+#define ABSENT        UINT64_MAX
+
+#define SLOT_COUNT    512
+#define SLOT_BYTES    4096
+#define RECORDS_BYTES (UINT64_C(4) << 20) /* 8,192 records of 512 bytes */
+#define SAMPLE_COUNT  UINT64_C(16384)
+
+/* Texts of the header, zero-terminated, clipped to their size. */
+#define HEADER_TEXTS(X) \
+    X(run, 128)         \
+    X(host, 128)        \
+    X(task_name, 256)   \
+    X(worker, 256)      \
+    X(python, 64)
+
+#define HEADER_FIELDS(X)                                                                                       \
+    X(magic) X(version) X(file_bytes)                                                                          \
+    X(live_offset) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
+    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                                       \
+    X(pid) X(parent_pid)                                                                                       \
+    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it names one process for ever */                \
+    X(image)       /* 0, then 1, 2, ... for further boards of the same process: after exec, or stop and start */ \
+    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment */                                   \
+    X(period_ns)                                                                                               \
+    X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                                      \
+    X(check) /* over everything before it, and the texts */
+
+#define LIVE_FIELDS(X)                                                                                    \
+    X(state)        /* enum board_state */                                                                \
+    X(end_ns)       /* when the board was closed */                                                       \
+    X(exec_ns)      /* last attempt to exec; it succeeded if no heartbeat follows */                      \
+    X(boundary)     /* counts up twice at each task begin and end; odd while one is under way */          \
+    X(window_boundary) X(window_peak_bytes) /* peak since that boundary, as the sampler last saw it */    \
+    X(rss_bytes) X(rss_max_bytes)                                                                         \
+    X(rss_source)   /* enum rss_source */                                                                 \
+    X(running) X(tasks_begun)                                                                             \
+    X(records_head) X(records_tail) /* byte positions, never wrapped */                                   \
+    X(records_written)                                                                                    \
+    X(samples_written)                                                                                    \
+    X(heartbeat_ns) X(sampler_period_ns) X(samples_late) X(sampler_cpu_ns)                                \
+    X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                           \
+    X(tasks_dropped)        /* begun while every slot was taken: not measured */                          \
+    X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                                   \
+    X(files_reopened)       /* the job closed a descriptor of ours */                                     \
+    X(children_unprobed)    /* Python children started so that they cannot load the probe */
+
+#define TASK_FIELDS(X)                                                                        \
+    X(serial)  /* order of begin, from 1 */                                                   \
+    X(seq)     /* order of end, from 1, without gaps; 0 while it runs */                      \
+    X(parent)  /* serial of the task around this one in the same thread, or 0 */              \
+    X(thread) X(state) X(attribution)                                                         \
+    X(start_ns) X(duration_ns)                                                                \
+    X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
+    X(overlap)                                                                                \
+    X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
+    X(name_len) X(key_len) X(inputs_len) X(output_len) /* texts that follow, in this order */
+
+#define SAMPLE_FIELDS(X) X(time_ns) X(rss_bytes) X(window_peak_bytes) X(period_ns)
+
+enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
+enum rss_source { RSS_KERNEL = 1, RSS_SAMPLED = 2 };
+enum task_state { TASK_NONE = 0, TASK_RUNNING = 1, TASK_OK = 2, TASK_ERROR = 3, TASK_CANCELLED = 4, TASK_KILLED = 5 };
+enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
+
+#define WORD_FIELD(name) word name;
+#define TEXT_FIELD(name, size) char name[size];
+struct board_header { HEADER_FIELDS(WORD_FIELD) HEADER_TEXTS(TEXT_FIELD) };
+struct board_live { LIVE_FIELDS(WORD_FIELD) };
+struct task_fields { TASK_FIELDS(WORD_FIELD) };
+struct sample { SAMPLE_FIELDS(WORD_FIELD) };
+#undef WORD_FIELD
+#undef TEXT_FIELD
+
+#define SLOT_TEXT_BYTES (SLOT_BYTES - sizeof(word) - sizeof(struct task_fields))
+
+struct slot {
+    word turn; /* seqlock: odd while the task is being written or erased */
+    struct task_fields task;
+    char text[SLOT_TEXT_BYTES];
+};
+
+/* A frame of the record ring; frame_bytes is a multiple of 8. FRAME_PAD fills the end of the ring where a frame does not fit. */
+#define FRAME_PAD UINT64_MAX
+struct frame {
+    word frame_bytes, check;
+    struct task_fields task;
+    char text[SLOT_TEXT_BYTES];
+};
+
+#define LIVE_OFFSET    4096
+#define SLOTS_OFFSET   8192
+#define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
+#define SAMPLES_OFFSET (RECORDS_OFFSET + RECORDS_BYTES)
+#define BOARD_BYTES    (SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample))
+
+_Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
+_Static_assert(sizeof(struct board_header) <= LIVE_OFFSET, "the header fits its page");
+_Static_assert(sizeof(struct board_live) <= SLOTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
+
+/* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
+static inline word board_check(const word *w, uint64_t words, word seed)
+{
+    word h = seed ^ UINT64_C(0x9e3779b97f4a7c15);
+    for (uint64_t i = 0; i < words; i++) {
+        h = (h ^ w[i]) * UINT64_C(0xff51afd7ed558ccd);
+        h ^= h >> 29;
+    }
+    return h;
+}
+
+/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8). */
+static inline word board_header_check(const struct board_header *h)
+{
+    word c = board_check((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);
+    const size_t texts = offsetof(struct board_header, check) + sizeof(word);
+    return board_check((const word *)((const char *)h + texts), (sizeof *h - texts) / sizeof(word), c);
+}
+
+/* Of a frame: its size, its task, its text in whole words. */
+static inline word board_frame_check(uint64_t frame_bytes, const struct task_fields *task, const char *text)
+{
+    word c = board_check((const word *)task, sizeof *task / sizeof(word), frame_bytes);
+    return board_check((const word *)text, (frame_bytes - offsetof(struct frame, text)) / sizeof(word), c);
+}
+
+#endif

@@ -1,0 +1,219 @@
+#define _GNU_SOURCE
+#include "board_read.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME(name) #name,
+#define TEXT_NAME(name, size) #name,
+const char *const board_header_names[] = { HEADER_FIELDS(NAME) NULL };
+const char *const board_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
+const char *const board_live_names[] = { LIVE_FIELDS(NAME) NULL };
+const char *const board_task_names[] = { TASK_FIELDS(NAME) NULL };
+const char *const board_sample_names[] = { SAMPLE_FIELDS(NAME) NULL };
+
+const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len)
+{
+#define TEXT(name, size) { r->header.name, size },
+    const struct { const char *at; uint64_t size; } texts[] = { HEADER_TEXTS(TEXT) };
+    *len = strnlen(texts[index].at, texts[index].size);
+    return texts[index].at;
+}
+
+static int read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset)
+{
+    uint64_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(r->fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return BOARD_UNREADABLE;
+        if (n == 0) return BOARD_CUT_SHORT;
+        done += (uint64_t)n;
+    }
+    return 0;
+}
+
+static int read_word(const struct board_reader *r, uint64_t offset, word *value)
+{
+    int e = read_at(r, value, sizeof *value, offset);
+    /* Successive preads must be seen in program order; the data they copy is private, so no race detector is misled. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return e;
+}
+
+#define LIVE_AT(r, field) ((r)->header.live_offset + offsetof(struct board_live, field))
+
+static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t each)
+{
+    return offset % 8 == 0 && offset <= file_bytes && each != 0 && count <= (file_bytes - offset) / each;
+}
+
+static int header_makes_sense(const struct board_header *h)
+{
+    return h->slot_bytes == SLOT_BYTES && h->sample_count > 1 && h->records_bytes >= sizeof(struct frame) && h->records_bytes % 8 == 0
+        && inside(h->file_bytes, h->live_offset, 1, sizeof(struct board_live))
+        && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
+        && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
+        && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
+}
+
+static int read_header(struct board_reader *r)
+{
+    struct board_header *h = &r->header;
+    struct stat st;
+    if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE;
+    if (!S_ISREG(st.st_mode)) return BOARD_FOREIGN;
+    int e = read_at(r, h, 2 * sizeof(word), 0);
+    if (e < 0) return e == BOARD_CUT_SHORT && st.st_size == 0 ? BOARD_NOT_READY : e;
+    if (h->magic == 0) return BOARD_NOT_READY;
+    if (h->magic != BOARD_MAGIC) return BOARD_FOREIGN;
+    if (h->version != BOARD_VERSION) return BOARD_VERSION_UNKNOWN;
+    e = read_at(r, h, sizeof *h, 0);
+    if (e < 0) return e;
+    if (h->check != board_header_check(h) || !header_makes_sense(h)) return BOARD_DAMAGED;
+    if ((uint64_t)st.st_size < h->file_bytes) return BOARD_CUT_SHORT;
+    return 0;
+}
+
+int board_reader_open(struct board_reader *r, const char *path)
+{
+    memset(r, 0, sizeof *r);
+    r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (r->fd < 0) return BOARD_UNREADABLE;
+    int e = read_header(r), reason = errno;
+    if (e < 0) {
+        close(r->fd);
+        r->fd = -1;
+        errno = reason;
+    }
+    return e;
+}
+
+void board_reader_close(struct board_reader *r)
+{
+    if (r->fd >= 0) close(r->fd);
+    r->fd = -1;
+}
+
+int board_read_live(const struct board_reader *r, struct board_live *live)
+{
+    return read_at(r, live, sizeof *live, r->header.live_offset);
+}
+
+int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot)
+{
+    uint64_t offset = r->header.slots_offset + index * SLOT_BYTES;
+    for (int attempt = 0; attempt < 8; attempt++) {
+        word before, after;
+        int e = read_word(r, offset, &before);
+        if (e < 0) return e;
+        e = read_at(r, slot, sizeof *slot, offset);
+        if (e < 0) return e;
+        if (before % 2 == 0 && slot->turn == before && slot->task.state == TASK_NONE) return 0;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        e = read_word(r, offset, &after);
+        if (e < 0) return e;
+        if (before % 2 || before != after || slot->turn != before) continue;
+        const struct task_fields *t = &slot->task;
+        /* Each length on its own first: their sum may wrap around. */
+        if (t->state != TASK_RUNNING || t->name_len > SLOT_TEXT_BYTES || t->key_len > SLOT_TEXT_BYTES || t->inputs_len > SLOT_TEXT_BYTES
+            || t->output_len > SLOT_TEXT_BYTES || t->name_len + t->key_len + t->inputs_len + t->output_len > SLOT_TEXT_BYTES)
+            return BOARD_DAMAGED;
+        return 1;
+    }
+    return 0;
+}
+
+static int frame_is_whole(const struct frame *f, uint64_t available)
+{
+    const uint64_t least = offsetof(struct frame, text), bytes = f->frame_bytes;
+    if (bytes % 8 || bytes < least || bytes > sizeof *f || bytes > available || f->check != board_frame_check(bytes, &f->task, f->text)) return 0;
+    const struct task_fields *t = &f->task;
+    uint64_t text = bytes - least;
+    return t->name_len <= text && t->key_len <= text && t->inputs_len <= text && t->output_len <= text
+        && t->name_len + t->key_len + t->inputs_len + t->output_len <= text;
+}
+
+static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *head)
+{
+    int e = read_word(r, LIVE_AT(r, records_tail), tail);
+    if (e == 0) e = read_word(r, LIVE_AT(r, records_head), head);
+    if (e < 0) return e;
+    /* tail was read first and only grows, so head - tail may exceed the ring by what was written in between: not an error. */
+    return *tail % 8 || *head % 8 || *tail > *head ? BOARD_DAMAGED : 0;
+}
+
+int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size)
+{
+    const uint64_t ring = r->header.records_bytes;
+    for (int attempt = 0; attempt < 8; attempt++) {
+        uint64_t tail, head;
+        int e = read_ends(r, &tail, &head);
+        if (e < 0) return e;
+        if (*position < tail || *position > head || *position % 8) *position = tail;
+        uint64_t at = *position % ring, bytes = head - *position;
+        if (bytes == 0) return 0;
+        if (bytes > ring - at) bytes = ring - at;
+        if (bytes > size) bytes = size;
+        e = read_at(r, frames, bytes, r->header.records_offset + at);
+        if (e < 0) return e;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        e = read_word(r, LIVE_AT(r, records_tail), &tail);
+        if (e < 0) return e;
+        if (*position < tail) continue; /* overwritten while it was copied */
+
+        uint64_t done = 0;
+        while (bytes - done >= sizeof(word)) {
+            const struct frame *f = (const struct frame *)(frames + done);
+            if (f->frame_bytes == FRAME_PAD) {
+                *position += done + (ring - (at + done));
+                if (done) return (int64_t)done;
+                break;
+            }
+            if (bytes - done < offsetof(struct frame, text) || !frame_is_whole(f, bytes - done)) {
+                if (done) break; /* cut off by `size`, or damaged: the next call will tell */
+                return BOARD_DAMAGED;
+            }
+            done += f->frame_bytes;
+        }
+        if (done) {
+            *position += done;
+            return (int64_t)done;
+        }
+        /* Only padding stood here: go on behind it. */
+    }
+    return 0;
+}
+
+int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most)
+{
+    const uint64_t ring = r->header.sample_count;
+    uint64_t written, after;
+    int e = read_word(r, LIVE_AT(r, samples_written), &written);
+    if (e < 0) return e;
+    /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring has places. */
+    uint64_t oldest = written >= ring ? written - ring + 1 : 0;
+    if (*index < oldest || *index > written) *index = oldest;
+    uint64_t count = written - *index, at = *index % ring;
+    if (count > ring - at) count = ring - at;
+    if (count > most) count = most;
+    if (count == 0) return 0;
+    e = read_at(r, samples, count * sizeof *samples, r->header.samples_offset + at * sizeof *samples);
+    if (e < 0) return e;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    e = read_word(r, LIVE_AT(r, samples_written), &after);
+    if (e < 0) return e;
+    oldest = after >= ring ? after - ring + 1 : 0;
+    uint64_t lost = oldest > *index ? oldest - *index : 0;
+    if (lost >= count) {
+        *index = oldest;
+        return 0;
+    }
+    memmove(samples, samples + lost, (count - lost) * sizeof *samples);
+    *index += count;
+    return (int64_t)(count - lost);
+}

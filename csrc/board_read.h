@@ -1,0 +1,44 @@
+/* The reader's side of a board, in any process, of a board that is written to, dead, cut short or not a board at all.
+ *
+ * Everything is read with pread into private memory and checked there: a file that shrinks under a reader must not become SIGBUS,
+ * and bytes from a file are never trusted. Calls return 0 or a count, or one of the errors below.
+ */
+#ifndef DWSR_BOARD_READ_H
+#define DWSR_BOARD_READ_H
+
+#include "board_layout.h"
+
+enum board_read_error {
+    BOARD_NOT_READY = -1,    /* being created, or its creator died doing so */
+    BOARD_FOREIGN = -2,      /* not a board */
+    BOARD_VERSION_UNKNOWN = -3,
+    BOARD_DAMAGED = -4,      /* header or positions make no sense */
+    BOARD_CUT_SHORT = -5,
+    BOARD_UNREADABLE = -6,   /* errno says why */
+};
+
+/* The layout's names in order, each list ended by NULL. */
+extern const char *const board_header_names[], *const board_text_names[], *const board_live_names[], *const board_task_names[],
+    *const board_sample_names[];
+
+struct board_reader {
+    int fd;
+    struct board_header header; /* verified; after BOARD_VERSION_UNKNOWN only `version` is set */
+};
+
+/* Text `index` of the header and its length. */
+const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len);
+
+int board_reader_open(struct board_reader *r, const char *path);
+void board_reader_close(struct board_reader *r);
+
+int board_read_live(const struct board_reader *r, struct board_live *live);
+/* 1: a running task, 0: free, or being written or erased (its task has not begun, or has its record). */
+int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot);
+/* Whole frames from *position on, oldest first, into `frames`; *position moves behind them. Skips to the oldest frame still held if
+ * *position was overwritten. `size` must hold at least one frame. Returns bytes; 0: nothing more. */
+int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size);
+/* Samples from number *index on; *index moves behind them. Returns their count. */
+int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most);
+
+#endif

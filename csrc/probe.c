@@ -1,0 +1,175 @@
+#define _GNU_SOURCE
+#include "probe.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "limit.h"
+#include "sampler.h"
+
+static struct {
+    pthread_mutex_t control; /* start, stop and fork, one at a time */
+    word active, generation;
+    struct board board;
+    struct tasks tasks;
+    struct sampler sampler;
+    uint64_t period_ns;
+    pthread_key_t thread_key;
+} probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
+
+static __thread int fork_announced;
+
+static uint64_t own_start_ticks(const char *proc_root)
+{
+    char text[1024];
+    if (proc_read_once(proc_root, "stat", text, sizeof text) <= 0) return 0;
+    char *at = strrchr(text, ')'); /* the name may hold anything */
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static void start_sampler(void)
+{
+    pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being copied */
+    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.period_ns);
+    pthread_mutex_unlock(&probe.tasks.mutex);
+    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. */
+    if (e < 0) fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&probe.control);
+    sampler_stop(&probe.sampler);
+    pthread_mutex_lock(&probe.tasks.mutex);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&probe.tasks.mutex);
+    if (load_relaxed(&probe.active) && !fork_announced) start_sampler();
+    pthread_mutex_unlock(&probe.control);
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&probe.control, NULL);
+    tasks_abandon(&probe.tasks);
+    board_unmap(&probe.board, 0);
+    store_relaxed(&probe.active, 0);
+    store_relaxed(&probe.generation, probe.generation + 1);
+    fork_announced = 0;
+}
+
+static void on_thread_exit(void *unused)
+{
+    (void)unused;
+    tasks_thread_exit(&probe.tasks);
+}
+
+static void once(void)
+{
+    pthread_key_create(&probe.thread_key, on_thread_exit);
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static int start(const struct probe_settings *s, const char **failed_step)
+{
+    struct rss rss;
+    uint64_t max_bytes;
+    rss_open(&rss, s->proc_root, s->keep_peak, &max_bytes);
+    const struct board_settings b = {
+        .directory = s->directory, .run = s->run, .host = s->host, .task_name = s->task_name, .worker = s->worker, .python = s->python,
+        .pid = (uint64_t)getpid(), .parent_pid = (uint64_t)getppid(), .start_ticks = own_start_ticks(s->proc_root),
+        .period_ns = s->period_ns, .rss_before_bytes = rss_now(&rss), .rss_error_bytes = rss.error_bytes,
+        .limit_bytes = limit_bytes(s->proc_root, s->cgroup_root),
+    };
+    int e = board_create(&probe.board, &b, failed_step);
+    if (e < 0) {
+        rss_close(&rss);
+        return e;
+    }
+    store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
+    probe.period_ns = s->period_ns;
+    tasks_open(&probe.tasks, &probe.board, &rss);
+    start_sampler();
+    store_relaxed(&probe.generation, probe.generation + 1);
+    store_release(&probe.active, 1);
+    return 0;
+}
+
+int probe_start(const struct probe_settings *s, const char **failed_step)
+{
+    static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+    pthread_once(&prepared, once);
+    pthread_mutex_lock(&probe.control);
+    *failed_step = "start";
+    int e = load_relaxed(&probe.active) ? -EALREADY : start(s, failed_step);
+    pthread_mutex_unlock(&probe.control);
+    return e;
+}
+
+void probe_stop(enum board_state state, int at_exit, int remove)
+{
+    pthread_mutex_lock(&probe.control);
+    if (load_relaxed(&probe.active)) {
+        store_release(&probe.active, 0);
+        sampler_stop(&probe.sampler);
+        tasks_close(&probe.tasks, at_exit);
+        store_relaxed(&probe.board.live->end_ns, now_ns());
+        store_release(&probe.board.live->state, state);
+        board_unmap(&probe.board, remove);
+    }
+    pthread_mutex_unlock(&probe.control);
+}
+
+int probe_active(void) { return load_relaxed(&probe.active) != 0; }
+uint64_t probe_generation(void) { return load_relaxed(&probe.generation); }
+
+int probe_board_path(char *path, size_t size)
+{
+    pthread_mutex_lock(&probe.control);
+    int e = load_relaxed(&probe.active) ? 0 : -ENOENT;
+    if (e == 0) snprintf(path, size, "%s", probe.board.path);
+    pthread_mutex_unlock(&probe.control);
+    return e;
+}
+
+uint64_t probe_task_begin(const struct task_begin *begin)
+{
+    uint64_t handle = tasks_begin(&probe.tasks, begin);
+    if (handle == 0) return 0;
+    pthread_setspecific(probe.thread_key, &probe);
+    sampler_nudge(&probe.sampler);
+    return handle;
+}
+
+void probe_task_end(uint64_t handle, const struct task_end *end) { tasks_end(&probe.tasks, handle, end); }
+
+void probe_fork_announced(void) { fork_announced = 1; }
+
+void probe_fork_done(void)
+{
+    fork_announced = 0;
+    pthread_mutex_lock(&probe.control);
+    if (load_relaxed(&probe.active) && !probe.sampler.started) start_sampler();
+    pthread_mutex_unlock(&probe.control);
+}
+
+void probe_note_exec(void)
+{
+    pthread_mutex_lock(&probe.control);
+    if (load_relaxed(&probe.active)) store_release(&probe.board.live->exec_ns, now_ns());
+    pthread_mutex_unlock(&probe.control);
+}
+
+void probe_note_unprobed_child(void)
+{
+    pthread_mutex_lock(&probe.control);
+    if (load_relaxed(&probe.active)) add_relaxed(&probe.board.live->children_unprobed, 1);
+    pthread_mutex_unlock(&probe.control);
+}

@@ -1,0 +1,42 @@
+/* The probe of this process: the one global. Start, stop, fork, and the calls that the language bindings make.
+ *
+ * Every call is safe from any thread, with or without a probe running. A forked child has no probe until it starts its own: it writes
+ * nothing into its parent's board.
+ */
+#ifndef DWSR_PROBE_H
+#define DWSR_PROBE_H
+
+#include "board.h"
+#include "tasks.h"
+
+struct probe_settings {
+    const char *directory, *run, *host, *task_name, *worker, *python;
+    const char *proc_root, *cgroup_root; /* "/proc", "/sys/fs/cgroup", or fixtures */
+    uint64_t period_ns;
+    int keep_peak; /* leave the kernel's mark alone; peaks are sampled then */
+};
+
+/* 0 or -errno (-EALREADY: it runs already); *failed_step says what was being done. */
+int probe_start(const struct probe_settings *s, const char **failed_step);
+/* Idempotent. at_exit: tasks still running die with the process and are left for the reader to find. remove: no reader will come. */
+void probe_stop(enum board_state state, int at_exit, int remove);
+
+int probe_active(void);
+/* Changes with every start and fork: a handle is good only within its generation. */
+uint64_t probe_generation(void);
+/* Copies the board's path; 0 or -ENOENT. */
+int probe_board_path(char *path, size_t size);
+
+uint64_t probe_task_begin(const struct task_begin *begin);
+void probe_task_end(uint64_t handle, const struct task_end *end);
+
+/* Around a fork whose caller will call probe_fork_done in the parent: the sampler restarts there, not inside fork, because
+ * Python 3.12+ counts threads in between. Any other fork restarts it by itself. */
+void probe_fork_announced(void);
+void probe_fork_done(void);
+
+/* The program is about to replace itself; about to start an interpreter that cannot load the probe. */
+void probe_note_exec(void);
+void probe_note_unprobed_child(void);
+
+#endif

@@ -1,0 +1,76 @@
+#define _GNU_SOURCE
+#include "proc_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int open_again(struct proc_file *f)
+{
+    struct stat st;
+    f->fd = open(f->path, f->flags | O_CLOEXEC | O_NOCTTY);
+    if (f->fd < 0) return -errno;
+    if (fstat(f->fd, &st) < 0) return -errno;
+    f->dev = st.st_dev;
+    f->ino = st.st_ino;
+    return 0;
+}
+
+static int still_ours(const struct proc_file *f)
+{
+    struct stat st;
+    return f->fd >= 0 && fstat(f->fd, &st) == 0 && st.st_dev == f->dev && st.st_ino == f->ino;
+}
+
+static int ensure(struct proc_file *f, uint64_t *reopened)
+{
+    if (still_ours(f)) return 0;
+    ++*reopened; /* whatever the descriptor is now, it is the job's: not closed here */
+    return open_again(f);
+}
+
+int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags)
+{
+    f->flags = flags;
+    f->fd = -1;
+    int n = snprintf(f->path, sizeof f->path, "%s/self/%s", root, name);
+    if (n < 0 || (size_t)n >= sizeof f->path) return -ENAMETOOLONG;
+    return open_again(f);
+}
+
+void proc_file_close(struct proc_file *f)
+{
+    if (still_ours(f)) close(f->fd);
+    f->fd = -1;
+}
+
+ssize_t proc_file_read(struct proc_file *f, char *text, size_t size, uint64_t *reopened)
+{
+    int e = ensure(f, reopened);
+    if (e < 0) return e;
+    ssize_t n = pread(f->fd, text, size - 1, 0);
+    if (n < 0) return -errno;
+    text[n] = 0;
+    return n;
+}
+
+int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
+{
+    int e = ensure(f, reopened);
+    if (e < 0) return e;
+    /* Should the job swap the descriptor between the check and this call, the position makes the write fail there. */
+    return pwrite(f->fd, &byte, 1, INT64_MAX - 1) == 1 ? 0 : -errno;
+}
+
+ssize_t proc_read_once(const char *root, const char *name, char *text, size_t size)
+{
+    struct proc_file f;
+    uint64_t reopened = 0;
+    int e = proc_file_open(&f, root, name, O_RDONLY);
+    if (e < 0) return e;
+    ssize_t n = proc_file_read(&f, text, size, &reopened);
+    proc_file_close(&f);
+    return n;
+}

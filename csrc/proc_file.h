@@ -1,0 +1,31 @@
+/* A small file of /proc kept open, safe in a process whose program may close every descriptor.
+ *
+ * Before each use the descriptor is compared with the file that was opened; if the job closed or reused it, the file is opened again
+ * and the job's descriptor is left alone. One handle belongs to one thread at a time.
+ */
+#ifndef DWSR_PROC_FILE_H
+#define DWSR_PROC_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc_file {
+    char path[256];
+    int flags, fd; /* fd < 0: closed */
+    dev_t dev;
+    ino_t ino;
+};
+
+/* All return 0 or a count, or -errno. `reopened` counts descriptors that the job took away. */
+int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags);
+void proc_file_close(struct proc_file *f);
+/* Up to size-1 bytes from the start, zero-terminated. */
+ssize_t proc_file_read(struct proc_file *f, char *text, size_t size, uint64_t *reopened);
+/* One byte, where the kernel ignores the position and no ordinary file could take it. */
+int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened);
+
+/* Read a whole small file once; returns its length or -errno. */
+ssize_t proc_read_once(const char *root, const char *name, char *text, size_t size);
+
+#endif

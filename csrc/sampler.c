@@ -1,0 +1,156 @@
+#define _GNU_SOURCE
+#include "sampler.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define MOVED_BYTES       (256 << 10)
+#define FLAT_SAMPLES      8   /* before the period doubles */
+#define FLAT_FACTOR       16  /* the longest period while tasks run */
+#define IDLE_FACTOR       10  /* the shortest one while none does ... */
+#define IDLE_FACTOR_MOST  100 /* ... and the longest */
+#define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
+#define STACK_BYTES       (256 << 10)
+
+uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples)
+{
+    uint64_t least = running ? base_ns : base_ns * IDLE_FACTOR;
+    uint64_t most = base_ns * (running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
+    if (moved || period_ns < least) return least;
+    if (flat_samples < FLAT_SAMPLES) return period_ns > most ? least : period_ns;
+    return period_ns * 2 < most ? period_ns * 2 : most;
+}
+
+static void sleep_until(struct sampler *s, uint64_t deadline_ns, uint32_t bell)
+{
+    struct timespec t = { (time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S) };
+    syscall(SYS_futex, &s->bell, FUTEX_WAIT_BITSET_PRIVATE, bell, &t, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static void ring(struct sampler *s)
+{
+    __atomic_fetch_add(&s->bell, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &s->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+struct progress { uint64_t window, window_peak, precise_ns, last_rss; };
+
+/* One sample. The window's peak counts only if no boundary came between its reading and its publication. */
+static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns, int precise)
+{
+    struct board_live *live = s->board->live;
+    word before = load_acquire(&live->boundary);
+    if (now - p->precise_ns >= PRECISE_EVERY_NS) precise = 1;
+    uint64_t mark = rss_mark(&s->rss, precise), rss = rss_now(&s->rss);
+    if (precise) p->precise_ns = now;
+    word after = load_acquire(&live->boundary);
+
+    if (mark != ABSENT) max_relaxed(&live->rss_max_bytes, mark);
+    if (rss != ABSENT) max_relaxed(&live->rss_max_bytes, rss), store_relaxed(&live->rss_bytes, rss);
+    uint64_t peak = load_relaxed(&live->rss_source) == RSS_KERNEL && mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
+    if (before == after && before % 2 == 0) {
+        if (p->window != before) {
+            store_release(&live->window_boundary, ABSENT);
+            p->window = before;
+            p->window_peak = peak;
+        } else if (peak != ABSENT && (p->window_peak == ABSENT || peak > p->window_peak)) {
+            p->window_peak = peak;
+        }
+        store_release(&live->window_peak_bytes, p->window_peak);
+        store_release(&live->window_boundary, before);
+    }
+    const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
+    board_publish_sample(s->board, &sample);
+    store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    store_relaxed(&live->sampler_period_ns, period_ns);
+    if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
+    store_release(&live->heartbeat_ns, now);
+
+    uint64_t low = rss < p->last_rss ? rss : p->last_rss, high = rss < p->last_rss ? p->last_rss : rss;
+    int moved = rss != ABSENT && high - low >= MOVED_BYTES;
+    if (moved || p->last_rss == ABSENT) p->last_rss = rss; /* a slow drift adds up until it counts */
+    return moved;
+}
+
+static void *work(void *argument)
+{
+    struct sampler *s = argument;
+    struct progress p = { .window = ABSENT, .last_rss = ABSENT };
+    uint64_t period = s->period_ns, deadline = now_ns();
+    word begun = 0;
+    unsigned flat = 0;
+    prctl(PR_SET_NAME, "dwsr-sampler");
+    while (!load_acquire(&s->stop)) {
+        uint64_t now = now_ns();
+        if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
+        int moved = take(s, &p, now, period, 0);
+        word begun_now = load_relaxed(&s->board->live->tasks_begun);
+        int running = load_relaxed(s->running) != 0 || begun_now != begun; /* between short tasks is not idle */
+        begun = begun_now;
+        flat = moved ? 0 : flat + 1;
+        period = sampler_next_period(s->period_ns, period, running, moved, flat);
+        if (flat >= FLAT_SAMPLES) flat = 0;
+        deadline += period;
+        if (deadline < now) deadline = now + period; /* after a stall: no burst of late samples */
+
+        uint32_t bell = __atomic_load_n(&s->bell, __ATOMIC_ACQUIRE);
+        store_seq_cst(&s->idle, !running);
+        /* A begin before the flag was up is seen here; one after it rings. */
+        if (!running && load_seq_cst(s->running)) deadline = now + s->period_ns;
+        if (load_acquire(&s->stop)) break;
+        sleep_until(s, deadline, bell);
+        if (__atomic_load_n(&s->bell, __ATOMIC_ACQUIRE) != bell) {
+            deadline = now_ns();
+            period = s->period_ns;
+            flat = 0;
+        }
+    }
+    take(s, &p, now_ns(), period, 1);
+    return NULL;
+}
+
+int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running, uint64_t period_ns)
+{
+    pthread_attr_t attr;
+    sigset_t all, old;
+    memset(s, 0, sizeof *s);
+    s->board = b;
+    s->running = running;
+    s->period_ns = period_ns;
+    rss_open_reader(&s->rss, first);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all); /* the job's signals belong to the job's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&s->thread, &attr, work, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
+    if (e) rss_close(&s->rss);
+    s->started = e == 0;
+    return -e;
+}
+
+void sampler_stop(struct sampler *s)
+{
+    if (!s->started) return;
+    store_release(&s->stop, 1);
+    ring(s);
+    pthread_join(s->thread, NULL);
+    rss_close(&s->rss);
+    s->started = 0;
+}
+
+void sampler_nudge(struct sampler *s)
+{
+    if (!load_seq_cst(&s->idle)) return;
+    store_relaxed(&s->idle, 0);
+    ring(s);
+}

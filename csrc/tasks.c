@@ -1,0 +1,245 @@
+#define _GNU_SOURCE
+#include "tasks.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define GAP_COUNTED_NS 50000
+
+static __thread uint32_t own_thread; /* gettid, asked once */
+
+static uint32_t thread_id(void)
+{
+    if (!own_thread) own_thread = (uint32_t)syscall(SYS_gettid);
+    return own_thread;
+}
+
+static void count(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
+
+/* Odd while a boundary is under way, so that the sampler never credits a mark to the wrong side of it. */
+static void turn_boundary(struct tasks *t) { store_release(&t->board->live->boundary, t->board->live->boundary + 1); }
+
+static void raise_peak(word *peak, uint64_t value)
+{
+    if (value != ABSENT && (load_relaxed(peak) == ABSENT || load_relaxed(peak) < value)) store_relaxed(peak, value);
+}
+
+/* Read the window's peak, give it to all running tasks, start a new window. Returns the resident size. */
+static uint64_t fold_window(struct tasks *t)
+{
+    struct board_live *live = t->board->live;
+    struct rss_window w;
+    rss_window_take(&t->rss, &w);
+    if (w.reset) count(&live->resets);
+    if (w.gap_ns > GAP_COUNTED_NS) count(&live->reset_gaps);
+    store_relaxed(&live->rss_source, t->rss.source);
+    if (t->rss.reopened) add_relaxed(&live->files_reopened, t->rss.reopened), t->rss.reopened = 0;
+
+    uint64_t peak = w.peak_bytes;
+    if (t->rss.source == RSS_SAMPLED && load_acquire(&live->window_boundary) == live->boundary - 1) {
+        uint64_t sampled = load_acquire(&live->window_peak_bytes);
+        if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
+    }
+    for (word i = 0; i < t->running; i++) {
+        struct task_fields *task = &t->board->slots[t->active[i]].task;
+        raise_peak(&task->rss_peak_bytes, peak);
+        if (t->rss.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
+    }
+    if (peak != ABSENT) max_relaxed(&live->rss_max_bytes, peak);
+    if (w.rss_bytes != ABSENT) store_relaxed(&live->rss_bytes, w.rss_bytes);
+    return w.rss_bytes;
+}
+
+static void note_overlap(struct tasks *t)
+{
+    for (word i = 0; i < t->running; i++) {
+        word *overlap = &t->board->slots[t->active[i]].task.overlap;
+        if (load_relaxed(overlap) < t->lanes - 1) store_relaxed(overlap, t->lanes - 1);
+    }
+}
+
+static char *append(char *to, struct text text)
+{
+    if (text.len) memcpy(to, text.at, text.len);
+    return to + text.len;
+}
+
+static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begin *b, uint64_t parent, uint64_t rss)
+{
+    struct text name = { b->name.at, text_clip(b->name.at, b->name.len, TASK_NAME_MOST) };
+    struct text key = { b->key.at, text_clip(b->key.at, b->key.len, TASK_KEY_MOST) };
+    struct text inputs = b->inputs;
+    uint64_t omitted = b->inputs_omitted;
+    if (name.len + key.len + inputs.len > SLOT_TEXT_BYTES) {
+        inputs.len = 0;
+        omitted = b->input_count;
+    }
+    struct board_live *live = t->board->live;
+    store_release(&slot->turn, slot->turn + 1);
+    append(append(append(slot->text, name), key), inputs);
+    struct task_fields *f = &slot->task;
+    memset(f, 0, sizeof *f);
+    f->serial = live->tasks_begun + 1;
+    f->parent = parent;
+    f->thread = thread_id();
+    f->state = TASK_RUNNING;
+    f->attribution = b->attribution;
+    f->rss_before_bytes = f->rss_peak_bytes = rss;
+    f->rss_source = t->rss.source;
+    f->input_bytes = b->input_bytes;
+    f->inputs_omitted = omitted;
+    f->output_bytes = ABSENT;
+    f->name_len = name.len;
+    f->key_len = key.len;
+    f->inputs_len = inputs.len;
+    f->start_ns = now_ns();
+    store_release(&slot->turn, slot->turn + 1);
+    store_relaxed(&live->tasks_begun, f->serial);
+}
+
+uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
+{
+    uint64_t handle = 0;
+    uint32_t thread = thread_id();
+    pthread_mutex_lock(&t->mutex);
+    if (!t->board) goto out;
+    if (t->vacant_count == 0) {
+        count(&t->board->live->tasks_dropped);
+        goto out;
+    }
+    turn_boundary(t);
+    uint64_t rss = fold_window(t);
+    uint64_t parent = 0;
+    for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
+        if (t->lane[t->active[i]].thread == thread) parent = t->board->slots[t->active[i]].task.serial;
+    uint32_t index = t->vacant[--t->vacant_count];
+    struct slot *slot = &t->board->slots[index];
+    fill_slot(t, slot, begin, parent, rss);
+    t->lane[index].thread = thread;
+    t->lane[index].leads = parent == 0;
+    if (parent == 0) t->lanes++;
+    t->active[t->running] = (uint16_t)index;
+    store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
+    store_relaxed(&t->board->live->running, t->running);
+    note_overlap(t);
+    turn_boundary(t);
+    handle = slot->task.serial * SLOT_COUNT + index;
+out:
+    pthread_mutex_unlock(&t->mutex);
+    return handle;
+}
+
+static void leave_lane(struct tasks *t, uint32_t index)
+{
+    word i = 0, kept = 0;
+    int heir = !t->lane[index].leads;
+    for (; i < t->running; i++) {
+        uint16_t other = t->active[i];
+        if (other == index) continue;
+        t->active[kept++] = other; /* order of begin is kept */
+        if (!heir && t->lane[other].thread == t->lane[index].thread) heir = t->lane[other].leads = 1;
+    }
+    if (!heir) t->lanes--;
+    store_relaxed(&t->running, kept);
+    store_relaxed(&t->board->live->running, kept);
+}
+
+/* With the mutex held. */
+static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end)
+{
+    struct slot *slot = &t->board->slots[index];
+    turn_boundary(t);
+    fold_window(t);
+    /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
+    struct task_fields done = slot->task;
+    uint64_t text = done.name_len + done.key_len + done.inputs_len;
+    if (text + end->output.len <= SLOT_TEXT_BYTES) {
+        append(slot->text + text, end->output);
+        done.output_len = end->output.len;
+    }
+    done.seq = t->board->live->records_written + 1;
+    done.state = end->state;
+    done.duration_ns = end_ns - done.start_ns;
+    done.output_bytes = end->output_bytes;
+    board_publish_record(t->board, &done, slot->text);
+    store_release(&slot->turn, slot->turn + 1);
+    store_release(&slot->task.state, TASK_NONE);
+    store_release(&slot->turn, slot->turn + 1);
+    leave_lane(t, index);
+    t->vacant[t->vacant_count++] = (uint16_t)index;
+    turn_boundary(t);
+}
+
+void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end)
+{
+    uint64_t end_ns = now_ns(), serial = handle / SLOT_COUNT;
+    uint32_t index = (uint32_t)(handle % SLOT_COUNT), thread = thread_id();
+    pthread_mutex_lock(&t->mutex);
+    if (t->board) {
+        const struct task_fields *f = &t->board->slots[index].task;
+        if (serial == 0 || f->serial != serial || f->state != TASK_RUNNING) {
+            count(&t->board->live->ends_unmatched);
+        } else {
+            if (t->lane[index].thread != thread) count(&t->board->live->ends_elsewhere);
+            end_task(t, index, end_ns, end);
+        }
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_thread_exit(struct tasks *t)
+{
+    const struct task_end abandoned = { .state = TASK_CANCELLED, .output_bytes = ABSENT };
+    uint64_t end_ns = now_ns();
+    uint32_t thread = thread_id();
+    pthread_mutex_lock(&t->mutex);
+    for (word i = t->board ? t->running : 0; i-- > 0;) {
+        if (t->lane[t->active[i]].thread != thread) continue;
+        count(&t->board->live->ends_missing);
+        end_task(t, t->active[i], end_ns, &abandoned);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_open(struct tasks *t, struct board *b, const struct rss *rss)
+{
+    pthread_mutex_lock(&t->mutex);
+    t->rss = *rss;
+    t->lanes = 0;
+    store_relaxed(&t->running, 0);
+    t->vacant_count = SLOT_COUNT;
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i); /* low slots first */
+    t->board = b;
+    store_relaxed(&b->live->rss_source, rss->source);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_close(struct tasks *t, int leave_running)
+{
+    const struct task_end cut_off = { .state = TASK_CANCELLED, .output_bytes = ABSENT };
+    uint64_t end_ns = now_ns();
+    pthread_mutex_lock(&t->mutex);
+    if (t->board) {
+        turn_boundary(t);
+        fold_window(t);
+        turn_boundary(t);
+        while (!leave_running && t->running) end_task(t, t->active[t->running - 1], end_ns, &cut_off);
+        store_relaxed(&t->running, 0);
+        t->board = NULL;
+        rss_close(&t->rss);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_abandon(struct tasks *t)
+{
+    own_thread = 0;
+    pthread_mutex_init(&t->mutex, NULL);
+    if (!t->board) return;
+    rss_close(&t->rss);
+    t->board = NULL;
+    t->running = 0;
+}

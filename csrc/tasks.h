@@ -1,0 +1,59 @@
+/* Tasks: begin, end, and the resident peaks of their windows.
+ *
+ * Each begin and end is a boundary. At a boundary, under one short mutex: read the kernel's mark, fold it into all running tasks, reset
+ * it. So overlapping tasks each get the true peak of their own window, whatever the sampling rate. Between boundaries the sampler
+ * publishes the peak of the current window in `live`; every running task contains that window, so a reader takes the larger of the two.
+ *
+ * A task is in one thread; tasks of one thread nest. `overlap` counts the other threads' nests, not the task's own.
+ * Any thread may call begin and end; nobody needs the GIL.
+ */
+#ifndef DWSR_TASKS_H
+#define DWSR_TASKS_H
+
+#include <pthread.h>
+#include "board.h"
+#include "rss.h"
+
+#define TASK_NAME_MOST 256
+#define TASK_KEY_MOST  1024
+
+struct text { const char *at; uint64_t len; };
+
+struct task_begin {
+    struct text name, key, inputs; /* inputs: JSON, dropped and counted if it does not fit */
+    uint64_t input_bytes, input_count, inputs_omitted;
+    enum task_attribution attribution;
+};
+
+struct task_end {
+    enum task_state state;
+    struct text output; /* JSON */
+    uint64_t output_bytes;
+};
+
+struct tasks {
+    pthread_mutex_t mutex;
+    struct board *board; /* NULL: closed */
+    struct rss rss;
+    word running;        /* read by the sampler without the mutex */
+    uint32_t lanes;      /* threads with at least one running task */
+    uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
+    uint32_t vacant_count;
+    struct { uint32_t thread; uint8_t leads; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
+};
+
+/* `rss` passes to `t`. */
+void tasks_open(struct tasks *t, struct board *b, const struct rss *rss);
+/* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
+void tasks_close(struct tasks *t, int leave_running);
+
+/* A handle, or 0 when the probe is closed or every slot is taken (counted). */
+uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin);
+/* An unknown handle is counted and ignored. */
+void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end);
+/* In a forked child: forget the parent's tasks without touching its board. */
+void tasks_abandon(struct tasks *t);
+/* The calling thread exits: end what it left open, counted. */
+void tasks_thread_exit(struct tasks *t);
+
+#endif

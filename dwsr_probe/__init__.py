@@ -1,0 +1,19 @@
+"""dwsr-probe: how much memory does one task need?
+
+Inside a probed process only the standard library and `_core` are imported; everything else here is loaded when it is asked for.
+"""
+from dwsr_probe._core import task
+from dwsr_probe.probe import start, stop
+
+__version__ = "0.1.0"
+__all__ = ["TaskRecord", "snapshot", "start", "stop", "task"]
+
+
+def __getattr__(name):
+    if name == "TaskRecord":
+        from dwsr_probe.record import TaskRecord
+        return TaskRecord
+    if name == "snapshot":
+        from dwsr_probe.board import snapshot
+        return snapshot
+    raise AttributeError(f"module 'dwsr_probe' has no attribute {name!r}")

@@ -1,0 +1,449 @@
+# cython: language_level=3, freethreading_compatible=True
+"""Binding of csrc/: convert, call, convert back. The probe of this process, the `task` block, and the reader of boards."""
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_Clear
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport strcmp
+
+import os
+
+
+cdef extern from "board_layout.h" nogil:
+    enum:
+        BOARD_CLOSED, BOARD_CLOSED_ERROR
+        TASK_OK, TASK_ERROR, TASK_CANCELLED
+        ATTRIBUTION_EXACT, ATTRIBUTION_SHARED
+        SLOT_COUNT
+    const uint64_t C_ABSENT "ABSENT"
+    const uint64_t C_BOARD_VERSION "BOARD_VERSION"
+    const uint64_t C_BOARD_BYTES "BOARD_BYTES"
+    struct board_header:
+        uint64_t version, slot_count
+    struct board_live:
+        uint64_t state
+    struct task_fields:
+        uint64_t name_len, key_len, inputs_len, output_len
+    struct sample:
+        uint64_t time_ns
+    struct slot:
+        task_fields task
+        char text[1]
+    struct frame:
+        uint64_t frame_bytes
+        task_fields task
+        char text[1]
+
+cdef extern from "tasks.h" nogil:
+    struct text:
+        const char *at
+        uint64_t len
+    struct task_begin:
+        text name, key, inputs
+        uint64_t input_bytes, input_count, inputs_omitted
+        int attribution
+    struct task_end:
+        int state
+        text output
+        uint64_t output_bytes
+
+cdef extern from "probe.h" nogil:
+    struct probe_settings:
+        const char *directory
+        const char *run
+        const char *host
+        const char *task_name
+        const char *worker
+        const char *python
+        const char *proc_root
+        const char *cgroup_root
+        uint64_t period_ns
+        int keep_peak
+    int probe_start(const probe_settings *s, const char **failed_step)
+    void probe_stop(int state, int at_exit, int remove)
+    int probe_active()
+    uint64_t probe_generation()
+    int probe_board_path(char *path, size_t size)
+    uint64_t probe_task_begin(const task_begin *begin)
+    void probe_task_end(uint64_t handle, const task_end *end)
+    void probe_fork_announced()
+    void probe_fork_done()
+    void probe_note_exec()
+    void probe_note_unprobed_child()
+
+cdef extern from "board_read.h" nogil:
+    enum:
+        BOARD_NOT_READY, BOARD_FOREIGN, BOARD_VERSION_UNKNOWN, BOARD_DAMAGED, BOARD_CUT_SHORT, BOARD_UNREADABLE
+    const char *board_header_names[1]
+    const char *board_text_names[1]
+    const char *board_live_names[1]
+    const char *board_task_names[1]
+    const char *board_sample_names[1]
+    struct board_reader:
+        int fd
+        board_header header
+    const char *board_reader_text(const board_reader *r, int index, uint64_t *len)
+    int board_reader_open(board_reader *r, const char *path)
+    void board_reader_close(board_reader *r)
+    int board_read_live(const board_reader *r, board_live *live)
+    int board_read_slot(const board_reader *r, uint64_t index, slot *s)
+    int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size)
+    int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
+
+cdef extern from "limit.h" nogil:
+    uint64_t limit_bytes(const char *proc_root, const char *cgroup_root)
+
+cdef extern from "errno.h" nogil:
+    int errno
+
+cdef extern from "Python.h":
+    ctypedef int (*Py_AuditHookFunction)(const char *event, object args, void *user) except -1
+    int PySys_AddAuditHook(Py_AuditHookFunction hook, void *user) except -1
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+
+cdef tuple names(const char **list):
+    cdef int i = 0
+    found = []
+    while list[i] != NULL:
+        found.append(list[i].decode())
+        i += 1
+    return tuple(found)
+
+
+ABSENT = C_ABSENT
+BOARD_VERSION = C_BOARD_VERSION
+BOARD_BYTES = C_BOARD_BYTES
+HEADER_FIELDS = names(<const char **>board_header_names)
+HEADER_TEXTS = names(<const char **>board_text_names)
+LIVE_FIELDS = names(<const char **>board_live_names)
+TASK_FIELDS = names(<const char **>board_task_names)
+SAMPLE_FIELDS = names(<const char **>board_sample_names)
+
+
+# -- the probe of this process --------------------------------------------------------------------------------------------------------
+
+def start(bytes directory, bytes run, bytes host, bytes task_name, bytes worker, bytes python, uint64_t period_ns, bint keep_peak,
+          bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
+    """Start the probe; OSError(errno, what was being done) if it cannot."""
+    cdef probe_settings s = probe_settings(
+        directory=directory, run=run, host=host, task_name=task_name, worker=worker, python=python, proc_root=proc_root,
+        cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak)
+    cdef const char *failed_step = NULL
+    cdef int e
+    with nogil:
+        e = probe_start(&s, &failed_step)
+    if e < 0:
+        raise OSError(-e, failed_step.decode())
+
+
+def stop(bint error=False, bint at_exit=False, bint remove=False):
+    cdef int state = BOARD_CLOSED_ERROR if error else BOARD_CLOSED
+    with nogil:
+        probe_stop(state, at_exit, remove)
+
+
+def active():
+    return probe_active() != 0
+
+
+def board_path():
+    """Path of this process's board, or None."""
+    cdef char path[512]
+    return os.fsdecode(path) if probe_board_path(path, sizeof(path)) == 0 else None
+
+
+def fork_announced():
+    probe_fork_announced()
+
+
+def fork_done():
+    with nogil:
+        probe_fork_done()
+
+
+def note_unprobed_child():
+    probe_note_unprobed_child()
+
+
+cdef object on_spawn = None
+
+cdef int audit(const char *event, object args, void *user) except -1:
+    cdef bint execs = strcmp(event, "os.exec") == 0
+    if not execs and strcmp(event, "subprocess.Popen") != 0 and strcmp(event, "os.posix_spawn") != 0:
+        return 0
+    if execs:
+        probe_note_exec()
+    if on_spawn is not None:
+        try:
+            on_spawn(event.decode(), args)
+        except BaseException:  # the job's call goes on as if we were not here
+            pass
+    return 0
+
+
+def watch_spawns(callback):
+    """Call callback(event, args) before this interpreter starts a program or replaces itself. An audit hook cannot be removed: set once."""
+    global on_spawn
+    first = on_spawn is None
+    on_spawn = callback
+    if first:
+        PySys_AddAuditHook(audit, NULL)
+
+
+def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
+    cdef uint64_t limit = limit_bytes(proc_root, cgroup_root)
+    return None if limit == C_ABSENT else limit
+
+
+# -- tasks ----------------------------------------------------------------------------------------------------------------------------
+
+cdef describe_all = None  # dwsr_probe.describe, imported when the first task with inputs begins under a probe
+cdef describe_one = None
+cdef wrap_function = None
+
+
+cdef load_describe():
+    global describe_all, describe_one
+    from dwsr_probe import describe
+    describe_one = describe.describe_output
+    describe_all = describe.describe_inputs
+
+
+cdef bytes as_bytes(object value):
+    """UTF-8 of any name, whatever it is."""
+    if isinstance(value, bytes):
+        return <bytes>value
+    try:
+        return str(value).encode("utf-8", "replace")
+    except Exception:
+        return type(value).__name__.encode("utf-8", "replace")
+
+
+cdef class task:
+    """A block of work whose memory is measured: `with task("glcm", inputs=[volume]):`, or a decorator.
+
+    name    what the table groups by. inputs: arrays the work reads; their types, shapes and sizes are recorded, never their contents.
+    key     names this one run. output: assign the result to it inside the block to have its size recorded.
+    As a decorator the arguments are the inputs and the returned value is the output. Blocks may nest and run in any thread.
+    Without a probe in the process this does nothing.
+    """
+    cdef object name, inputs, key
+    cdef public object output
+    cdef bint shared
+    cdef uint64_t handle, generation
+    cdef unsigned long thread
+    cdef list others  # further entries of the same object: nested, or in other threads
+
+    def __init__(self, name, inputs=None, *, key=None, bint shared=False):
+        if callable(name) and not isinstance(name, type):
+            raise TypeError("a task needs a name: write @dwsr_probe.task('name')")
+        self.name = name
+        self.inputs = inputs
+        self.key = key
+        self.shared = shared
+
+    def __enter__(self):
+        if not probe_active():
+            return self
+        if self.handle:
+            if self.others is None:
+                self.others = []
+            self.others.append((self.thread, self.handle, self.generation))
+        self.generation = probe_generation()
+        self.thread = PyThread_get_thread_ident()
+        self.handle = self.begin()
+        return self
+
+    cdef uint64_t begin(self) except? 0:
+        cdef bytes name = as_bytes(self.name), key = b"" if self.key is None else as_bytes(self.key), inputs = b""
+        cdef task_begin b
+        cdef uint64_t handle
+        b.input_bytes = C_ABSENT
+        b.input_count = b.inputs_omitted = 0
+        if self.inputs is not None:
+            if describe_all is None:
+                load_describe()
+            inputs, input_bytes, b.input_count, b.inputs_omitted = describe_all(self.inputs)
+            if input_bytes is not None:
+                b.input_bytes = input_bytes
+        b.name = text(at=<const char *>name, len=len(name))
+        b.key = text(at=<const char *>key, len=len(key))
+        b.inputs = text(at=<const char *>inputs, len=len(inputs))
+        b.attribution = ATTRIBUTION_SHARED if self.shared else ATTRIBUTION_EXACT
+        with nogil:
+            handle = probe_task_begin(&b)
+        return handle
+
+    cdef bint take_own(self, uint64_t *handle, uint64_t *generation) except -1:
+        """This thread's innermost entry."""
+        cdef unsigned long me
+        handle[0] = self.handle
+        generation[0] = self.generation
+        if not self.others:
+            self.handle = 0
+            return 0
+        me = PyThread_get_thread_ident()
+        if self.thread == me:
+            self.thread, self.handle, self.generation = self.others.pop()
+            return 0
+        for i in range(len(self.others) - 1, -1, -1):
+            if self.others[i][0] == me:
+                _, handle[0], generation[0] = self.others.pop(i)
+                return 0
+        self.thread, self.handle, self.generation = self.others.pop()
+        return 0
+
+    def __exit__(self, kind, value, trace):
+        cdef uint64_t handle, generation
+        cdef task_end e
+        cdef bytes output = b""
+        if self.handle == 0:
+            return None
+        self.take_own(&handle, &generation)
+        if generation != probe_generation():  # forked or restarted since: that task belongs to another board
+            return None
+        e.state = TASK_OK
+        if kind is not None:
+            e.state = TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
+        e.output_bytes = C_ABSENT
+        if self.output is not None:
+            if describe_one is None:
+                load_describe()
+            output, output_bytes = describe_one(self.output)
+            if output_bytes is not None:
+                e.output_bytes = output_bytes
+            self.output = None
+        e.output = text(at=<const char *>output, len=len(output))
+        with nogil:
+            probe_task_end(handle, &e)
+        return None
+
+    def __call__(self, function):
+        global wrap_function
+        if wrap_function is None:
+            from dwsr_probe.describe import wrap_function as wrap
+            wrap_function = wrap
+        return wrap_function(function, self.name, self.inputs, self.key)
+
+
+# -- reading boards -------------------------------------------------------------------------------------------------------------------
+
+class BoardError(Exception):
+    """A board cannot be read. `reason` is one of REASONS, `detail` a version or an errno."""
+
+    def __init__(self, reason, detail=None):
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+REASONS = {
+    BOARD_NOT_READY: "not ready", BOARD_FOREIGN: "foreign", BOARD_VERSION_UNKNOWN: "version", BOARD_DAMAGED: "damaged",
+    BOARD_CUT_SHORT: "cut short", BOARD_UNREADABLE: "unreadable"}
+
+
+cdef tuple words(const void *start, uint64_t count):
+    cdef const uint64_t *w = <const uint64_t *>start
+    cdef uint64_t i
+    return tuple([None if w[i] == C_ABSENT else w[i] for i in range(count)])
+
+
+cdef tuple task_tuple(const task_fields *t, const char *at):
+    """The fields, then name, key, inputs and output as bytes. Lengths were checked by the reader."""
+    cdef const char *key = at + t.name_len
+    cdef const char *inputs = key + t.key_len
+    cdef const char *output = inputs + t.inputs_len
+    return (words(t, sizeof(task_fields) // 8), at[:t.name_len], key[:t.key_len], inputs[:t.inputs_len], output[:t.output_len])
+
+
+cdef class Reader:
+    """A board file, read safely in any state; BoardError if it is not one or makes no sense."""
+    cdef board_reader reader
+
+    def __cinit__(self, path):
+        self.reader.fd = -1
+        cdef bytes encoded = os.fsencode(path)
+        self.check(board_reader_open(&self.reader, encoded))
+
+    def __dealloc__(self):
+        board_reader_close(&self.reader)
+
+    cdef int64_t check(self, int64_t result) except -1:
+        if result >= 0:
+            return result
+        detail = None
+        if result == BOARD_VERSION_UNKNOWN:
+            detail = self.reader.header.version
+        elif result == BOARD_UNREADABLE:
+            detail = errno
+        raise BoardError(REASONS[result], detail)
+
+    def close(self):
+        board_reader_close(&self.reader)
+
+    def header(self):
+        return words(&self.reader.header, len(HEADER_FIELDS))
+
+    def texts(self):
+        cdef uint64_t size
+        cdef const char *at
+        found = []
+        for i in range(len(HEADER_TEXTS)):
+            at = board_reader_text(&self.reader, i, &size)
+            found.append(at[:size])
+        return tuple(found)
+
+    def live(self):
+        cdef board_live live
+        self.check(board_read_live(&self.reader, &live))
+        return words(&live, sizeof(board_live) // 8)
+
+    def slots(self, uint64_t running):
+        """The running tasks; looks at no more slots than it must to find `running` of them."""
+        cdef slot *s = <slot *>malloc(sizeof(slot))
+        cdef uint64_t i
+        found = []
+        if s == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.reader.header.slot_count):
+                if <uint64_t>len(found) >= running:
+                    break
+                if self.check(board_read_slot(&self.reader, i, s)):
+                    found.append(task_tuple(&s.task, s.text))
+        finally:
+            free(s)
+        return found
+
+    def records(self, uint64_t position, uint64_t size=262144):
+        """Finished tasks from `position` on, and the position behind them; an empty list when there are no more."""
+        cdef char *buffer = <char *>malloc(size)
+        cdef frame *f
+        cdef int64_t count, at = 0
+        found = []
+        if buffer == NULL:
+            raise MemoryError
+        try:
+            count = self.check(board_read_records(&self.reader, &position, buffer, size))
+            while at < count:
+                f = <frame *>(buffer + at)
+                found.append(task_tuple(&f.task, f.text))
+                at += f.frame_bytes
+        finally:
+            free(buffer)
+        return found, position
+
+    def samples(self, uint64_t index, uint64_t most=16384):
+        """Samples from number `index` on, and the number behind them."""
+        cdef sample *buffer = <sample *>malloc(most * sizeof(sample))
+        cdef int64_t count, i
+        if buffer == NULL:
+            raise MemoryError
+        try:
+            count = self.check(board_read_samples(&self.reader, &index, buffer, most))
+            found = [words(&buffer[i], sizeof(sample) // 8) for i in range(count)]
+        finally:
+            free(buffer)
+        return found, index

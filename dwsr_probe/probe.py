@@ -1,0 +1,104 @@
+"""Start and stop the probe of this process, and carry it through fork and exit.
+
+Called by programs (`dwsr_probe.start()`), by the boot module in children of `dwsr-probe run`. Nothing here may harm the
+program: what fails is one line on stderr and a False.
+"""
+import atexit
+import os
+import sys
+
+from dwsr_probe import _core
+from dwsr_probe.settings import Settings
+
+_settings = None  # of the running probe, for a forked child's own one
+_hooks_installed = False
+
+_ADVICE = {
+    "create the board directory": "choose a writable place with DWSR_PROBE_BOARD_DIR",
+    "open the board directory": "it must be a directory and not a link; remove it, or choose another with DWSR_PROBE_BOARD_DIR",
+    "trust the board directory": "it must belong to you with mode 0700; choose another with DWSR_PROBE_BOARD_DIR",
+    "create the board file": "choose another place with DWSR_PROBE_BOARD_DIR",
+    "allocate the board file": f"it needs {_core.BOARD_BYTES >> 20} MiB there; free some, or choose another place with DWSR_PROBE_BOARD_DIR",
+    "map the board file": "raise the limit on virtual memory",
+}
+
+
+def failure_text(error, directory):
+    """One line: what failed, why, what to do."""
+    step = error.strerror or "start"
+    why = "a symbolic link or not a directory" if error.errno in (20, 40) else os.strerror(error.errno or 0)
+    return f"cannot {step} {directory}: {why}; {_ADVICE.get(step, 'run dwsr-probe doctor')}"
+
+
+def start(period_ms=None, keep_peak=None, board_dir=None, settings=None):
+    """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
+    global _settings
+    chosen = settings or Settings.from_environ()
+    if period_ms is not None or keep_peak is not None or board_dir is not None:
+        chosen = Settings(chosen.run, board_dir or chosen.board_dir, chosen.period_ms if period_ms is None else period_ms,
+                          chosen.keep_peak if keep_peak is None else keep_peak, chosen.worker)
+    try:
+        start_board(chosen, process_name())
+    except OSError as error:
+        if error.strerror == "start":  # it runs already
+            return True
+        print(f"dwsr-probe: {failure_text(error, chosen.board_dir)}; this process runs unprobed", file=sys.stderr)
+        return False
+    _settings = chosen
+    _install_hooks()
+    return True
+
+
+def start_board(settings, name):
+    """The bare start; OSError(errno, what was being done) if it cannot."""
+    _core.start(
+        os.fsencode(settings.board_dir), settings.run.encode(), os.uname().nodename.encode(), os.fsencode(name), settings.worker.encode(),
+        sys.version.split()[0].encode(), round(settings.period_ms * 1e6), settings.keep_peak)
+
+
+def stop():
+    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it."""
+    _core.stop(remove=_settings is not None and not _settings.run)
+
+
+def process_name(argv=None):
+    """What to call this process in tables: its script, module, or the interpreter."""
+    argv = sys.orig_argv if argv is None else argv
+    for i, word in enumerate(argv[1:], 1):
+        if word == "-c":
+            code = argv[i + 1] if i + 1 < len(argv) else ""
+            return "multiprocessing" if "multiprocessing" in code else "python -c"
+        if word == "-m" and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith("-m") and not word.startswith("--"):
+            return word[2:]
+        if word in ("-X", "-W", "--check-hash-based-pycs") or (i > 1 and argv[i - 1] in ("-X", "-W", "--check-hash-based-pycs")):
+            continue
+        if word.startswith("-") and word != "-":
+            continue
+        return os.path.basename(word) if word != "-" else "python -"
+    return os.path.basename(argv[0]) if argv else "python"
+
+
+def _install_hooks():
+    global _hooks_installed
+    if _hooks_installed:
+        return
+    _hooks_installed = True
+    os.register_at_fork(before=_core.fork_announced, after_in_parent=_core.fork_done, after_in_child=_after_fork_in_child)
+    atexit.register(_at_exit)
+
+
+def _after_fork_in_child():
+    if _settings is None:
+        return
+    start(settings=_settings)
+    # multiprocessing's children leave through os._exit, which skips atexit but not its own finalizers.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _at_exit, exitpriority=-100)
+
+
+def _at_exit():
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    _core.stop(error=error is not None, at_exit=True, remove=_settings is not None and not _settings.run)

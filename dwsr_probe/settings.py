@@ -1,0 +1,54 @@
+"""The probe's settings: the one place that reads and writes its environment variables, and that chooses the board directory.
+
+`dwsr-probe run` writes them for its children, the boot module reads them there. Imported in the probed process: keep it light.
+"""
+import os
+
+PREFIX = "DWSR_PROBE_"
+PERIOD_MS = 1.0
+PERIOD_MS_LEAST, PERIOD_MS_MOST = 0.1, 1000.0
+
+
+class Settings:
+    """What a process needs to know to start its probe. Every field has an environment variable: PREFIX + its name in capitals."""
+
+    __slots__ = ("board_dir", "keep_peak", "period_ms", "run", "worker")
+
+    def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker=""):
+        self.run = run  # the collector's name for the run; empty: nobody collects
+        self.board_dir = board_dir or default_board_directory()
+        self.period_ms = min(max(float(period_ms), PERIOD_MS_LEAST), PERIOD_MS_MOST)
+        self.keep_peak = bool(keep_peak)
+        self.worker = worker
+
+    def to_environ(self):
+        return {
+            PREFIX + "RUN": self.run,
+            PREFIX + "BOARD_DIR": self.board_dir,
+            PREFIX + "PERIOD_MS": repr(self.period_ms),
+            PREFIX + "KEEP_PEAK": "1" if self.keep_peak else "",
+            PREFIX + "WORKER": self.worker,
+        }
+
+    @classmethod
+    def from_environ(cls, environ=os.environ):
+        def get(name):
+            return environ.get(PREFIX + name, "")
+
+        try:
+            period_ms = float(get("PERIOD_MS") or PERIOD_MS)
+        except ValueError:
+            period_ms = PERIOD_MS
+        return cls(get("RUN"), get("BOARD_DIR"), period_ms, get("KEEP_PEAK"), get("WORKER"))
+
+
+def default_board_directory(environ=os.environ):
+    """A private directory in memory: below $XDG_RUNTIME_DIR, else /dev/shm, else /tmp. Never the current directory."""
+    chosen = environ.get(PREFIX + "BOARD_DIR")
+    if chosen:
+        return os.path.abspath(chosen)
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime) and os.access(runtime, os.W_OK | os.X_OK):
+        return os.path.join(runtime, "dwsr-probe")
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else "/tmp"
+    return f"{shared}/dwsr-probe-{os.geteuid()}"
