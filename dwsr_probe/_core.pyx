@@ -5,7 +5,7 @@ from cpython.exc cimport PyErr_Clear
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport strcmp
+from libc.string cimport memset, strcmp
 
 import os
 
@@ -90,6 +90,15 @@ cdef extern from "board_read.h" nogil:
     int board_read_slot(const board_reader *r, uint64_t index, slot *s)
     int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
+
+cdef extern from "board.h" nogil:
+    struct board:
+        pass
+    struct board_settings:
+        const char *directory
+        uint64_t pid
+    int board_create(board *b, const board_settings *s, const char **failed_step)
+    void board_unmap(board *b, int remove)
 
 cdef extern from "limit.h" nogil:
     uint64_t limit_bytes(const char *proc_root, const char *cgroup_root)
@@ -190,6 +199,20 @@ def watch_spawns(callback):
     on_spawn = callback
     if first:
         PySys_AddAuditHook(audit, NULL)
+
+
+def try_board(bytes directory):
+    """Create a board there and remove it; OSError(errno, what was being done) if it cannot be."""
+    cdef board b
+    cdef board_settings s
+    cdef const char *failed_step = NULL
+    memset(&s, 0, sizeof(s))
+    s.directory = directory
+    s.pid = os.getpid()
+    cdef int e = board_create(&b, &s, &failed_step)
+    if e < 0:
+        raise OSError(-e, failed_step.decode())
+    board_unmap(&b, 1)
 
 
 def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):

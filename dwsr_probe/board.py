@@ -1,0 +1,143 @@
+"""Read boards, live or dead: what a process does now (Snapshot), what it finished (records), and whether it is still there.
+
+Covers one board file at a time; dwsr_probe.collector follows many. A board that cannot be read raises _core.BoardError,
+whose text for people is `explain`.
+"""
+import os
+import time
+from dataclasses import dataclass
+
+from dwsr_probe import _core
+from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
+
+SUFFIX = ".board"
+_STALE_NS = 2_000_000_000
+
+
+@dataclass
+class Snapshot:
+    """One process at one moment: its own row, its running tasks, and the probe's live counters by name."""
+
+    process: TaskRecord
+    running: list
+    live: dict
+
+
+class Board:
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self._reader = _core.Reader(path)
+        self.header = header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
+        texts = {n: text_of(t) for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)}
+        self.run, self.host, self.worker = texts["run"] or None, texts["host"], texts["worker"] or None
+        self.task_name, self.python = texts["task_name"], texts["python"]
+        self.pid, self.start_ticks, self.image = header["pid"], header["start_ticks"], header["image"]
+        self.process = f"{self.pid}-{self.start_ticks}" + (f".{self.image}" if self.image else "")
+        self.limit_bytes, self.rss_error_bytes = header["limit_bytes"], header["rss_error_bytes"]
+
+    def close(self):
+        self._reader.close()
+
+    def epoch_of(self, monotonic_ns):
+        """Epoch seconds of a moment of the board's clock."""
+        header = self.header
+        return (header["epoch_ns"] + (monotonic_ns or header["start_ns"]) - header["start_ns"]) / 1e9
+
+    def live(self):
+        return dict(zip(_core.LIVE_FIELDS, self._reader.live(), strict=True))
+
+    def records(self, position=0):
+        """Finished tasks from `position` on as reader's tuples, oldest first, and the next position. Empty: no more."""
+        return self._reader.records(position)
+
+    def samples(self, index=0):
+        """(time_ns, rss_bytes, window_peak_bytes, period_ns) from number `index` on, and the next number."""
+        return self._reader.samples(index)
+
+    def running(self, live=None, everywhere=False):
+        """Running tasks as reader's tuples, with the peak of the present window folded in."""
+        live = live or self.live()
+        most = self.header["slot_count"] if everywhere else live["running"] or 0
+        records = []
+        for raw in self._reader.slots(most):
+            record = record_of(self, raw)
+            window = live["window_peak_bytes"] if live["window_boundary"] == live["boundary"] else None
+            if window is not None and window > (record.rss_peak_bytes or 0):
+                record.rss_peak_bytes = window
+            records.append((raw[0][SERIAL], record))
+        return records
+
+    def process_record(self, live, state):
+        end_ns = live["end_ns"] or live["heartbeat_ns"] or self.header["start_ns"]
+        start = self.epoch_of(self.header["start_ns"])
+        return TaskRecord(
+            kind="process", run=self.run, host=self.host, pid=self.pid, process=self.process, worker=self.worker, thread=self.pid,
+            task_name=self.task_name, state=state, start=start,
+            duration=None if state == "running" else max(0.0, self.epoch_of(end_ns) - start),
+            rss_before_bytes=self.header["rss_before_bytes"], rss_peak_bytes=live["rss_max_bytes"] or None, rss_peak_source="kernel",
+            rss_error_bytes=self.rss_error_bytes, overlap=0, attribution="exact")
+
+    def snapshot(self):
+        live = self.live()
+        live["rss_source"] = SOURCES.get(live["rss_source"])
+        return Snapshot(self.process_record(live, "running"), [record for _, record in self.running(live)], live)
+
+    def is_alive(self, live):
+        """The process with that pid and start time exists, has not ended, and has not replaced itself by exec."""
+        if not process_exists(self.pid, self.start_ticks):
+            return False
+        heartbeat = live["heartbeat_ns"] or 0
+        stale = time.monotonic_ns() - heartbeat > max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
+        if live["state"] != 1:
+            return False
+        return not (stale or self.was_replaced(live)) or self._is_mapped()
+
+    def was_replaced(self, live):
+        """The last sign of life was an attempt to exec another program."""
+        return bool(live["exec_ns"]) and live["exec_ns"] >= (live["heartbeat_ns"] or 0)
+
+    def _is_mapped(self):
+        try:
+            with open(f"/proc/{self.pid}/maps", "rb") as maps:
+                return os.fsencode(os.path.basename(self.path)) in maps.read()
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+
+
+def process_exists(pid, start_ticks):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in (b"Z", b"X") and int(fields[19]) == start_ticks
+
+
+def explain(path, error):
+    """One line for people about a _core.BoardError."""
+    reason = {
+        "not ready": "its process has not finished creating it, or died doing so",
+        "foreign": "it is not a board of dwsr-probe",
+        "version": f"it has version {error.detail}, this dwsr-probe knows version {_core.BOARD_VERSION}",
+        "damaged": "it was overwritten or damaged",
+        "cut short": "it was cut short",
+        "unreadable": os.strerror(error.detail or 0),
+    }[error.reason]
+    return f"cannot read the board {path}: {reason}"
+
+
+def list_boards(directory):
+    """Paths of the board files in a directory, oldest process first by name; none if there is no such directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.path for entry in entries if entry.name.endswith(SUFFIX))
+    except OSError:
+        return []
+
+
+def snapshot():
+    """This process now, as its own board shows it; None without a probe."""
+    path = _core.board_path()
+    return Board(path).snapshot() if path else None

@@ -1,0 +1,149 @@
+import os
+import platform
+import sys
+import sysconfig
+
+import click
+
+OK, LIMITED, FAILED = "ok", "limited", "failed"
+
+
+@click.command("doctor")
+def command():
+    """Say what works on this machine, what does not, why, and what to do. Exit code 1 if the probe cannot work."""
+    worst = OK
+    for check in CHECKS:
+        state, title, text, advice = check()
+        mark = {OK: "✓", LIMITED: "!", FAILED: "✗"}[state]
+        click.echo(f"{click.style(mark, fg={OK: 'green', LIMITED: 'yellow', FAILED: 'red'}[state])} {title:<18} {text}")
+        if advice:
+            click.echo(f"  {'':<18} → {advice}")
+        worst = max(worst, state, key=(OK, LIMITED, FAILED).index)
+    sys.exit(1 if worst == FAILED else 0)
+
+
+def _kernel():
+    release = platform.release()
+    if platform.system() != "Linux":
+        return FAILED, "kernel", platform.platform(), "dwsr-probe works on Linux only"
+    try:
+        recent = tuple(int(part) for part in release.split(".")[:2]) >= (4, 0)
+    except ValueError:
+        recent = True
+    if not recent:
+        return LIMITED, "kernel", f"Linux {release}", "the high-water mark can be reset since 4.0: peaks will be sampled"
+    return OK, "kernel", f"Linux {release}, {os.cpu_count()} CPUs", None
+
+
+def _python():
+    from dwsr_probe import __version__, _core
+    threads = "free-threaded, " if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+    # A shared libpython and a static one are both fine; said because bug reports need it.
+    linked = "shared" if sysconfig.get_config_var("Py_ENABLE_SHARED") else "static"
+    return OK, "python", (f"{platform.python_version()}, {threads}{linked} libpython, {platform.machine()}; dwsr-probe {__version__},"
+                          f" board version {_core.BOARD_VERSION}"), None
+
+
+def _board_directory():
+    from dwsr_probe import _core
+    from dwsr_probe.board import Board, list_boards
+    from dwsr_probe.probe import failure_text
+    from dwsr_probe.settings import default_board_directory
+    directory = default_board_directory()
+    try:
+        _core.try_board(os.fsencode(directory))
+    except OSError as error:
+        return FAILED, "board directory", directory, failure_text(error, directory)
+    space = os.statvfs(directory)
+    text = f"{directory}, {space.f_bavail * space.f_frsize >> 20:,} MiB free ({_core.BOARD_BYTES / 2**20:.1f} MiB per process)"
+    dead = []
+    for path in list_boards(directory):
+        try:
+            board = Board(path)
+            if not board.is_alive(board.live()):
+                dead.append(path)
+        except _core.BoardError:
+            dead.append(path)
+    if dead:
+        return LIMITED, "board directory", f"{text}; {len(dead)} left by processes that are gone", (
+            f"read one with `dwsr-probe report {dead[0]}`, then remove them")
+    return OK, "board directory", text, None
+
+
+def _trial():
+    """Start the probe in a fresh interpreter for 0.3 s: what it reports is what a job would get."""
+    import json
+    import subprocess
+    script = (
+        "import dwsr_probe, json, time; from dwsr_probe import _core; from dwsr_probe.board import Board\n"
+        "assert dwsr_probe.start()\n"
+        "end = time.monotonic() + 0.3\n"
+        "with dwsr_probe.task('trial'):\n"
+        "    while time.monotonic() < end: bytearray(4 << 20)\n"  # memory moves, so the sampler keeps its base period
+        "b = Board(_core.board_path()); s, _ = b.samples(0)\n"
+        "print(json.dumps([b.header, b.live(), [x[0] for x in s if x[3] == b.header['period_ns']]]))\n")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=60)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip().splitlines()[-1:]
+
+
+_trial_result = None
+
+
+def _trial_once():
+    global _trial_result
+    if _trial_result is None:
+        try:
+            _trial_result = _trial()
+        except Exception as error:
+            _trial_result = [str(error)]
+    return _trial_result
+
+
+def _peaks():
+    result = _trial_once()
+    if len(result) != 3:
+        return FAILED, "peaks", "the trial failed: " + " ".join(result), "see the board directory above"
+    header, live, _ = result
+    error = f"the kernel's counters are within {header['rss_error_bytes'] / 2**20:.2f} MiB here"
+    if live["rss_source"] == 1:
+        return OK, "peaks", f"from the kernel's high-water mark (/proc/self/clear_refs works); {error}", None
+    return LIMITED, "peaks", f"sampled: /proc/self/clear_refs cannot be written here; {error}", (
+        "short peaks may be missed; in a container allow writing to /proc/self/clear_refs, or sample faster with `run --period`")
+
+
+def _limit():
+    from dwsr_probe import _core
+    import psutil
+    total, limit = psutil.virtual_memory().total, _core.memory_limit()
+    if limit is None:
+        return LIMITED, "memory limit", "neither a cgroup limit nor the machine's memory can be read", "is /proc mounted?"
+    kind = "of the cgroup" if limit < total else "the whole machine, no cgroup limit below it"
+    return OK, "memory limit", f"{limit / 2**30:.1f} GiB ({kind})", None
+
+
+def _sampler():
+    result = _trial_once()
+    if len(result) != 3:
+        return FAILED, "sampler", "the trial failed", None
+    header, live, times = result
+    if len(times) < 3:
+        return LIMITED, "sampler", f"took {len(times)} samples in 0.3 s", "the machine is overloaded; task peaks do not depend on the sampler"
+    gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+    rate = 1e9 * len(gaps) / (times[-1] - times[0])
+    p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))] / 1e6
+    text = f"{rate:,.0f} samples/s of {1e9 / header['period_ns']:,.0f} asked for, p99 gap {p99:.2f} ms, {live['samples_late']} late"
+    if rate < 0.5e9 / header["period_ns"]:
+        return LIMITED, "sampler", text, "the machine is overloaded; task peaks do not depend on the sampler"
+    return OK, "sampler", text, None
+
+
+def _network_store():
+    from dwsr_probe.store import filesystem_of, is_network
+    kind = filesystem_of(".")
+    if is_network(kind):
+        return LIMITED, "run directory", f"the current directory is on {kind}", "the run store works there without WAL; -o DIR on a local disk is faster"
+    return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
+
+
+CHECKS = (_kernel, _python, _board_directory, _peaks, _limit, _sampler, _network_store)

@@ -1,0 +1,63 @@
+import os
+import sys
+
+import click
+
+from dwsr_probe.cli import fail
+
+
+@click.command("report")
+@click.argument("run", required=False, type=click.Path())
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
+              help="table: by task name, for people. json: one record per line, tasks first, then processes.")
+def command(run, form):
+    """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash)."""
+    from dwsr_probe.runs import collect_leftovers, last_run
+    from dwsr_probe.store import Store, StoreError
+    try:
+        if run and os.path.isfile(run):
+            store = _store_of_board(run)
+        else:
+            directory = run or last_run()
+            collect_leftovers(directory, lambda text: print(f"dwsr-probe: {text}", file=sys.stderr))
+            store = Store.open(directory)
+            if form == "table":
+                _print_heading(store)
+        _print(store, form)
+    except StoreError as error:
+        fail(error)
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _print_heading(store):
+    meta = store.meta()
+    code = meta.get("exit_code")
+    outcome = "still running, or its parent was killed" if code is None else f"exit code {code}"
+    print(f"run {meta.get('run')}: {outcome}")
+
+
+def _print(store, form):
+    if form == "table":
+        from dwsr_probe.report.table import print_report
+        print_report(store, sys.stdout)
+        return
+    for record in store.tasks():
+        print(record.to_json())
+    for record, _ in store.processes():
+        print(record.to_json())
+    sys.stdout.flush()
+
+
+def _store_of_board(path):
+    """A board file as a run of its own, in memory; the file stays."""
+    from dwsr_probe._core import BoardError
+    from dwsr_probe.board import explain
+    from dwsr_probe.collector import read_board_into
+    from dwsr_probe.store import Store
+    store = Store.in_memory()
+    try:
+        read_board_into(store, path)
+    except BoardError as error:
+        fail(explain(path, error))
+    return store

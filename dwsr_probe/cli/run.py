@@ -1,0 +1,50 @@
+import sys
+
+import click
+
+from dwsr_probe.settings import PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}, options_metavar="[OPTIONS]")
+@click.option("-o", "--output", type=click.Path(file_okay=False), metavar="DIR", help="The run directory. [dwsr-runs/<time>-<name>]")
+@click.option("-q", "--quiet", is_flag=True, help="No table at the end.")
+@click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
+              metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
+@click.option("--keep-peak", is_flag=True, help="Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled.")
+@click.option("--strict", is_flag=True, help="Do not run the command if the probe cannot work (exit code 125).")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.pass_context
+def command(ctx, output, quiet, period_ms, keep_peak, strict, command):
+    """Run COMMAND under the probe and print what its tasks needed.
+
+    Options stand before the command. It keeps its input, output, signals and exit code (128+n if signal n ended it); Python programs that
+    it starts are probed too. The table goes to stderr; `dwsr-probe report` shows it again.
+    """
+    if not command:
+        click.echo(ctx.get_usage(), err=True)
+        click.echo("dwsr-probe: name the command to run, as in: dwsr-probe run python job.py", err=True)
+        ctx.exit(2)
+    from dwsr_probe import launch
+    from dwsr_probe.settings import Settings
+    try:
+        code, directory = launch.run(list(command), output, Settings(period_ms=period_ms, keep_peak=keep_peak), strict)
+    except launch.Strict as error:
+        launch.say(f"{error}. Nothing was run (--strict)")
+        ctx.exit(launch.EXIT_STRICT)
+    if directory:
+        _finish(directory, quiet)
+    sys.exit(code)
+
+
+def _finish(directory, quiet):
+    """The table. Whatever fails here, the command's exit code stays."""
+    from dwsr_probe.runs import remember
+    try:
+        remember(directory)
+        if not quiet:
+            from dwsr_probe.report.table import print_report
+            from dwsr_probe.store import Store
+            print_report(Store.open(directory), sys.stderr)
+            print(f"dwsr-probe: the run is in {directory}", file=sys.stderr)
+    except Exception as error:
+        print(f"dwsr-probe: cannot print the table: {error}; dwsr-probe report {directory} may", file=sys.stderr)

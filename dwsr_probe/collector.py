@@ -1,0 +1,186 @@
+"""Follow the boards of one run into its store: while they live, and for the last time when they are dead.
+
+Called by `run`'s parent between events, and by `report` for a run whose parent is gone. One round is one transaction; a board is removed
+only after the transaction that holds the last of it. A board that cannot be read costs one line and nothing else.
+"""
+import os
+
+from dwsr_probe import _core
+from dwsr_probe.board import Board, explain, list_boards, process_exists
+from dwsr_probe.record import SERIAL, SOURCES, record_of
+
+_HEALTH = (
+    "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
+    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed")
+
+
+class _Followed:
+    """How far one board has been stored."""
+
+    def __init__(self, board, seq, sample_time):
+        self.board = board
+        self.position = self.sample_index = 0
+        self.seq, self.sample_time = seq, sample_time
+        self.last_serial = None
+        self.records_lost = self.samples_lost = 0
+        self.damaged = False
+
+
+class Collector:
+    def __init__(self, store, run, directory, say):
+        self.store, self.run, self.directory, self._say = store, run, directory, say
+        self._followed = {}  # path -> _Followed
+        self._not_ours = set()
+        self._exits = {}  # pid -> state, from wait4: better known than by guessing
+        self.pids = set()  # that had a board in this run
+
+    def note_exit(self, pid, state):
+        self._exits[pid] = state
+
+    # -- discovery
+
+    def _look_for_boards(self):
+        for path in list_boards(self.directory):
+            if path in self._followed or path in self._not_ours:
+                continue
+            try:
+                board = Board(path)
+            except _core.BoardError as error:
+                if error.reason == "not ready":
+                    continue  # looked at again in the next round
+                self._not_ours.add(path)
+                if error.reason != "unreadable" or error.detail != 2:
+                    self._say(explain(path, error))
+                continue
+            if board.run != self.run:
+                self._not_ours.add(path)
+                board.close()
+                continue
+            self.pids.add(board.pid)
+            self._followed[path] = _Followed(board, *self.store.progress_of(board.process))
+
+    # -- rounds
+
+    def pressure(self):
+        """How full the fullest ring is with what has not been stored, 0 to 1. One small read per board."""
+        most = 0.0
+        for followed in self._followed.values():
+            try:
+                live = followed.board.live()
+            except _core.BoardError:
+                continue
+            header = followed.board.header
+            most = max(most, (live["records_head"] - followed.position) / header["records_bytes"],
+                       (live["samples_written"] - followed.sample_index) / header["sample_count"])
+        return most
+
+    def round(self):
+        """Store what is new. Returns how many of the run's processes are alive."""
+        self._look_for_boards()
+        alive, ended = 0, []
+        self.store.begin()
+        try:
+            for path, followed in self._followed.items():
+                if self._follow(followed):
+                    alive += 1
+                else:
+                    ended.append(path)
+            self.store.merge_samples()
+            self.store.commit()
+        except BaseException:
+            self.store.rollback()
+            raise
+        for path in ended:
+            self._followed.pop(path).board.close()
+            self._not_ours.add(path)
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+        return alive
+
+    def _follow(self, followed):
+        """One board's news; False when it is dead and all of it is stored. A damaged one is kept on the list until its process ends."""
+        board = followed.board
+        if not followed.damaged:
+            try:
+                return self.follow_once(followed)
+            except _core.BoardError as error:
+                followed.damaged = True
+                self._say(explain(board.path, error) + "; what was read before is kept")
+        return process_exists(board.pid, board.start_ticks)
+
+    def follow_once(self, followed):
+        board = followed.board
+        alive = board.is_alive(board.live())  # asked before the last drain: what is written in between is not lost
+        self._drain_records(followed)
+        self._drain_samples(followed)
+        live = board.live()
+        if not alive:
+            self._store_killed(followed, live)
+        state = "running" if alive else self._final_state(board, live)
+        self.store.put_process(board.process_record(live, state), self._health(followed, live))
+        return alive
+
+    def _drain_records(self, followed):
+        while True:
+            raws, followed.position = followed.board.records(followed.position)
+            if not raws:
+                return
+            records = [record_of(followed.board, raw) for raw in raws]
+            new = [record for record in records if record.seq > followed.seq]
+            if new:
+                followed.records_lost += new[-1].seq - followed.seq - len(new)
+                followed.seq = new[-1].seq
+                self.store.add_tasks(new)
+            followed.last_serial = raws[-1][0][SERIAL]
+
+    def _drain_samples(self, followed):
+        board = followed.board
+        while True:
+            before = followed.sample_index
+            raws, followed.sample_index = board.samples(before)
+            followed.samples_lost += max(0, followed.sample_index - before - len(raws))
+            if not raws:
+                return
+            samples = [(board.epoch_of(t), rss, peak) for t, rss, peak, _ in raws]
+            self.store.add_samples(board.process, [s for s in samples if s[0] > followed.sample_time])
+
+    def _store_killed(self, followed, live):
+        """Tasks that a dead process left running. The newest record's slot may not have been cleared any more: not twice."""
+        board, killed = followed.board, []
+        end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"])
+        for serial, record in sorted(board.running(live, everywhere=True), key=lambda pair: pair[0]):
+            if serial == followed.last_serial:
+                continue
+            followed.seq += 1
+            record.seq, record.state, record.duration = followed.seq, "killed", max(0.0, end - record.start)
+            killed.append(record)
+        self.store.add_tasks(killed)
+
+    def _final_state(self, board, live):
+        if live["state"] == 3:
+            return "error"
+        if board.was_replaced(live) or any(
+                f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.image > board.image
+                for f in self._followed.values()):
+            return "ok"
+        known = self._exits.get(board.pid)
+        if known:
+            return known
+        return "ok" if live["state"] == 2 else "killed"
+
+    def _health(self, followed, live):
+        health = {name: live[name] for name in _HEALTH}
+        board = followed.board
+        health.update(
+            rss_peak_source=SOURCES.get(live["rss_source"]), limit_bytes=board.limit_bytes, period_ns=board.header["period_ns"],
+            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python)
+        return health
+
+
+def read_board_into(store, path):
+    """One board as it is, live or dead; the file stays. BoardError if it cannot be read."""
+    board = Board(path)
+    collector = Collector(store, board.run, os.path.dirname(path), None)
+    collector.follow_once(_Followed(board, 0, 0.0))

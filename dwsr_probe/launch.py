@@ -1,0 +1,239 @@
+"""Run a command under the probe: start it, forward signals, drain its boards while it runs, return its exit code.
+
+The command comes first: it keeps stdin, stdout and stderr, its signals and its exit code, and it runs even if the probe cannot.
+Everything else here is the parent's loop around one sigtimedwait.
+"""
+import os
+import signal
+import sqlite3
+import sys
+import time
+
+import dwsr_probe.boot
+from dwsr_probe import _core
+from dwsr_probe.collector import Collector
+from dwsr_probe.probe import failure_text
+from dwsr_probe.record import TaskRecord
+from dwsr_probe.settings import Settings
+from dwsr_probe.store import FILE, Store, StoreError
+
+EXIT_STRICT, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 125, 126, 127
+
+_OWN = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
+        "SIGSYS", "SIGPIPE", "SIGALRM", "SIGVTALRM", "SIGPROF"}
+FORWARDED = frozenset(s for s in signal.Signals if s.name not in _OWN)
+_SI_KERNEL = 128  # from the terminal: it reached the command's process group already
+_ROUND_S, _LOOK_S, _PRESSURE = 1.0, 0.1, 0.125  # a round each second, or as soon as a look finds a ring this full
+_GRACE_S = 0.3  # for children that are just ending when the command has ended
+
+
+def say(text):
+    print(f"dwsr-probe: {text}", file=sys.stderr, flush=True)
+
+
+class Strict(Exception):
+    """The probe cannot work and the user asked to stop then."""
+
+
+def run(command, directory=None, settings=None, strict=False):
+    """Run `command`; (exit code, run directory or None)."""
+    settings = settings or Settings()
+    store = _prepare(command, directory, settings, strict)
+    environ = dict(os.environ)
+    if store:
+        environ.update(settings.to_environ())
+        environ["PYTHONPATH"] = _python_path(environ.get("PYTHONPATH"))
+    watched = FORWARDED | {signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        pid, error = _spawn(command, environ, mask)
+        if error:
+            os.waitpid(pid, 0)
+            _forget(store)
+            say(f"cannot run {command[0]}: {os.strerror(error)}")
+            return (EXIT_NOT_FOUND if error == 2 else EXIT_NOT_EXECUTABLE), None
+        if not store:
+            status, _ = _wait(pid, watched, _ROUND_S, lambda: None)
+            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
+        return _follow(command, pid, watched, store, settings)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# -- before
+
+def _prepare(command, directory, settings, strict):
+    """The store, or None where the command must run unprobed."""
+    started = time.time()
+    name = _run_name(command)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    settings.run = f"{stamp}-{name}-{os.getpid()}"
+    try:
+        _core.try_board(os.fsencode(settings.board_dir))
+        store = Store.create(_free_directory(directory or os.path.join("dwsr-runs", f"{stamp}-{name}")))
+        store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),
+                       parent_ticks=_start_ticks(os.getpid()), board_dir=settings.board_dir, cwd=os.getcwd())
+    except (StoreError, OSError, sqlite3.Error) as error:
+        text = failure_text(error, settings.board_dir) if isinstance(error, OSError) else str(error)
+        if strict:
+            raise Strict(text) from error
+        say(f"{text}. The job runs unprobed")
+        return None
+    return store
+
+
+def _free_directory(directory):
+    """The directory itself, or one beside it when it holds a run already: nothing is overwritten."""
+    directory = os.path.abspath(directory)
+    candidate, n = directory, 2
+    while os.path.exists(os.path.join(candidate, FILE)):
+        candidate, n = f"{directory}-{n}", n + 1
+    if candidate != directory and not directory.startswith(os.path.abspath("dwsr-runs")):
+        say(f"{directory} holds a run already; this one goes to {candidate}")
+    return candidate
+
+
+def _forget(store):
+    """Nothing ran: leave no run directory behind."""
+    if store:
+        store.close()
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                os.unlink(os.path.join(store.directory, FILE + suffix))
+            except OSError:
+                pass
+        try:
+            os.removedirs(store.directory)
+        except OSError:
+            pass
+
+
+def _run_name(command):
+    """A word for the run's directory: the script of an interpreter, else the program."""
+    words = [word for word in command[1:] if not word.startswith("-")]
+    program = os.path.basename(command[0])
+    chosen = os.path.basename(words[0]) if program.startswith("python") and words and "-c" not in command else program
+    stem = os.path.splitext(chosen)[0]
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)[:40] or "run"
+
+
+def _python_path(inherited):
+    boot = os.path.dirname(os.path.abspath(dwsr_probe.boot.__file__))
+    rest = [part for part in (inherited or "").split(os.pathsep) if part != boot] if inherited else []
+    return os.pathsep.join([boot, *rest])
+
+
+def _start_ticks(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+# -- the command
+
+def _spawn(command, environ, mask):
+    """fork and exec; (pid, errno of a failed exec or 0).
+
+    Not vfork: the child would inherit this process's whole peak as the floor of its ru_maxrss.
+    """
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; the command must not inherit that
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.execvpe(command[0], command, environ)
+        except OSError as error:
+            os.write(writable, str(error.errno or 1).encode())
+        except BaseException:
+            os.write(writable, b"22")
+        finally:
+            os._exit(127)
+    os.close(writable)
+    failed = os.read(readable, 16)
+    os.close(readable)
+    return pid, int(failed or 0)
+
+
+def _wait(pid, watched, look_s, look):
+    """Until the command ends: forward signals, call look() at least every look_s. Returns wait4's status and usage."""
+    while True:
+        info = signal.sigtimedwait(watched, look_s)
+        if info and info.si_signo != signal.SIGCHLD:
+            if info.si_code != _SI_KERNEL:
+                try:
+                    os.kill(pid, info.si_signo)
+                except ProcessLookupError:
+                    pass
+            continue
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
+        if ended:
+            return status, usage
+        look()
+
+
+class _Draining:
+    """Rounds of the collector at the right moments; after a failure of the store, none, and the boards are kept."""
+
+    def __init__(self, collector):
+        self.collector, self.failed, self._next = collector, False, 0.0
+
+    def look(self):
+        if not self.failed and (time.monotonic() >= self._next or self.collector.pressure() > _PRESSURE):
+            self.round()
+
+    def round(self):
+        if self.failed:
+            return 0
+        self._next = time.monotonic() + _ROUND_S
+        try:
+            return self.collector.round()
+        except (sqlite3.Error, OSError) as error:
+            self.failed = True
+            say(f"cannot write {self.collector.store.directory}: {error}; the job goes on, its boards stay in {self.collector.directory}:"
+                " make room, then dwsr-probe report collects them")
+            return 0
+
+
+def _follow(command, pid, watched, store, settings):
+    ticks, started = _start_ticks(pid), time.time()
+    collector = Collector(store, settings.run, settings.board_dir, say)
+    draining = _Draining(collector)
+    status, usage = _wait(pid, watched, _LOOK_S, draining.look)
+    ended = time.time()
+    signalled = os.WIFSIGNALED(status)
+    code = 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status)
+    state = "killed" if signalled else "error" if code else "ok"
+    collector.note_exit(pid, state)
+    alive = draining.round()
+    while alive and time.time() < ended + _GRACE_S:
+        signal.sigtimedwait([signal.SIGCHLD], 0.02)
+        alive = draining.round()
+    if not draining.failed:
+        try:
+            if pid not in collector.pids:
+                _store_unprobed(store, settings.run, command, pid, ticks, started, ended, state, usage)
+            store.set_meta(end=ended, exit_code=code)
+        except sqlite3.Error as error:
+            say(f"cannot write {store.directory}: {error}")
+    if alive:
+        say(f"{alive} process{'es' if alive > 1 else ''} of the job still run; dwsr-probe report will collect them when they end")
+    store.close()
+    return code, store.directory
+
+
+def _store_unprobed(store, run, command, pid, ticks, started, ended, state, usage):
+    """The process row of a command without a board, from wait4."""
+    from dwsr_probe.boot.start import options_keep_probe_out
+    name = os.path.basename(command[0])
+    if name.startswith("python"):
+        why = "-I, -S and -E keep it out" if options_keep_probe_out(command) else "this interpreter cannot load it"
+        say(f"{name} ran without the probe ({why}): only the whole process was measured")
+    record = TaskRecord(
+        kind="process", run=run, host=os.uname().nodename, pid=pid, process=f"{pid}-{ticks}", thread=pid, task_name=name, state=state,
+        start=started, duration=ended - started, rss_peak_bytes=usage.ru_maxrss * 1024, rss_peak_source="kernel", overlap=0,
+        attribution="exact")
+    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True})

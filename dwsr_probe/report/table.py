@@ -1,0 +1,85 @@
+"""The summary as a table for the terminal."""
+import unicodedata
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dwsr_probe.report.summary import process_notes, sampler_health, summarise
+
+_NAME_MOST = 48
+
+
+def bytes_text(n):
+    """1.5 GiB, 12.0 MiB, 4.0 KiB."""
+    if n is None:
+        return "–"
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n:.0f} B"
+
+
+def seconds_text(s):
+    if s is None:
+        return "–"
+    if s >= 60:
+        minutes, seconds = divmod(round(s), 60)
+        return f"{minutes}:{seconds:02d} min"
+    return f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.1f} ms" if s >= 1e-3 else f"{s * 1e6:.0f} µs"
+
+
+def name_text(name):
+    """A task's name as one safe line: control characters become visible, long names are cut."""
+    if len(name) > _NAME_MOST:
+        name = name[:_NAME_MOST - 1] + "…"
+    # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line separators and odd spaces.
+    shown = (c if c == " " or unicodedata.category(c)[0] not in "CZ" else c.encode("unicode_escape").decode() for c in name)
+    return Text("".join(shown), no_wrap=True, overflow="ellipsis")
+
+
+def _outcome(summary):
+    parts = [f"{n} {word}" for n, word in ((summary.errors, "error"), (summary.killed, "killed"), (summary.cancelled, "cancelled")) if n]
+    return Text(", ".join(parts) or "–", style="red" if summary.killed or summary.errors else "")
+
+
+def print_report(store, file):
+    """The whole report of one run."""
+    console = Console(file=file, highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 150)  # nobody wraps lines in a log
+    names, processes = summarise(store.tasks()), store.processes()
+    if names:
+        console.print(_task_table(names))
+    for record, health in processes:
+        console.print(_process_line(record, health))
+    if not names:
+        console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False)
+
+
+def _task_table(names):
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("task", no_wrap=True, overflow="ellipsis")
+    for title in ("count", "failed", "rss growth, median", "max", "rss peak, max", "duration, median", "max", "overlap"):
+        table.add_column(title, justify="right")
+    for s in names:
+        table.add_row(
+            name_text(s.task_name), f"{s.count:,}", _outcome(s), bytes_text(s.growth_median_bytes), bytes_text(s.growth_max_bytes),
+            bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else ""), seconds_text(s.duration_median), seconds_text(s.duration_max),
+            str(s.overlap))
+    if any(s.sampled for s in names):
+        table.caption = "* sampled: short peaks may be higher"
+        table.caption_justify = "left"
+    return table
+
+
+def _process_line(record, health):
+    line = Text("process ", style="dim", no_wrap=False)
+    line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
+    line.append(record.state, style="red" if record.state in ("killed", "error") else "green")
+    limit = health.get("limit_bytes")
+    share = f" ({100 * (record.rss_peak_bytes or 0) / limit:.0f} %)" if limit else ""
+    parts = [f"max rss {bytes_text(record.rss_peak_bytes)} of {bytes_text(limit)}{share}", seconds_text(record.duration)]
+    parts += filter(None, [sampler_health(record, health)])
+    parts += process_notes(record, health)
+    return line.append("; " + "; ".join(parts))

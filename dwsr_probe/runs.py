@@ -1,0 +1,58 @@
+"""Which run is meant: by directory, by board file, or the last one of this user."""
+import os
+
+from dwsr_probe.board import process_exists
+from dwsr_probe.collector import Collector
+from dwsr_probe.store import FILE, Store, StoreError
+
+
+def _pointer():
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "dwsr-probe", "last-run")
+
+
+def remember(directory):
+    """Note the last run; a convenience that may fail."""
+    path = _pointer()
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as f:
+            f.write(os.path.abspath(directory))
+    except OSError:
+        pass
+
+
+def last_run():
+    """The directory of the last run: the noted one, else the newest below ./dwsr-runs."""
+    try:
+        with open(_pointer(), encoding="utf-8", errors="surrogateescape") as f:
+            noted = f.read()
+        if os.path.isfile(os.path.join(noted, FILE)):
+            return noted
+    except OSError:
+        pass
+    try:
+        with os.scandir("dwsr-runs") as entries:
+            found = [e.path for e in entries if os.path.isfile(os.path.join(e.path, FILE))]
+    except OSError:
+        found = []
+    if not found:
+        raise StoreError("there is no run yet; make one with: dwsr-probe run python job.py")
+    return max(found, key=lambda path: os.stat(os.path.join(path, FILE)).st_mtime)
+
+
+def collect_leftovers(directory, say):
+    """What the run's parent could not store: it was killed, its disk was full, or processes outlived it."""
+    try:
+        store = Store.open(directory, writable=True)
+    except StoreError:
+        return  # the reader will say it
+    try:
+        meta = store.meta()
+        if process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
+            return
+        Collector(store, meta["run"], meta["board_dir"], say).round()
+    except Exception as error:
+        say(f"cannot collect what the run left behind: {error}")
+    finally:
+        store.close()
