@@ -3,7 +3,9 @@
 The command comes first: it keeps stdin, stdout and stderr, its signals and its exit code, and it runs even if the probe cannot.
 Everything else here is the parent's loop around one sigtimedwait.
 """
+import errno
 import os
+import resource
 import signal
 import sqlite3
 import sys
@@ -24,6 +26,7 @@ _OWN = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGSE
 FORWARDED = frozenset(s for s in signal.Signals if s.name not in _OWN)
 _SI_KERNEL = 128  # from the terminal: it reached the command's process group already
 _ROUND_S, _LOOK_S, _PRESSURE = 1.0, 0.1, 0.125  # a round each second, or as soon as a look finds a ring this full
+_FLOOR_SLACK_BYTES = 2 << 20  # what the child still touches on its way into exec
 _GRACE_S = 0.3  # for children that are just ending when the command has ended
 
 
@@ -46,16 +49,16 @@ def run(command, directory=None, settings=None, strict=False):
     watched = FORWARDED | {signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
-        pid, error = _spawn(command, environ, mask)
+        pid, error, floor = _spawn(command, environ, mask)
         if error:
             os.waitpid(pid, 0)
             _forget(store)
             say(f"cannot run {command[0]}: {os.strerror(error)}")
-            return (EXIT_NOT_FOUND if error == 2 else EXIT_NOT_EXECUTABLE), None
+            return (EXIT_NOT_FOUND if error == errno.ENOENT else EXIT_NOT_EXECUTABLE), None
         if not store:
             status, _ = _wait(pid, watched, _ROUND_S, lambda: None)
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
-        return _follow(command, pid, watched, store, settings)
+        return _follow(command, pid, floor, watched, store, settings)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -134,9 +137,9 @@ def _start_ticks(pid):
 # -- the command
 
 def _spawn(command, environ, mask):
-    """fork and exec; (pid, errno of a failed exec or 0).
+    """fork and exec; (pid, errno of a failed exec or 0, floor).
 
-    Not vfork: the child would inherit this process's whole peak as the floor of its ru_maxrss.
+    The floor: exec passes the size of the process before it on as the least ru_maxrss can say. Not vfork: that would be all of ours.
     """
     readable, writable = os.pipe()
     pid = os.fork()
@@ -145,17 +148,18 @@ def _spawn(command, environ, mask):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; the command must not inherit that
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.write(writable, b"%d " % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
             os.execvpe(command[0], command, environ)
         except OSError as error:
-            os.write(writable, str(error.errno or 1).encode())
+            os.write(writable, b"%d" % (error.errno or errno.ENOEXEC))
         except BaseException:
-            os.write(writable, b"22")
+            os.write(writable, b"%d" % errno.EINVAL)
         finally:
             os._exit(127)
     os.close(writable)
-    failed = os.read(readable, 16)
-    os.close(readable)
-    return pid, int(failed or 0)
+    with os.fdopen(readable, "rb") as pipe:
+        floor, _, failed = pipe.read().partition(b" ")
+    return pid, int(failed or 0), int(floor)
 
 
 def _wait(pid, watched, look_s, look):
@@ -198,7 +202,7 @@ class _Draining:
             return 0
 
 
-def _follow(command, pid, watched, store, settings):
+def _follow(command, pid, floor, watched, store, settings):
     ticks, started = _start_ticks(pid), time.time()
     collector = Collector(store, settings.run, settings.board_dir, say)
     draining = _Draining(collector)
@@ -215,7 +219,7 @@ def _follow(command, pid, watched, store, settings):
     if not draining.failed:
         try:
             if pid not in collector.pids:
-                _store_unprobed(store, settings.run, command, pid, ticks, started, ended, state, usage)
+                _store_unprobed(store, settings.run, command, pid, ticks, started, ended, state, usage.ru_maxrss * 1024, floor)
             store.set_meta(end=ended, exit_code=code)
         except sqlite3.Error as error:
             say(f"cannot write {store.directory}: {error}")
@@ -225,15 +229,16 @@ def _follow(command, pid, watched, store, settings):
     return code, store.directory
 
 
-def _store_unprobed(store, run, command, pid, ticks, started, ended, state, usage):
+def _store_unprobed(store, run, command, pid, ticks, started, ended, state, peak, floor):
     """The process row of a command without a board, from wait4."""
     from dwsr_probe.boot.start import options_keep_probe_out
     name = os.path.basename(command[0])
     if name.startswith("python"):
         why = "-I, -S and -E keep it out" if options_keep_probe_out(command) else "this interpreter cannot load it"
         say(f"{name} ran without the probe ({why}): only the whole process was measured")
+    known = peak > floor + _FLOOR_SLACK_BYTES
     record = TaskRecord(
         kind="process", run=run, host=os.uname().nodename, pid=pid, process=f"{pid}-{ticks}", thread=pid, task_name=name, state=state,
-        start=started, duration=ended - started, rss_peak_bytes=usage.ru_maxrss * 1024, rss_peak_source="kernel", overlap=0,
-        attribution="exact")
-    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True})
+        start=started, duration=ended - started, rss_peak_bytes=peak if known else None, rss_peak_source="kernel" if known else None,
+        overlap=0, attribution="exact")
+    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True, "peak_below_bytes": None if known else peak})

@@ -89,14 +89,22 @@ def _install_hooks():
     atexit.register(_at_exit)
 
 
+class _Anchor:
+    """multiprocessing keeps its after-fork callbacks by weak reference to an object."""
+
+
+_anchor = _Anchor()
+
+
 def _after_fork_in_child():
     if _settings is None:
         return
     start(settings=_settings)
-    # multiprocessing's children leave through os._exit, which skips atexit but not its own finalizers.
+    # multiprocessing's children leave through os._exit, which skips atexit but not multiprocessing's own finalizers. Those are
+    # cleared first thing in the child; callbacks registered like this run right after that.
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        util.Finalize(None, _at_exit, exitpriority=-100)
+        util.register_after_fork(_anchor, lambda _: util.Finalize(None, _at_exit, exitpriority=-100))
 
 
 def _at_exit():

@@ -66,7 +66,7 @@ def process_notes(record, health):
             notes.append(f"{number:,} {text if number == 1 or not plural else plural}")
 
     if health.get("unprobed"):
-        return ["ran without the probe: peak of the whole process from the kernel"]
+        return ["ran without the probe: peak from wait4, of it or of a child it waited for"]
     if health.get("rss_peak_source") == "sampled":
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")

@@ -8,6 +8,7 @@ from rich.text import Text
 from dwsr_probe.report.summary import process_notes, sampler_health, summarise
 
 _NAME_MOST = 48
+_PROCESSES_MOST = 20
 
 
 def bytes_text(n):
@@ -51,8 +52,11 @@ def print_report(store, file):
     names, processes = summarise(store.tasks()), store.processes()
     if names:
         console.print(_task_table(names))
-    for record, health in processes:
+    shown = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))[:_PROCESSES_MOST]
+    for record, health in sorted(shown, key=lambda row: row[0].start or 0):
         console.print(_process_line(record, health))
+    if len(processes) > len(shown):
+        console.print(f"and {len(processes) - len(shown):,} smaller processes (all of them: --format json)", style="dim")
     if not names:
         console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False)
 
@@ -78,8 +82,10 @@ def _process_line(record, health):
     line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
     line.append(record.state, style="red" if record.state in ("killed", "error") else "green")
     limit = health.get("limit_bytes")
-    share = f" ({100 * (record.rss_peak_bytes or 0) / limit:.0f} %)" if limit else ""
-    parts = [f"max rss {bytes_text(record.rss_peak_bytes)} of {bytes_text(limit)}{share}", seconds_text(record.duration)]
+    below = health.get("peak_below_bytes")
+    peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)
+    share = f" ({100 * record.rss_peak_bytes / limit:.1f} %)" if limit and record.rss_peak_bytes else ""
+    parts = [f"max rss {peak} of {bytes_text(limit)}{share}", seconds_text(record.duration)]
     parts += filter(None, [sampler_health(record, health)])
     parts += process_notes(record, health)
     return line.append("; " + "; ".join(parts))

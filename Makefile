@@ -1,0 +1,62 @@
+# Every target sets up what it needs: the virtual environment in .venv, and Debian packages when root.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx setup.py pyproject.toml
+
+.PHONY: help demo test bench lint sanitize test-c test-py build clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{printf "%-18s %s\n", $$1, $$2}'
+
+demo: build ## build, run examples/ under the probe, print the table
+	$(BIN)/pip install -q 'numpy>=1.24'
+	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe run python examples/filters.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe doctor
+
+test: sanitize lint test-py ## all tests: C plain and under the sanitizers, lint, Python
+
+test-c: $(VENV)/.system ## C tests, plain build only
+	sh tests/c/run.sh plain
+
+sanitize: $(VENV)/.system ## C tests plain, under ASan+UBSan, and under TSan
+	sh tests/c/run.sh plain address thread
+
+test-py: $(VENV)/.test build ## Python tests
+	$(BIN)/pytest
+
+lint: $(VENV)/.test ## ruff
+	$(BIN)/ruff check dwsr_probe tests examples setup.py
+
+bench: $(VENV)/.bench build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
+	$(BIN)/python -m tests.bench
+
+build: $(VENV)/.built ## the extension and the command line, in .venv
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -exec rm -rf {} +
+
+# A compiler, Python's headers and venv: from Debian when they are missing and we may install.
+$(VENV)/.system:
+	@deploy/system-packages $(PYTHON)
+	@mkdir -p $(VENV) && touch $@
+
+$(VENV)/.venv: $(VENV)/.system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q 'setuptools>=77' wheel 'Cython>=3.1'
+	@touch $@
+
+# Plain .pth instead of an import hook: nothing of ours in the start-up of a bare Python.
+$(VENV)/.built: $(VENV)/.venv $(SOURCES)
+	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.built
+	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.built
+	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[bench]'
+	@touch $@

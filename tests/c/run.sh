@@ -1,0 +1,28 @@
+#!/bin/sh
+# run.sh [plain|address|thread ...]: build csrc with each tests/c/test_*.c and run it, per sanitizer. Prints one line a test and a total.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+out=build/c; passed=0; failed=0
+for kind in "${@:-plain}"; do
+  case $kind in
+    plain) flags="-O2" ;;
+    address) flags="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" ;;
+    thread) flags="-O1 -g -fsanitize=thread" ;;
+    *) echo "run.sh: unknown kind $kind (plain, address, thread)" >&2; exit 2 ;;
+  esac
+  mkdir -p "$out/$kind"
+  flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -ftls-model=initial-exec -pthread -Icsrc -Itests/c"
+  for source in csrc/*.c; do ${CC:-cc} $flags -c "$source" -o "$out/$kind/$(basename "$source" .c).o" || exit 1; done
+  for test in tests/c/test_*.c; do
+    name=$(basename "$test" .c)
+    ${CC:-cc} $flags "$test" "$out/$kind"/[!t]*.o "$out/$kind/tasks.o" -o "$out/$kind/$name.run" || exit 1
+    echo "== $name ($kind)"
+    "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
+    cat "$out/$kind/$name.log"
+    passed=$((passed + $(grep -c '^ok  ' "$out/$kind/$name.log")))
+    lines=$(grep -c '^FAIL' "$out/$kind/$name.log"); failed=$((failed + lines))
+    [ $code -eq 0 ] || [ "$lines" -gt 0 ] || { echo "FAIL $name ended with code $code"; failed=$((failed + 1)); }
+  done
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

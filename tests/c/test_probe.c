@@ -1,0 +1,204 @@
+/* The whole probe in one process: threads, forks, restarts, thread exits, and a reader beside it. */
+#include "check.h"
+#include "board_read.h"
+#include "clock.h"
+#include "probe.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+static const char *root;
+
+static struct probe_settings settings(void)
+{
+    return (struct probe_settings){ .directory = root, .run = "r", .host = "h", .task_name = "test", .proc_root = "/proc",
+                                    .cgroup_root = "/sys/fs/cgroup", .period_ns = 1000000 };
+}
+
+static int start(void)
+{
+    const char *step;
+    struct probe_settings s = settings();
+    return probe_start(&s, &step);
+}
+
+static uint64_t begin(void)
+{
+    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT });
+}
+
+static void end(uint64_t handle) { probe_task_end(handle, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+
+static uint64_t live_count(const char *path, size_t offset)
+{
+    struct board_reader r;
+    struct board_live live;
+    CHECK(board_reader_open(&r, path) == 0 && board_read_live(&r, &live) == 0);
+    board_reader_close(&r);
+    return *(word *)((char *)&live + offset);
+}
+#define LIVE(path, field) live_count(path, offsetof(struct board_live, field))
+
+static int files(void)
+{
+    int n = 0;
+    DIR *d = opendir(root);
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void start_and_stop(void)
+{
+    char path[512];
+    CHECK(!probe_active() && begin() == 0);
+    end(1);
+    for (int i = 0; i < 20; i++) {
+        CHECK(start() == 0 && probe_active());
+        CHECK(start() == -EALREADY);
+        CHECK(probe_board_path(path, sizeof path) == 0);
+        uint64_t h = begin();
+        CHECK(h != 0);
+        if (i % 2) end(h);
+        probe_stop(BOARD_CLOSED, 0, 0);
+        probe_stop(BOARD_CLOSED, 0, 0);
+        CHECK(LIVE(path, state) == BOARD_CLOSED && LIVE(path, records_written) == 1); /* the open one as cancelled */
+        unlink(path);
+    }
+    CHECK(start() == 0);
+    probe_stop(BOARD_CLOSED, 0, 1);
+    CHECK(files() == 0);
+}
+
+static void *leaves_a_task_open(void *unused) { begin(); return unused; }
+
+static void a_thread_that_exits_ends_its_tasks(void)
+{
+    pthread_t thread;
+    char path[512];
+    CHECK(start() == 0);
+    probe_board_path(path, sizeof path);
+    pthread_create(&thread, NULL, leaves_a_task_open, NULL);
+    pthread_join(thread, NULL);
+    CHECK(LIVE(path, ends_missing) == 1 && LIVE(path, running) == 0);
+    probe_stop(BOARD_CLOSED, 0, 1);
+}
+
+static word busy;
+
+static void *work(void *unused)
+{
+    while (load_acquire(&busy)) end(begin());
+    return unused;
+}
+
+static void fork_storm(void)
+{
+    pthread_t threads[4];
+    char path[512];
+    const int forks = SANITIZED ? 40 : 300;
+    CHECK(start() == 0);
+    probe_board_path(path, sizeof path);
+    store_release(&busy, 1);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < forks; i++) {
+        uint64_t mine = begin();
+        int announced = i % 2; /* as Python's fork, and as any other */
+        if (announced) probe_fork_announced();
+        pid_t pid = fork();
+        if (pid == 0) {
+            int bad = probe_active() || probe_board_path(path, sizeof path) == 0;
+            end(mine);
+#ifndef __SANITIZE_THREAD__ /* it forbids new threads after a fork of several */
+            if (i % 3 == 0) {
+                bad |= start() != 0;
+                end(begin());
+                probe_stop(BOARD_CLOSED, 0, 1);
+            }
+#endif
+            _exit(bad);
+        }
+        if (announced) probe_fork_done();
+        end(mine);
+        int status = -1;
+        waitpid(pid, &status, 0);
+        CHECK(status == 0);
+    }
+    store_release(&busy, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    uint64_t samples = LIVE(path, samples_written), deadline = now_ns() + 20 * NS_PER_S;
+    while (LIVE(path, samples_written) == samples && now_ns() < deadline) usleep(1000);
+    CHECK(LIVE(path, samples_written) > samples); /* the sampler is back */
+    CHECK(LIVE(path, tasks_begun) == LIVE(path, records_written) && LIVE(path, ends_unmatched) == 0 && LIVE(path, running) == 0);
+    probe_stop(BOARD_CLOSED, 0, 1);
+    CHECK(files() == 0);
+}
+
+static void *read_all(void *path)
+{
+    static char frames[1 << 16] __attribute__((aligned(8)));
+    struct board_reader r;
+    struct slot slot;
+    uint64_t position = 0, last = 0;
+    int64_t bytes;
+    CHECK(board_reader_open(&r, path) == 0);
+    while (load_acquire(&busy)) {
+        for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
+        while ((bytes = board_read_records(&r, &position, frames, sizeof frames)) > 0)
+            for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
+                uint64_t seq = ((struct frame *)(frames + at))->task.seq;
+                CHECK(seq > last);
+                last = seq;
+            }
+        CHECK(bytes == 0);
+    }
+    board_reader_close(&r);
+    return NULL;
+}
+
+static void readers_beside_writers(void)
+{
+    pthread_t threads[6];
+    char path[512];
+    CHECK(start() == 0);
+    probe_board_path(path, sizeof path);
+    store_release(&busy, 1);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
+    pthread_create(&threads[4], NULL, read_all, path);
+    uint64_t deadline = now_ns() + 60 * NS_PER_S, target = SANITIZED ? 20000 : 200000;
+    while (LIVE(path, records_written) < target && now_ns() < deadline) usleep(1000);
+    CHECK(LIVE(path, records_written) >= target);
+    store_release(&busy, 0);
+    for (int i = 0; i < 5; i++) pthread_join(threads[i], NULL);
+    probe_stop(BOARD_CLOSED, 0, 1);
+}
+
+static void stop_while_busy(void)
+{
+    pthread_t threads[4];
+    store_release(&busy, 1);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < (SANITIZED ? 20 : 100); i++) {
+        CHECK(start() == 0);
+        usleep(500);
+        probe_stop(BOARD_CLOSED, i % 2, 1);
+    }
+    store_release(&busy, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    CHECK(files() == 0);
+}
+
+int main(void)
+{
+    root = strdup(scratch());
+    RUN(start_and_stop);
+    RUN(a_thread_that_exits_ends_its_tasks);
+    RUN(fork_storm);
+    RUN(readers_beside_writers);
+    RUN(stop_while_busy);
+    remove_tree(root);
+    free((void *)root);
+    return failures;
+}

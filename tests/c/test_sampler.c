@@ -1,0 +1,116 @@
+#include "check.h"
+#include "clock.h"
+#include "sampler.h"
+
+#include <sys/mman.h>
+
+#define MS UINT64_C(1000000)
+#define MIB (UINT64_C(1) << 20)
+
+static void the_period_backs_off(void)
+{
+    uint64_t period = MS;
+    period = sampler_next_period(MS, period, 1, 0, 3);
+    CHECK(period == MS); /* flat, but not for long */
+    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 1, 0, 8);
+    CHECK(period == 16 * MS);
+    CHECK(sampler_next_period(MS, period, 1, 1, 0) == MS);
+    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 0, 0, 8);
+    CHECK(period == 100 * MS);
+    CHECK(sampler_next_period(MS, 100 * MS, 0, 1, 0) == 10 * MS);
+    CHECK(sampler_next_period(MS, 100 * MS, 1, 0, 0) == MS); /* a task began */
+}
+
+static struct board board;
+static struct rss rss;
+static struct sampler sampler;
+static word running;
+static const char *root;
+
+static void open_all(int keep_peak)
+{
+    uint64_t max;
+    const char *step;
+    root = scratch();
+    struct board_settings s = { .directory = root, .pid = 1 };
+    CHECK(board_create(&board, &s, &step) == 0);
+    rss_open(&rss, "/proc", keep_peak, &max);
+    store_relaxed(&board.live->rss_source, rss.source);
+    store_relaxed(&running, 1);
+    CHECK(sampler_start(&sampler, &board, &rss, &running, MS) == 0);
+}
+
+static void close_all(void)
+{
+    sampler_stop(&sampler);
+    rss_close(&rss);
+    board_unmap(&board, 1);
+    remove_tree(root);
+}
+
+static void wait_for_samples(uint64_t more)
+{
+    uint64_t target = load_acquire(&board.live->samples_written) + more, deadline = now_ns() + 20 * NS_PER_S;
+    while (load_acquire(&board.live->samples_written) < target && now_ns() < deadline) usleep(200);
+    CHECK(load_acquire(&board.live->samples_written) >= target);
+}
+
+static void it_publishes_the_window(void)
+{
+    open_all(0);
+    wait_for_samples(2);
+    uint64_t before = load_relaxed(&board.live->rss_bytes);
+    char *p = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (uint64_t i = 0; i < 64 * MIB; i += 4096) p[i] = 1;
+    munmap(p, 64 * MIB); /* gone before the sampler may look: the kernel's mark has it */
+    wait_for_samples(3);
+    CHECK(load_acquire(&board.live->window_boundary) == 0);
+    CHECK(load_acquire(&board.live->window_peak_bytes) >= before + 63 * MIB);
+    CHECK(load_acquire(&board.live->rss_max_bytes) >= before + 63 * MIB);
+    /* A boundary elsewhere: the old window must not be credited to the new one. */
+    uint64_t max;
+    struct rss other;
+    rss_open(&other, "/proc", 0, &max); /* resets the mark */
+    store_release(&board.live->boundary, 2);
+    wait_for_samples(3);
+    CHECK(load_acquire(&board.live->window_boundary) == 2);
+    if (!SANITIZED) CHECK(load_acquire(&board.live->window_peak_bytes) < before + 32 * MIB);
+    rss_close(&other);
+    close_all();
+}
+
+static void an_idle_one_wakes_at_a_nudge(void)
+{
+    open_all(0);
+    store_relaxed(&running, 0);
+    uint64_t deadline = now_ns() + 20 * NS_PER_S;
+    while (load_acquire(&board.live->sampler_period_ns) < 10 * MS && now_ns() < deadline) usleep(1000);
+    CHECK(load_acquire(&board.live->sampler_period_ns) >= 10 * MS);
+    wait_for_samples(1);
+    store_seq_cst(&running, 1);
+    sampler_nudge(&sampler);
+    wait_for_samples(2);
+    CHECK(load_acquire(&board.live->sampler_period_ns) <= 16 * MS);
+    close_all();
+}
+
+static void started_and_stopped_many_times(void)
+{
+    open_all(1);
+    for (int i = 0; i < 200; i++) {
+        sampler_stop(&sampler);
+        sampler_stop(&sampler);
+        CHECK(sampler_start(&sampler, &board, &rss, &running, MS) == 0);
+    }
+    CHECK(load_acquire(&board.live->samples_written) >= 200); /* each took a last sample */
+    close_all();
+}
+
+int main(void)
+{
+    RUN(the_period_backs_off);
+    RUN(it_publishes_the_window);
+    RUN(an_idle_one_wakes_at_a_nudge);
+    RUN(started_and_stopped_many_times);
+    return failures;
+}

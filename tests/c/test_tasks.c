@@ -1,0 +1,237 @@
+/* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, and 64 threads at once. */
+#include "check.h"
+#include "board_read.h"
+#include "tasks.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+static const char *root;
+static struct board board;
+static struct tasks tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static void open_all(void)
+{
+    struct rss rss;
+    uint64_t max;
+    const char *step;
+    root = scratch();
+    struct board_settings s = { .directory = root, .pid = (uint64_t)getpid() };
+    CHECK(board_create(&board, &s, &step) == 0);
+    rss_open(&rss, "/proc", 0, &max);
+    tasks_open(&tasks, &board, &rss);
+}
+
+static void close_all(void)
+{
+    tasks_close(&tasks, 0);
+    board_unmap(&board, 1);
+    remove_tree(root);
+}
+
+static uint64_t begin(const char *name)
+{
+    struct task_begin b = { .name = { name, strlen(name) }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
+    return tasks_begin(&tasks, &b);
+}
+
+static void end(uint64_t handle) { tasks_end(&tasks, handle, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+
+/* The last record whose name begins with `letter`; fields only. */
+static struct task_fields record(char letter)
+{
+    static char frames[1 << 16] __attribute__((aligned(8)));
+    struct task_fields found = { 0 };
+    struct board_reader r;
+    uint64_t position = 0;
+    int64_t bytes;
+    CHECK(board_reader_open(&r, board.path) == 0);
+    while ((bytes = board_read_records(&r, &position, frames, sizeof frames)) > 0)
+        for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
+            struct frame *f = (struct frame *)(frames + at);
+            if (f->text[0] == letter) found = f->task;
+        }
+    board_reader_close(&r);
+    CHECK(found.seq > 0);
+    return found;
+}
+
+static void spike(uint64_t bytes)
+{
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (uint64_t i = 0; i < bytes; i += 4096) p[i] = 1;
+    munmap(p, bytes);
+}
+
+static int grew(char letter, uint64_t bytes)
+{
+    struct task_fields f = record(letter);
+    uint64_t growth = f.rss_peak_bytes - f.rss_before_bytes, error = 3 * tasks.rss.error_bytes;
+    if (SANITIZED) return growth + error >= bytes;
+    if (growth + error >= bytes && growth <= bytes + error) return 1;
+    fprintf(stderr, "task %c grew by %lu, not %lu\n", letter, growth, bytes);
+    return 0;
+}
+
+static void nested_tasks_have_their_own_windows(void)
+{
+    open_all();
+    spike(200 * MIB);
+    uint64_t outer = begin("outer");
+    spike(80 * MIB);
+    uint64_t inner = begin("inner");
+    spike(30 * MIB);
+    end(inner);
+    spike(10 * MIB);
+    uint64_t second = begin("second");
+    end(second);
+    end(outer);
+    CHECK(grew('o', 80 * MIB) && grew('i', 30 * MIB) && grew('s', 0));
+    CHECK(record('i').parent == record('o').serial && record('o').parent == 0);
+    CHECK(record('o').overlap == 0 && record('i').overlap == 0);
+    CHECK(record('i').seq == 1 && record('s').seq == 2 && record('o').seq == 3);
+    close_all();
+}
+
+static pthread_barrier_t step;
+
+static void *neighbour(void *unused)
+{
+    uint64_t b = begin("b"); /* begins after a's first spike */
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step); /* a spikes 60 */
+    spike(20 * MIB);
+    end(b);
+    pthread_barrier_wait(&step);
+    return unused;
+}
+
+static void overlapping_tasks_have_their_own_windows(void)
+{
+    pthread_t thread;
+    open_all();
+    spike(200 * MIB);
+    pthread_barrier_init(&step, NULL, 2);
+    uint64_t a = begin("a");
+    spike(120 * MIB); /* only a's */
+    pthread_create(&thread, NULL, neighbour, NULL);
+    pthread_barrier_wait(&step);
+    spike(60 * MIB); /* both */
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    uint64_t c = begin("c"); /* b is over */
+    spike(5 * MIB);
+    end(c);
+    end(a);
+    pthread_join(thread, NULL);
+    CHECK(grew('a', 120 * MIB) && grew('b', 60 * MIB) && grew('c', 5 * MIB));
+    CHECK(record('a').overlap == 1 && record('b').overlap == 1 && record('c').overlap == 0);
+    close_all();
+}
+
+static void ends_out_of_order(void)
+{
+    open_all();
+    uint64_t a = begin("a"), b = begin("b"); /* two coroutines in one thread */
+    end(a);
+    uint64_t c = begin("c");
+    end(b);
+    end(c);
+    CHECK(record('c').parent == record('b').serial);
+    CHECK(tasks.lanes == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
+    close_all();
+}
+
+static uint64_t elsewhere;
+static void *end_elsewhere(void *unused) { end(elsewhere); return unused; }
+static void *leave_open(void *unused) { begin("left"); begin("left too"); tasks_thread_exit(&tasks); return unused; }
+
+static void misuse_is_counted(void)
+{
+    pthread_t thread;
+    open_all();
+    end(0);
+    end(12345 * SLOT_COUNT + 3);
+    uint64_t a = begin("a");
+    end(a);
+    end(a);
+    CHECK(board.live->ends_unmatched == 3);
+    elsewhere = begin("z");
+    pthread_create(&thread, NULL, end_elsewhere, NULL);
+    pthread_join(thread, NULL);
+    CHECK(board.live->ends_elsewhere == 1 && record('z').state == TASK_OK);
+    pthread_create(&thread, NULL, leave_open, NULL);
+    pthread_join(thread, NULL);
+    CHECK(board.live->ends_missing == 2 && record('l').state == TASK_CANCELLED);
+    CHECK(tasks.running == 0 && tasks.lanes == 0);
+    close_all();
+}
+
+static void more_tasks_than_slots(void)
+{
+    uint64_t handles[SLOT_COUNT + 3];
+    open_all();
+    for (int i = 0; i < SLOT_COUNT + 3; i++) handles[i] = begin("deep");
+    CHECK(handles[SLOT_COUNT - 1] && !handles[SLOT_COUNT] && board.live->tasks_dropped == 3);
+    for (int i = 0; i < SLOT_COUNT; i++) end(handles[i]);
+    CHECK(board.live->records_written == SLOT_COUNT && begin("again"));
+    close_all();
+}
+
+static void hostile_texts(void)
+{
+    static char huge[100000];
+    memset(huge, 'h', sizeof huge);
+    open_all();
+    struct task_begin b = { .name = { huge, sizeof huge }, .key = { huge, sizeof huge }, .inputs = { huge, sizeof huge }, .input_count = 9,
+                            .attribution = ATTRIBUTION_EXACT };
+    uint64_t a = tasks_begin(&tasks, &b);
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } });
+    struct task_fields f = record('h');
+    CHECK(f.name_len == TASK_NAME_MOST && f.key_len == TASK_KEY_MOST && f.inputs_len == 0 && f.inputs_omitted == 9 && f.output_len == 0);
+    b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
+    end(tasks_begin(&tasks, &b));
+    CHECK(record('x').name_len == 4);
+    close_all();
+}
+
+#define THREADS 64
+#define PAIRS (SANITIZED ? 500 : 10000)
+
+static void *pairs(void *unused)
+{
+    for (int i = 0; i < PAIRS; i++) {
+        uint64_t a = begin("a"), b = i % 4 == 0 ? begin("b") : 0;
+        if (b) end(b);
+        end(a);
+    }
+    tasks_thread_exit(&tasks);
+    return unused;
+}
+
+static void sixty_four_threads(void)
+{
+    pthread_t threads[THREADS];
+    open_all();
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, pairs, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    uint64_t expected = (uint64_t)THREADS * PAIRS + (uint64_t)THREADS * ((PAIRS + 3) / 4);
+    CHECK(board.live->records_written == expected && board.live->tasks_begun == expected);
+    CHECK(board.live->ends_missing == 0 && board.live->ends_unmatched == 0 && tasks.running == 0 && tasks.lanes == 0);
+    CHECK(board.live->boundary % 2 == 0 && board.live->boundary == 4 * expected);
+    close_all();
+}
+
+int main(void)
+{
+    RUN(nested_tasks_have_their_own_windows);
+    RUN(overlapping_tasks_have_their_own_windows);
+    RUN(ends_out_of_order);
+    RUN(misuse_is_counted);
+    RUN(more_tasks_than_slots);
+    RUN(hostile_texts);
+    RUN(sixty_four_threads);
+    return failures;
+}
