@@ -1,9 +1,8 @@
 # cython: language_level=3, freethreading_compatible=True
 """Binding of csrc/: convert, call, convert back. The probe of this process, the `task` block, and the reader of boards."""
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.exc cimport PyErr_Clear
+cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset, strcmp
 
@@ -255,9 +254,7 @@ cdef class task:
     cdef object name, inputs, key
     cdef public object output
     cdef bint shared
-    cdef uint64_t handle, generation
-    cdef unsigned long thread
-    cdef list others  # further entries of the same object: nested, or in other threads
+    cdef list entries  # (thread, handle, generation) of each entry: one object may be entered again, and in several threads
 
     def __init__(self, name, inputs=None, *, key=None, bint shared=False):
         if callable(name) and not isinstance(name, type):
@@ -270,13 +267,12 @@ cdef class task:
     def __enter__(self):
         if not probe_active():
             return self
-        if self.handle:
-            if self.others is None:
-                self.others = []
-            self.others.append((self.thread, self.handle, self.generation))
-        self.generation = probe_generation()
-        self.thread = PyThread_get_thread_ident()
-        self.handle = self.begin()
+        generation = probe_generation()
+        handle = self.begin()
+        with cython.critical_section(self):
+            if self.entries is None:
+                self.entries = []
+            self.entries.append((PyThread_get_thread_ident(), handle, generation))
         return self
 
     cdef uint64_t begin(self) except? 0:
@@ -299,33 +295,27 @@ cdef class task:
             handle = probe_task_begin(&b)
         return handle
 
-    cdef bint take_own(self, uint64_t *handle, uint64_t *generation) except -1:
-        """This thread's innermost entry."""
-        cdef unsigned long me
-        handle[0] = self.handle
-        generation[0] = self.generation
-        if not self.others:
-            self.handle = 0
-            return 0
-        me = PyThread_get_thread_ident()
-        if self.thread == me:
-            self.thread, self.handle, self.generation = self.others.pop()
-            return 0
-        for i in range(len(self.others) - 1, -1, -1):
-            if self.others[i][0] == me:
-                _, handle[0], generation[0] = self.others.pop(i)
-                return 0
-        self.thread, self.handle, self.generation = self.others.pop()
-        return 0
+    cdef tuple take_entry(self):
+        """This thread's innermost entry, else the newest, else None."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            if not self.entries:
+                return None
+            for i in range(len(self.entries) - 1, -1, -1):
+                if self.entries[i][0] == me:
+                    return self.entries.pop(i)
+            return self.entries.pop()
 
     def __exit__(self, kind, value, trace):
-        cdef uint64_t handle, generation
         cdef task_end e
         cdef bytes output = b""
-        if self.handle == 0:
+        cdef tuple entry
+        cdef uint64_t handle
+        if self.entries is None or (entry := self.take_entry()) is None:
             return None
-        self.take_own(&handle, &generation)
-        if generation != probe_generation():  # forked or restarted since: that task belongs to another board
+        handle = entry[1]
+        if handle == 0 or entry[2] != probe_generation():  # forked or restarted since: that task belongs to another board
             return None
         e.state = TASK_OK
         if kind is not None:

@@ -30,7 +30,7 @@ def describe(value):
     try:
         if isinstance(value, (bytes, bytearray)):
             nbytes = len(value)
-        elif isinstance(value, (bool, int, float, complex, str)):
+        elif type(value) in (bool, int, float, complex, str):  # exactly: NumPy's scalars are subclasses
             nbytes = sys.getsizeof(value)
         else:
             shape = _shape(getattr(value, "shape", None))

@@ -74,7 +74,7 @@ class Store:
     def __init__(self, directory, connection):
         self.directory = directory
         self._db = connection
-        self._merged_at = time.time()
+        self._merge_due = 0.0
 
     @classmethod
     def create(cls, directory):
@@ -141,12 +141,12 @@ class Store:
         """samples: (epoch seconds, rss, peak)."""
         self._db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, 1)", [(process, t, rss, rss, peak) for t, rss, peak in samples])
 
-    def merge_samples(self, now=None, every_s=60.0):
+    def merge_samples(self, now=None):
         """Samples older than ten minutes become one row a second, with their least and largest values. Looks once a minute."""
         now = time.time() if now is None else now
-        if now - self._merged_at < every_s:
+        if now < self._merge_due:
             return
-        self._merged_at = now
+        self._merge_due = now + 60.0
         old = (now - MERGE_AFTER_S,)
         raw = "samples = 1 AND time < ?"
         self._db.execute("CREATE TEMP TABLE IF NOT EXISTS merged AS SELECT * FROM samples LIMIT 0")

@@ -1,0 +1,80 @@
+"""Fixtures: a board directory of the test's own, and the command line as a person calls it."""
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+
+@pytest.fixture
+def board_dir(tmp_path, monkeypatch):
+    path = tmp_path / "boards"
+    monkeypatch.setenv("DWSR_PROBE_BOARD_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def probe(board_dir):
+    """The probe running in this process."""
+    import dwsr_probe
+    assert dwsr_probe.start()
+    yield dwsr_probe
+    dwsr_probe.stop()
+
+
+class Cli:
+    """dwsr-probe in a scratch directory: run(), report(), and a finished run's records by kind."""
+
+    def __init__(self, cwd):
+        self.cwd = cwd
+        self.env = dict(os.environ, XDG_STATE_HOME=str(cwd / "state"), PYTHONDONTWRITEBYTECODE="1")
+
+    def __call__(self, *words, **options):
+        options = {"capture_output": True, "text": True, "cwd": self.cwd, "env": self.env, "timeout": 120, **options}
+        return subprocess.run([sys.executable, "-m", "dwsr_probe", *map(str, words)], **options)
+
+    def start(self, *words, **options):
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.cwd, "env": self.env, **options}
+        return subprocess.Popen([sys.executable, "-m", "dwsr_probe", *map(str, words)], **options)
+
+    def script(self, code, name="job.py"):
+        path = self.cwd / name
+        path.write_text(textwrap.dedent(code))
+        return path
+
+    def job(self, code, *options, name="job.py", **kwargs):
+        """Run a script under the probe; its result and its records."""
+        done = self("run", "-o", self.cwd / "run", *options, sys.executable, self.script(code, name), **kwargs)
+        return done, self.records(self.cwd / "run")
+
+    def records(self, run):
+        done = self("report", run, "--format", "json")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def cli(tmp_path, board_dir):
+    yield (cli := Cli(tmp_path))
+    left = list(board_dir.glob("*.board")) if board_dir.is_dir() else []
+    assert getattr(cli, "boards_may_stay", False) or not left, f"boards left behind: {left}"
+
+
+def tasks(records, name=None):
+    return [r for r in records if r["kind"] == "task" and (name is None or r["task_name"] == name)]
+
+
+def processes(records, name=None):
+    return [r for r in records if r["kind"] == "process" and (name is None or r["task_name"] == name)]
+
+
+def wait_until(condition, what, timeout=60.0):
+    """Wait for an event; a generous limit, for slow machines."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        time.sleep(0.005)
+    return result

@@ -1,0 +1,58 @@
+"""The house rules that a machine can check: light in the probed process, one-way imports, no stray symbols."""
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import dwsr_probe
+from dwsr_probe import _core
+
+PACKAGE = Path(dwsr_probe.__file__).parent
+INSIDE = {"__init__.py", "probe.py", "settings.py", "describe.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py"}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_inside_the_job_only_stdlib_and_core():
+    for name in INSIDE:
+        for module in imports_of(PACKAGE / name):
+            root = module.split(".")[0]
+            if root == "dwsr_probe":
+                lazy = name == "__init__.py" and module.startswith(("dwsr_probe.record", "dwsr_probe.board"))
+                assert lazy or not module.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.store", "dwsr_probe.record",
+                                                      "dwsr_probe.board", "dwsr_probe.collector", "dwsr_probe.launch")), (name, module)
+            else:
+                assert root in sys.stdlib_module_names or root == "sitecustomize", (name, module)
+
+
+def test_the_boot_loads_nothing_else(cli):
+    done, _ = cli.job("import sys; print(*sys.modules)", "-q")
+    loaded = {m for m in done.stdout.split() if m.startswith("dwsr_probe")}
+    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.boot", "dwsr_probe.boot.start"}
+    assert not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"} & set(done.stdout.split()) - bare_modules()
+
+
+def bare_modules():
+    return set(subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True).stdout.split())
+
+
+def test_imports_point_one_way():
+    layers = ["record", "board", "store", "collector", "runs", "launch", "report", "cli"]
+    for i, layer in enumerate(layers):
+        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
+        for path in files:
+            for module in imports_of(path):
+                upper = [other for other in layers[i + 1:] if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")]
+                assert not upper, f"{path.name} imports {module}"
+
+
+def test_the_extension_exports_its_init_function_only():
+    symbols = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True).stdout.split()
+    assert [s for s in symbols if not s.startswith("0") and len(s) > 1 and not s.startswith("_")] == ["PyInit__core"]

@@ -1,0 +1,73 @@
+import sqlite3
+
+import pytest
+
+from dwsr_probe.record import TaskRecord
+from dwsr_probe.store import FILE, Store, StoreError, filesystem_of, is_network
+
+
+def test_records_come_back_as_they_went_in(tmp_path):
+    store = Store.create(tmp_path / "run")
+    records = [TaskRecord(seq=i, process="1-2", task_name="n\0\n", inputs=[{"shape": [i]}], rss_peak_bytes=1 << 50) for i in (1, 2)]
+    store.begin()
+    store.add_tasks(records)
+    store.add_tasks(records)  # a second collector: nothing doubled
+    store.put_process(TaskRecord(kind="process", process="1-2", start=1.0), {"records_lost": 0})
+    store.set_meta(run="r", command=["a"])
+    store.commit()
+    store.close()
+    store = Store.open(tmp_path / "run")
+    assert list(store.tasks()) == records and store.meta() == {"run": "r", "command": ["a"]}
+    assert store.processes()[0][0].process == "1-2" and store.progress_of("1-2") == (2, 0.0)
+    with pytest.raises(sqlite3.OperationalError):
+        store.add_tasks(records)  # readers cannot write
+
+
+def test_a_round_that_fails_leaves_nothing(tmp_path):
+    store = Store.create(tmp_path)
+    store.begin()
+    store.add_tasks([TaskRecord(seq=1, process="p")])
+    store.rollback()
+    assert list(store.tasks()) == []
+
+
+def test_old_samples_merge_to_min_and_max(tmp_path):
+    store = Store.create(tmp_path)
+    old = [(1000.0 + i / 1000, 100 + i, 500 + i) for i in range(2000)]
+    new = [(1990.0 + i / 10, 7, 7) for i in range(20)]
+    store.add_samples("p", old + new)
+    store.add_samples("q", [(1000.5, 1, 1)])
+    store.merge_samples(now=2000.0)
+    rows = list(store.samples("p"))
+    assert rows[:2] == [(1000.0, 100, 1099, 1499, 1000), (1001.0, 1100, 2099, 2499, 1000)]
+    assert len(rows) == 2 + 20 and list(store.samples("q")) == [(1000.5, 1, 1, 1, 1)]
+    store.merge_samples(now=2070.0)
+    assert list(store.samples("p")) == rows
+
+
+def test_what_is_not_a_run_is_said(tmp_path):
+    with pytest.raises(StoreError, match="holds no run"):
+        Store.open(tmp_path)
+    (tmp_path / FILE).write_bytes(b"noise" * 1000)
+    with pytest.raises(StoreError, match="damaged or not a run"):
+        Store.open(tmp_path)
+    (tmp_path / FILE).unlink()
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("PRAGMA user_version=77")
+    with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows version 1"):
+        Store.open(tmp_path)
+
+
+def test_an_unwritable_place_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="choose another with -o DIR"):
+        Store.create(tmp_path / "file" / "run")
+
+
+def test_network_filesystems(tmp_path):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /home rw shared:1 - nfs4 server:/x rw\n3 1 0:6 / /homework rw - tmpfs t rw\n")
+    assert filesystem_of("/home/me/x", mounts) == "nfs4"
+    assert filesystem_of("/homework/x", mounts) == "tmpfs"
+    assert filesystem_of("/etc", mounts) == "ext4"
+    assert is_network("nfs4") and is_network("lustre") and is_network("fuse.sshfs") and not is_network("ext4")

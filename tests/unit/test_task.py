@@ -1,0 +1,166 @@
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import dwsr_probe
+from dwsr_probe import _core
+from dwsr_probe.board import Board
+from dwsr_probe.record import record_of
+
+
+def finished():
+    board = Board(_core.board_path())
+    return [record_of(board, raw) for raw in board.records()[0]]
+
+
+def live():
+    return Board(_core.board_path()).live()
+
+
+def test_a_block_with_inputs_and_output(probe):
+    volume = np.zeros((4, 5, 6), np.float32)
+    with probe.task("glcm", inputs=[volume, volume], key="('glcm', 0)") as block:
+        block.output = volume[0]
+    (record,) = finished()
+    assert (record.task_name, record.state, record.key, record.overlap, record.attribution) == ("glcm", "ok", "('glcm', 0)", 0, "exact")
+    assert record.inputs == [{"type": "ndarray", "dtype": "float32", "shape": [4, 5, 6], "nbytes": 480}] * 2
+    assert record.input_bytes == 960 and record.output == {"type": "ndarray", "dtype": "float32", "shape": [5, 6], "nbytes": 120}
+    assert record.output_bytes == 120 and record.seq == 1 and record.duration >= 0
+    assert record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.rss_peak_source == "kernel"
+
+
+def test_errors_pass_through_and_are_recorded(probe):
+    for error in (ValueError, KeyboardInterrupt, asyncio.CancelledError, SystemExit):
+        with pytest.raises(error), probe.task("t"):
+            raise error
+    assert [r.state for r in finished()] == ["error", "cancelled", "cancelled", "error"]
+
+
+def test_decorator_takes_inputs_and_output(probe):
+    @probe.task("double")
+    def double(x, *, y=None):
+        """doc"""
+        return x + x
+
+    assert double.__name__ == "double" and double.__doc__ == "doc"
+    double(np.ones(8), y=np.ones(2))
+    (record,) = finished()
+    assert [i["shape"] for i in record.inputs] == [[8], [2]] and record.output["nbytes"] == 64
+
+
+def test_decorated_coroutine(probe):
+    @probe.task("wait")
+    async def wait(n):
+        await asyncio.sleep(0)
+        return n
+
+    async def main():
+        return await asyncio.gather(*(wait(i) for i in range(3)))
+
+    assert asyncio.run(main()) == [0, 1, 2]
+    assert [(r.state, r.attribution) for r in finished()] == [("ok", "shared")] * 3
+
+
+def test_nesting_and_reuse_of_one_object(probe):
+    again = probe.task("again")
+    with again, again, probe.task("inner"):
+        pass
+    assert [r.task_name for r in finished()] == ["inner", "again", "again"]
+    assert live()["running"] == 0
+
+
+def test_one_object_in_many_threads(probe):
+    shared, gate = probe.task("shared"), threading.Barrier(8)
+
+    def work():
+        for _ in range(50):
+            with shared:
+                gate.wait(60)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert len(finished()) == 400 and live()["ends_elsewhere"] == 0
+    assert max(r.overlap for r in finished()) == 7
+
+
+def test_misuse_is_counted_and_harmless(probe):
+    block = probe.task("a")
+    block.__exit__(None, None, None)  # never entered
+    block.__enter__()
+    thread = threading.Thread(target=block.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    block.__exit__(None, None, None)
+    assert live()["ends_elsewhere"] == 1
+
+    def leave_open():
+        probe.task("left").__enter__()
+
+    thread = threading.Thread(target=leave_open)
+    thread.start()
+    thread.join()
+    assert live()["ends_missing"] == 1 and live()["running"] == 0
+    assert [r.state for r in finished()] == ["ok", "cancelled"]
+
+
+HOSTILE = ["", "a\nb", "q\"'\\", "nul\0nul", "emoji 🛢️", "x" * 10_000, "é" * 5_000, "\ud800 surrogate", b"\xff\xfe raw", "\x1b[31mred", "[bold]m[/]",
+           "‮rtl", 42, None, ("tuple", 1), "{}%s$HOME`"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda n: repr(n)[:20])
+def test_hostile_names(probe, name):
+    with probe.task(name, key=name):
+        pass
+    (record,) = finished()
+    assert len(record.task_name.encode("utf-8")) <= 3 * 256  # invalid bytes become U+FFFD
+    assert record.to_json().isascii() and "\n" not in record.to_json()
+
+
+def test_a_name_whose_str_raises(probe):
+    class Bad:
+        def __str__(self):
+            raise RuntimeError
+
+    with probe.task(Bad()):
+        pass
+    assert finished()[0].task_name == "Bad"
+
+
+def test_a_function_is_not_a_name():
+    with pytest.raises(TypeError, match="needs a name"):
+        @dwsr_probe.task
+        def work():
+            pass
+
+
+def test_without_a_probe_nothing_happens():
+    assert not _core.active() and dwsr_probe.snapshot() is None
+    with dwsr_probe.task("x", inputs=[object()]) as block:
+        block.output = 1
+
+    @dwsr_probe.task("f")
+    def f(x):
+        return x + 1
+
+    assert f(1) == 2
+    dwsr_probe.stop()
+
+
+def test_snapshot_shows_what_runs(probe):
+    with probe.task("outer"), probe.task("inner"):
+        now = probe.snapshot()
+    assert [(r.task_name, r.state, r.seq, r.duration) for r in now.running] == [
+        ("outer", "running", None, None), ("inner", "running", None, None)]
+    assert now.process.kind == "process" and now.process.rss_peak_bytes > 0 and now.live["rss_source"] == "kernel"
+
+
+def test_start_is_idempotent_and_restart_is_a_new_board(probe):
+    first = _core.board_path()
+    assert probe.start() and _core.board_path() == first
+    with probe.task("across"):
+        probe.stop()
+        assert probe.start()
+    assert finished() == [] and live()["ends_unmatched"] == 0  # that task ended with its own board
