@@ -123,7 +123,7 @@ cdef tuple names(const char **list):
 ABSENT = C_ABSENT
 BOARD_VERSION = C_BOARD_VERSION
 BOARD_BYTES = C_BOARD_BYTES
-HEADER_FIELDS = names(<const char **>board_header_names)
+HEADER_FIELDS = names(<const char **>board_header_names)[:-1]  # without the checksum
 HEADER_TEXTS = names(<const char **>board_text_names)
 LIVE_FIELDS = names(<const char **>board_live_names)
 TASK_FIELDS = names(<const char **>board_task_names)
@@ -358,8 +358,12 @@ REASONS = {
 
 
 cdef tuple words(const void *start, uint64_t count):
+    """The words as integers, ABSENT as None. Nothing that we count comes near 2**63: such a word was not written by us."""
     cdef const uint64_t *w = <const uint64_t *>start
     cdef uint64_t i
+    for i in range(count):
+        if w[i] >> 63 and w[i] != C_ABSENT:
+            raise BoardError(REASONS[BOARD_DAMAGED])
     return tuple([None if w[i] == C_ABSENT else w[i] for i in range(count)])
 
 
@@ -397,6 +401,7 @@ cdef class Reader:
         board_reader_close(&self.reader)
 
     def header(self):
+        """Every field but the last, the checksum, which has been verified."""
         return words(&self.reader.header, len(HEADER_FIELDS))
 
     def texts(self):

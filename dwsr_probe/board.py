@@ -12,6 +12,7 @@ from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
 
 SUFFIX = ".board"
 _STALE_NS = 2_000_000_000
+_EXEC_TAKES_NS = 50_000_000
 
 
 @dataclass
@@ -93,8 +94,8 @@ class Board:
         return not (stale or self.was_replaced(live)) or self._is_mapped()
 
     def was_replaced(self, live):
-        """The last sign of life was an attempt to exec another program."""
-        return bool(live["exec_ns"]) and live["exec_ns"] >= (live["heartbeat_ns"] or 0)
+        """The last sign of life was an attempt to exec another program; the sampler may still have run on the way into it."""
+        return bool(live["exec_ns"]) and live["exec_ns"] + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
 
     def _is_mapped(self):
         try:

@@ -7,8 +7,9 @@ import os
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board, explain, list_boards, process_exists
-from dwsr_probe.record import SERIAL, SOURCES, record_of
+from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of
 
+_SEQ = FIELDS.index("seq")
 _HEALTH = (
     "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
     "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed")
@@ -127,12 +128,12 @@ class Collector:
             raws, followed.position = followed.board.records(followed.position)
             if not raws:
                 return
-            records = [record_of(followed.board, raw) for raw in raws]
-            new = [record for record in records if record.seq > followed.seq]
+            rows = [row_of(followed.board, raw) for raw in raws]
+            new = [row for row in rows if row[_SEQ] > followed.seq]
             if new:
-                followed.records_lost += new[-1].seq - followed.seq - len(new)
-                followed.seq = new[-1].seq
-                self.store.add_tasks(new)
+                followed.records_lost += new[-1][_SEQ] - followed.seq - len(new)
+                followed.seq = new[-1][_SEQ]
+                self.store.add_rows(new)
             followed.last_serial = raws[-1][0][SERIAL]
 
     def _drain_samples(self, followed):

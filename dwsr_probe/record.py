@@ -66,17 +66,6 @@ FIELDS = tuple(f.name for f in fields(TaskRecord))
 NESTED = ("inputs", "output", "gpu", "oom")  # lists and dicts; JSON text in the run store
 
 
-def text_of(raw):
-    return raw.decode("utf-8", "replace")
-
-
-def _json_of(raw, empty):
-    try:
-        return json.loads(raw) if raw else empty
-    except ValueError:
-        return empty
-
-
 _INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 (_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT) = (
     _INDEX[name] for name in (
@@ -85,16 +74,45 @@ _INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 SERIAL = _INDEX["serial"]
 
 
-def record_of(board, raw):
-    """A TaskRecord from the reader's tuple and the board it came from. A running task's duration is None."""
+def text_of(raw):
+    return raw.decode("utf-8", "replace")
+
+
+def row_of(board, raw):
+    """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text: the form that the store keeps.
+
+    A running task has neither seq nor duration.
+    """
     words, name, key, inputs, output = raw
     running = words[_STATE] == 1
-    return TaskRecord(
-        seq=None if running else words[_SEQ], run=board.run, host=board.host, pid=board.pid, process=board.process,
-        worker=board.worker, thread=words[_THREAD], key=text_of(key) if key else None, task_name=text_of(name),
-        state=STATES.get(words[_STATE], "error"), start=board.epoch_of(words[_START]),
-        duration=None if running else (words[_DURATION] or 0) / 1e9,
-        inputs=_json_of(inputs, []), inputs_omitted=words[_OMITTED] or 0, input_bytes=words[_IN],
-        output=_json_of(output, None), output_bytes=words[_OUT],
-        rss_before_bytes=words[_BEFORE], rss_peak_bytes=words[_PEAK], rss_peak_source=SOURCES.get(words[_SOURCE]),
-        rss_error_bytes=board.rss_error_bytes, overlap=words[_OVERLAP], attribution=ATTRIBUTIONS.get(words[_ATTRIBUTION]))
+    return (
+        None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker, words[_THREAD],
+        text_of(key) if key else None, text_of(name), STATES.get(words[_STATE], "error"), board.epoch_of(words[_START]),
+        None if running else (words[_DURATION] or 0) / 1e9,
+        text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],
+        words[_BEFORE], words[_PEAK], SOURCES.get(words[_SOURCE]), board.rss_error_bytes,
+        None, None, None, None, None, None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task")
+
+
+def to_row(record):
+    return tuple(json.dumps(getattr(record, n)) if n in NESTED and getattr(record, n) is not None else getattr(record, n) for n in FIELDS)
+
+
+def _json_of(text, otherwise):
+    """Slots carry no checksum: a damaged one must not stop its reader."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return otherwise
+
+
+def from_row(row):
+    values = dict(zip(FIELDS, row, strict=True))
+    for name in NESTED:
+        if values[name] is not None:
+            values[name] = _json_of(values[name], [] if name == "inputs" else None)
+    return TaskRecord(**values)
+
+
+def record_of(board, raw):
+    return from_row(row_of(board, raw))

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 
-from dwsr_probe.record import FIELDS, NESTED, TaskRecord
+from dwsr_probe.record import FIELDS, TaskRecord, from_row, to_row
 
 FILE = "run.sqlite"
 VERSION = 1
@@ -54,18 +54,6 @@ def filesystem_of(path, mountinfo="/proc/self/mountinfo"):
 
 def is_network(kind):
     return kind in _NETWORK or kind.startswith("fuse")
-
-
-def _to_row(record):
-    return [json.dumps(getattr(record, n)) if n in NESTED and getattr(record, n) is not None else getattr(record, n) for n in FIELDS]
-
-
-def _from_row(row):
-    values = dict(zip(FIELDS, row, strict=True))
-    for name in NESTED:
-        if values[name] is not None:
-            values[name] = json.loads(values[name])
-    return TaskRecord(**values)
 
 
 class Store:
@@ -131,8 +119,12 @@ class Store:
     def set_meta(self, **values):
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
+    def add_rows(self, rows):
+        """Tasks in the form of record.row_of."""
+        self._db.executemany(_INSERT_TASK, rows)
+
     def add_tasks(self, records):
-        self._db.executemany(_INSERT_TASK, map(_to_row, records))
+        self.add_rows(map(to_row, records))
 
     def put_process(self, record, health):
         self._db.execute("INSERT OR REPLACE INTO processes VALUES (?, ?, ?)", (record.process, record.to_json(), json.dumps(health)))
@@ -167,7 +159,7 @@ class Store:
     def tasks(self):
         """Records in order of end within each process."""
         for row in self._db.execute(f"SELECT {', '.join(FIELDS)} FROM tasks ORDER BY process, seq"):
-            yield _from_row(row)
+            yield from_row(row)
 
     def processes(self):
         """(record, health) of each process, in order of start."""

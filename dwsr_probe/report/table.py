@@ -54,11 +54,11 @@ def print_report(store, file):
         console.print(_task_table(names))
     shown = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))[:_PROCESSES_MOST]
     for record, health in sorted(shown, key=lambda row: row[0].start or 0):
-        console.print(_process_line(record, health))
+        console.print(_process_line(record, health), soft_wrap=True)
     if len(processes) > len(shown):
         console.print(f"and {len(processes) - len(shown):,} smaller processes (all of them: --format json)", style="dim")
     if not names:
-        console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False)
+        console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False, soft_wrap=True)
 
 
 def _task_table(names):

@@ -1,0 +1,238 @@
+"""Every Python below `run` on its own board: fork, multiprocessing, subprocess, shells; and jobs that do odd things to themselves."""
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import processes, tasks, wait_until
+
+PY = sys.executable
+
+
+def test_every_kind_of_child(cli):
+    done, records = cli.job("""
+        import multiprocessing as mp, os, subprocess, sys
+        import dwsr_probe
+
+        def work(name):
+            with dwsr_probe.task(name):
+                block = bytearray(20 << 20)
+
+        if __name__ == "__main__":
+            for method in ("fork", "spawn", "forkserver"):
+                process = mp.get_context(method).Process(target=work, args=(method,))
+                process.start(); process.join()
+                assert process.exitcode == 0
+            code = "import dwsr_probe\\nwith dwsr_probe.task({!r}): pass"
+            subprocess.run([sys.executable, "-c", code.format("subprocess")], check=True)
+            subprocess.run(["sh", "-c", f'"$0" -c "$1"', sys.executable, code.format("shell")], check=True)
+            if os.fork() == 0:
+                work("os.fork")
+                sys.exit(0)
+            os.wait()
+            work("main")
+    """)
+    assert done.returncode == 0, done.stderr
+    names = {r["task_name"]: r for r in tasks(records)}
+    assert set(names) == {"fork", "spawn", "forkserver", "subprocess", "shell", "os.fork", "main"}
+    assert len({r["process"] for r in names.values()}) == 7 and len({r["pid"] for r in names.values()}) == 7
+    assert all(19 << 20 < r["rss_peak_bytes"] - r["rss_before_bytes"] < 22 << 20 for n, r in names.items() if n not in ("subprocess", "shell"))
+    assert {r["state"] for r in processes(records)} == {"ok"}
+
+
+def test_forks_from_a_busy_threaded_job(cli):
+    done, records = cli.job("""
+        import os, threading, time
+        import dwsr_probe
+        busy = True
+
+        def churn():
+            while busy:
+                with dwsr_probe.task("churn"): bytearray(100_000)
+                time.sleep(0.0005)
+
+        threads = [threading.Thread(target=churn) for _ in range(4)]
+        [t.start() for t in threads]
+        for i in range(60):
+            with dwsr_probe.task("around"):
+                pid = os.fork()
+                if pid == 0:
+                    with dwsr_probe.task("child"): pass
+                    os._exit(0)
+                assert os.waitpid(pid, 0)[1] == 0
+        busy = False
+        [t.join() for t in threads]
+    """, "-q")
+    assert done.returncode == 0, done.stderr
+    assert len(tasks(records, "child")) == 60 and len(tasks(records, "around")) == 60
+    parent = {r["process"] for r in tasks(records, "around")}
+    assert len(parent) == 1 and not parent & {r["process"] for r in tasks(records, "child")}
+    assert not [r for r in tasks(records) if r["state"] != "ok"]
+
+
+def test_a_job_that_changes_directory(cli):
+    done, records = cli.job("""
+        import os, dwsr_probe
+        with dwsr_probe.task("a"): os.chdir("/")
+        with dwsr_probe.task("b"): pass
+    """)
+    assert done.returncode == 0 and len(tasks(records)) == 2
+
+
+def test_a_job_that_closes_all_descriptors(cli):
+    """Ours are opened again, and the job's new files under the same numbers are neither read nor written."""
+    done, records = cli.job("""
+        import mmap, os, time, dwsr_probe
+        with dwsr_probe.task("before"): pass
+        os.closerange(3, 4096)
+        mine = [os.open(f"mine-{i}", os.O_RDWR | os.O_CREAT) for i in range(12)]
+        for fd in mine: os.write(fd, b"precious")
+        with dwsr_probe.task("after"):
+            block = mmap.mmap(-1, 50 << 20)
+            for i in range(0, 50 << 20, 4096): block[i] = 1
+            block.close()
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            with dwsr_probe.task("more"): bytearray(1 << 20)
+        for fd in mine: assert os.pread(fd, 100, 0) == b"precious"
+        assert all(os.stat(f"mine-{i}").st_size == 8 for i in range(12))
+    """, cwd=cli.cwd)
+    assert done.returncode == 0, done.stderr
+    after = tasks(records, "after")[0]
+    assert 49 << 20 < after["rss_peak_bytes"] - after["rss_before_bytes"] < 52 << 20 and after["rss_peak_source"] == "kernel"
+
+
+def test_a_job_that_execs(cli):
+    cli.script("import dwsr_probe\nwith dwsr_probe.task('second'): pass", "second.py")
+    done, records = cli.job("""
+        import os, sys, dwsr_probe
+        with dwsr_probe.task("first"): pass
+        block = dwsr_probe.task("cut off"); block.__enter__()
+        try: os.execv("/no/such/program", ["x"])
+        except OSError: pass
+        os.execv(sys.executable, [sys.executable, "second.py"])
+    """, cwd=cli.cwd)
+    assert done.returncode == 0, done.stderr
+    assert {r["task_name"]: r["state"] for r in tasks(records)} == {"first": "ok", "cut off": "killed", "second": "ok"}
+    first, second = processes(records)
+    assert first["pid"] == second["pid"] and first["process"] != second["process"] and first["state"] == second["state"] == "ok"
+
+
+def test_a_job_that_execs_something_else(cli):
+    done, records = cli.job("""
+        import os, dwsr_probe
+        with dwsr_probe.task("first"): pass
+        os.execvp("sh", ["sh", "-c", "sleep 0.1; exit 6"])
+    """)
+    assert done.returncode == 6 and tasks(records)[0]["state"] == "ok"
+    assert processes(records)[0]["state"] == "ok"
+
+
+def test_a_job_that_daemonises(cli):
+    """`run` ends with the command; what the daemon does later is collected by `report`."""
+    cli.boards_may_stay = True
+    done = cli("run", "-o", "run", PY, cli.script("""
+        import os, sys, time, dwsr_probe
+        if os.fork(): os._exit(0)
+        os.setsid()
+        if os.fork(): os._exit(0)
+        devnull = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2): os.dup2(devnull, fd)
+        with dwsr_probe.task("daemon"):
+            open("pid", "w").write(str(os.getpid()))
+            while not os.path.exists("go"): time.sleep(0.01)
+    """), cwd=cli.cwd)
+    assert done.returncode == 0
+    pid = wait_until(lambda: (cli.cwd / "pid").exists() and (cli.cwd / "pid").read_text(), "the daemon")
+    (cli.cwd / "go").touch()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text(), "the daemon's end")
+    assert [r["state"] for r in tasks(cli.records(cli.cwd / "run"), "daemon")] == ["ok"]
+    assert not list((cli.cwd / "boards").iterdir())
+
+
+def test_python_without_site_is_not_probed_and_it_is_said(cli):
+    for option in ("-I", "-S", "-E"):
+        done = cli("run", "-o", f"run{option}", PY, option, "-c", "print('ran')")
+        assert done.returncode == 0 and done.stdout == "ran\n" and "ran without the probe (-I, -S and -E keep it out)" in done.stderr
+        (process,) = processes(cli.records(cli.cwd / f"run{option}"))
+        assert process["state"] == "ok" and process["rss_before_bytes"] is None
+    done, _ = cli.job("""
+        import subprocess, sys
+        subprocess.run([sys.executable, "-I", "-c", "pass"], check=True)
+        subprocess.run([sys.executable, "-c", "pass"], env={}, check=True)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+    """)
+    assert "2 Python children ran without the probe" in done.stderr
+
+
+def test_the_users_own_sitecustomize(cli):
+    own = cli.cwd / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.marker = __name__, __file__\n")
+    env = dict(cli.env, PYTHONPATH=str(own))
+    code = "import sys, sitecustomize; print(sys.marker, sitecustomize.__file__, sys.path)"
+    bare = subprocess.run([PY, "-c", code], env=env, capture_output=True, text=True, cwd=cli.cwd)
+    done = cli("run", "-q", PY, "-c", code, env=env)
+    assert done.stdout == bare.stdout and done.stderr == bare.stderr == ""
+
+    (own / "sitecustomize.py").write_text("raise ValueError('broken')\n")
+    bare = subprocess.run([PY, "-c", "print('ran')"], env=env, capture_output=True, text=True, cwd=cli.cwd)
+    done = cli("run", "-q", "-o", "broken", PY, "-c", "print('ran')", env=env)
+    assert done.stdout == bare.stdout == "ran\n" and "ValueError: broken" in done.stderr and "ValueError: broken" in bare.stderr
+    assert processes(cli.records(cli.cwd / "broken"))[0]["task_name"] == "python -c"  # probed all the same
+
+
+def test_sys_path_is_as_without_us(cli):
+    code = "import sys; print(sys.path, 'sitecustomize' in sys.modules)"
+    for extra in ({}, {"PYTHONPATH": "/a:/b"}):
+        env = {**{k: v for k, v in cli.env.items() if k != "PYTHONPATH"}, **extra}
+        bare = subprocess.run([PY, "-c", code], env=env, capture_output=True, text=True, cwd=cli.cwd).stdout
+        assert cli("run", "-q", PY, "-c", code, env=env).stdout.split("]")[0] == bare.split("]")[0]
+
+
+@pytest.fixture(scope="session")
+def other_environment(tmp_path_factory):
+    path = tmp_path_factory.mktemp("venv")
+    venv.create(path, with_pip=False)
+    return path / "bin" / "python"
+
+
+def test_an_environment_without_dwsr_probe(cli, other_environment):
+    """The same Python in another environment, where only `run`'s own copy can be loaded."""
+    bare = subprocess.run([other_environment, "-c", "import dwsr_probe"], capture_output=True, text=True, cwd=cli.cwd)
+    assert "No module named 'dwsr_probe'" in bare.stderr
+    done = cli("run", "-o", "run", other_environment, "-c", "import dwsr_probe\nwith dwsr_probe.task('x'): pass")
+    assert done.returncode == 0 and [r["task_name"] for r in tasks(cli.records(cli.cwd / "run"))] == ["x"]
+
+
+def test_an_interpreter_that_cannot_load_us_stays_silent(cli, other_environment, tmp_path):
+    """As a Python of another version would: the package is there, its extension is not."""
+    import shutil
+
+    import dwsr_probe
+    copy = tmp_path / "copy" / "dwsr_probe"
+    shutil.copytree(Path(dwsr_probe.__file__).parent, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    env = dict(cli.env, PYTHONPATH=str(copy / "boot"))
+    done = subprocess.run([other_environment, "-c", "import sys; print([m for m in sys.modules if 'dwsr' in m])"], env=env, capture_output=True,
+                          text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_a_stopped_job_is_not_dead(cli):
+    job = cli.start("run", "-q", "-o", "run", PY, cli.script("""
+        import dwsr_probe, os, sys
+        with dwsr_probe.task("long"):
+            print(os.getpid(), flush=True)
+            sys.stdin.readline()
+    """), stdin=subprocess.PIPE)
+    pid = int(job.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.5)  # longer than a heartbeat may be late: the one thing under test here
+    os.kill(pid, signal.SIGCONT)
+    job.communicate("go\n", timeout=60)
+    assert job.returncode == 0 and [r["state"] for r in tasks(cli.records(cli.cwd / "run"), "long")] == ["ok"]

@@ -1,0 +1,274 @@
+"""Killed is not lost: SIGKILL at random moments, OOM kills, segfaults, os._exit; and boards that were damaged afterwards."""
+import mmap
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dwsr_probe import _core
+from dwsr_probe.board import Board
+from dwsr_probe.collector import read_board_into
+from dwsr_probe.record import SERIAL, record_of
+from dwsr_probe.store import Store
+from tests.conftest import processes, tasks, wait_until
+
+PY = sys.executable
+THREADS = 8
+
+# Each thread counts its finished tasks in a shared file, right after the end: a witness outside the probe.
+BUSY = f"""
+import dwsr_probe, mmap, struct, sys, threading, time
+assert dwsr_probe.start()
+file = open(sys.argv[1], "r+b")
+witness = mmap.mmap(file.fileno(), {8 * THREADS})
+text = ["x" * n for n in (1, 40, 200)]
+
+def work(i):
+    n = 0
+    while True:
+        with dwsr_probe.task(text[n % 3], inputs=[b"abc"], key=str(n)):
+            bytearray(1000 << (n % 9))
+        n += 1
+        struct.pack_into("<Q", witness, 8 * i, n)
+
+for i in range({THREADS}):
+    threading.Thread(target=work, args=(i,), daemon=True).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def kill_and_read(board_dir, folder, moment):
+    """One busy process, killed after `moment` seconds; checks its board against the witness."""
+    witness = folder / "witness"
+    witness.write_bytes(bytes(8 * THREADS))
+    job = subprocess.Popen([PY, "-c", BUSY, str(witness)], stdout=subprocess.PIPE, env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
+    assert job.stdout.readline() == b"ready\n"
+    time.sleep(moment)
+    job.kill()
+    job.wait()
+    job.stdout.close()
+    counted = sum(struct.unpack(f"<{THREADS}Q", witness.read_bytes()))
+
+    (path,) = board_dir.glob("*.board")
+    board = Board(path)
+    live = board.live()
+    assert not board.is_alive(live)
+    seqs, position, last_serial = [], 0, None
+    while True:
+        raws, position = board.records(position)
+        if not raws:
+            break
+        for raw in raws:
+            record = record_of(board, raw)
+            assert record.task_name in ("x", "x" * 40, "x" * 200) and record.state == "ok" and record.inputs[0]["nbytes"] == 3
+            assert record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.key.isdigit()
+            seqs.append(record.seq)
+            last_serial = raw[0][SERIAL]
+    if seqs:
+        assert seqs == list(range(seqs[0], seqs[-1] + 1))  # nothing the ring still held is missing
+    newest = seqs[-1] if seqs else 0
+    assert counted <= newest <= counted + THREADS  # every end that returned is there
+    running = [r for serial, r in board.running(live, everywhere=True) if serial != last_serial]
+    assert len(running) <= THREADS and all(r.rss_peak_bytes >= r.rss_before_bytes > 0 for r in running)
+    store = Store.in_memory()
+    read_board_into(store, path)
+    assert len([r for r in store.tasks() if r.state == "killed"]) == len(running)
+    path.unlink()
+    return newest
+
+
+def test_fifty_kills_at_random_moments(board_dir, tmp_path):
+    chance = random.Random(50)
+    assert sum(kill_and_read(board_dir, tmp_path, chance.random() * 0.05) for _ in range(50)) > 1000
+
+
+@pytest.mark.parametrize(("end", "code"), [
+    ("os.kill(os.getpid(), signal.SIGKILL)", 137), ("os._exit(5)", 5), ("ctypes.string_at(0)", 139), ("os.abort()", 134),
+    ("os.kill(os.getpid(), signal.SIGTERM)", 143)])
+def test_the_running_tasks_are_reported(cli, end, code):
+    done, records = cli.job(f"""
+        import ctypes, os, signal, time, dwsr_probe
+        for i in range(3):
+            with dwsr_probe.task("finished"): pass
+        with dwsr_probe.task("outer", inputs=[bytes(100)], key="k-1"):
+            block = bytearray(60 << 20)
+            del block
+            with dwsr_probe.task("inner"):
+                time.sleep(0.1)  # longer than a sampling period
+                {end}
+    """)
+    assert done.returncode == code
+    assert [r["state"] for r in tasks(records, "finished")] == ["ok"] * 3
+    (outer,), (inner,) = tasks(records, "outer"), tasks(records, "inner")
+    assert outer["state"] == inner["state"] == "killed" and outer["key"] == "k-1" and outer["input_bytes"] == 100
+    assert 59 << 20 < outer["rss_peak_bytes"] - outer["rss_before_bytes"] < 63 << 20
+    assert inner["rss_peak_bytes"] - inner["rss_before_bytes"] < 2 << 20 and inner["duration"] >= 0.05
+    assert sorted(r["seq"] for r in tasks(records)) == [1, 2, 3, 4, 5]
+    assert processes(records)[0]["state"] == ("error" if "_exit" in end else "killed")
+    assert "killed" in done.stderr
+
+
+def test_the_peak_so_far_is_one_period_old(cli):
+    """A task that grows without ever reaching a boundary: only the sampler can have told."""
+    _, records = cli.job("""
+        import os, signal, time, dwsr_probe
+        with dwsr_probe.task("grows"):
+            block = bytearray(80 << 20)
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    (grows,) = tasks(records)
+    assert grows["state"] == "killed" and grows["rss_peak_bytes"] - grows["rss_before_bytes"] > 79 << 20
+
+
+def memory_cgroup():
+    """A memory cgroup of the test's own with a small limit, or None where that is not allowed."""
+    own = Path("/proc/self/cgroup").read_text()
+    v1 = next((line.split(":", 2)[2] for line in own.splitlines() if ":memory:" in line), None)
+    base = Path("/sys/fs/cgroup/memory") / v1.lstrip("/") if v1 is not None else Path("/sys/fs/cgroup")
+    group = base / f"dwsr-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if v1 is not None else "memory.max")).write_text(str(150 << 20))
+        return group
+    except OSError:
+        return None
+
+
+def test_the_kernels_oom_killer(cli):
+    group = memory_cgroup()
+    if group is None:
+        pytest.skip("this machine does not let the test make a memory cgroup")
+    try:
+        done, records = cli.job(f"""
+            import os, dwsr_probe
+            open({str(group / 'cgroup.procs')!r}, "w").write(str(os.getpid()))
+            with dwsr_probe.task("too large"):
+                blocks = []
+                while True: blocks.append(bytearray(b"x") * (4 << 20))
+        """)
+        assert done.returncode == 137
+        (task,) = tasks(records)
+        assert task["state"] == "killed" and 100 << 20 < task["rss_peak_bytes"] < 160 << 20
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "an empty cgroup")
+        group.rmdir()
+
+
+def dead_board(board_dir, folder):
+    """A real board of a killed process, with finished and running tasks."""
+    job = subprocess.run([PY, "-c", """
+import dwsr_probe, os, signal
+assert dwsr_probe.start()
+for i in range(500):
+    with dwsr_probe.task("n" * (i % 300), inputs=[bytes(i)]): pass
+dwsr_probe.task("open").__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""], env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
+    assert job.returncode == -9
+    (path,) = board_dir.glob("*.board")
+    return path
+
+
+def test_a_board_by_itself_after_a_crash(cli, board_dir):
+    path = dead_board(board_dir, cli.cwd)
+    done = cli("report", path)
+    assert done.returncode == 0 and "open" in done.stdout and "killed" in done.stdout
+    assert "1 left by processes that are gone" in cli("doctor").stdout
+    path.unlink()
+
+
+def test_twenty_thousand_mutated_boards(board_dir, tmp_path):
+    """Noise in every part, of every amount: either a BoardError or records of the right form. Never a crash, a hang, another error."""
+    path = dead_board(board_dir, tmp_path)
+    good = path.read_bytes()
+    header = Board(path).header
+    chance = random.Random(20_000)
+    # Where there is something to break: header, live fields, first slots, the filled part of the rings.
+    parts = [(0, 256), (0, 2048), (header["live_offset"], header["live_offset"] + 256), (header["slots_offset"], header["slots_offset"] + 600),
+             (header["records_offset"], header["records_offset"] + 120_000), (header["samples_offset"], header["samples_offset"] + 4096)]
+    outcomes = {"read": 0}
+    with open(path, "r+b") as file:
+        view = mmap.mmap(file.fileno(), len(good))
+        for round_ in range(20_000):
+            low, high = parts[round_ % len(parts)]
+            touched = []
+            for _ in range(chance.choice((1, 1, 2, 8, 64))):
+                at = chance.randrange(low, high - 8)
+                piece = chance.choice((b"\xff" * 8, b"\0" * 8, chance.randbytes(1), chance.randbytes(8)))
+                view[at:at + len(piece)] = piece
+                touched.append((at, at + len(piece)))
+            try:
+                board = Board(path)
+                live = board.live()
+                for _, record in board.running(live):
+                    assert record.state == "running" and isinstance(record.task_name, str)
+                raws, _ = board.records(chance.choice((0, 8 * chance.randrange(20_000))))
+                for raw in raws[:3]:
+                    assert set(record_of(board, raw).task_name) <= {"n"}
+                board.samples(0)
+                board.is_alive(live)
+                board.close()
+                if round_ % 10 == 0:
+                    read_board_into(Store.in_memory(), path)
+                outcomes["read"] += 1
+            except _core.BoardError as error:
+                outcomes[error.reason] = outcomes.get(error.reason, 0) + 1
+            for begin, end in touched:
+                view[begin:end] = good[begin:end]
+        view.close()
+    assert path.read_bytes() == good
+    path.unlink()
+    assert outcomes["read"] > 1000 and all(outcomes.get(reason, 0) > 100 for reason in ("foreign", "version", "damaged")), outcomes
+
+
+@pytest.mark.parametrize(("damage", "text"), [
+    (lambda f: f.truncate(5000), "it was cut short"), (lambda f: f.write(b"\0" * 16 + os.urandom(4000)), "has not finished creating it"),
+    (lambda f: f.write(os.urandom(1 << 16)), "is not a board"), (lambda f: (f.seek(8), f.write(struct.pack("<Q", 9))), "it has version 9"),
+    (lambda f: (f.seek(200), f.write(os.urandom(100))), "overwritten or damaged")])
+def test_a_damaged_board_is_one_clear_line(cli, board_dir, damage, text):
+    path = dead_board(board_dir, cli.cwd)
+    with open(path, "r+b") as file:
+        damage(file)
+    done = cli("report", path)
+    assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1
+    if "version" in text:
+        assert "knows version 1" in done.stderr
+    # A run beside it says at most one line about it, and works.
+    beside = cli("run", "-o", "beside", PY, "-c", "import dwsr_probe\nwith dwsr_probe.task('fine'): pass")
+    assert beside.returncode == 0 and len(tasks(cli.records(cli.cwd / "beside"), "fine")) == 1
+    assert sum("cannot read the board" in line for line in beside.stderr.splitlines()) <= 1
+    path.unlink()
+
+
+def test_a_board_damaged_while_its_job_runs(cli, board_dir):
+    """The reader survives, says it once, keeps what it had; the job does not notice."""
+    job = cli.start("run", "-q", "-o", "run", PY, cli.script("""
+        import dwsr_probe, sys
+        with dwsr_probe.task("early"): pass
+        print("ready", flush=True)
+        sys.stdin.readline()
+        raise SystemExit(3)
+    """), stdin=subprocess.PIPE)
+    job.stdout.readline()
+    path = wait_until(lambda: list(board_dir.glob("*.board")), "the board")[0]
+    wait_until(lambda: "early" in cli("report", "run").stdout, "the first round")
+    live = Board(path).header["live_offset"] + 8 * _core.LIVE_FIELDS.index("records_tail")
+    with open(path, "r+b") as file:
+        file.seek(live)
+        file.write(b"\xff" * 4)
+    wait_until(lambda: not time.sleep(0.1) and job.poll() is None, "another round")
+    _, err = job.communicate("go\n", timeout=60)
+    assert job.returncode == 3 and err.count("overwritten or damaged") == 1
+    assert len(tasks(cli.records(cli.cwd / "run"), "early")) == 1
+
+
+def test_signal_names_are_not_confused(cli):
+    assert cli("run", "-q", "sh", "-c", f"kill -{int(signal.SIGUSR2)} $$").returncode == 128 + signal.SIGUSR2

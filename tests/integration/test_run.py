@@ -1,0 +1,258 @@
+"""`dwsr-probe run` as a wrapper: streams, signals, exit codes, and what bad input gets. The command always comes first."""
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import processes, tasks, wait_until
+
+PY = sys.executable
+
+
+@pytest.mark.parametrize(("command", "code"), [
+    (["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137), (["sh", "-c", "kill -TERM $$"], 143),
+    ([PY, "-c", "import sys; sys.exit(3)"], 3), ([PY, "-c", "1/0"], 1), ([PY, "-c", "import os; os._exit(9)"], 9),
+    ([PY, "-c", "import os; os.abort()"], 134), ([PY, "-c", "import ctypes; ctypes.string_at(0)"], 139),
+    ([PY, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGINT)"], 130),
+])
+def test_exit_codes(cli, command, code):
+    done = cli("run", "-q", *command)
+    bare = subprocess.run(command, capture_output=True)
+    assert done.returncode == code == (bare.returncode if bare.returncode >= 0 else 128 - bare.returncode)
+
+
+def test_streams_are_the_commands_own(cli):
+    code = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data[::-1]); sys.stderr.write('err')"
+    done = cli("run", "-q", PY, "-c", code, input=b"abc\x00\xff", text=False)
+    assert (done.stdout, done.stderr) == (b"\xff\x00cba", b"err")
+    loud = cli("run", PY, "-c", code, input=b"abc", text=False)
+    assert loud.stdout == b"cba" and b"max rss" in loud.stderr
+
+
+def test_sigpipe_is_as_without_us(cli):
+    done = cli("run", "-q", "sh", "-c", f"({PY} -m dwsr_probe run -q yes; echo $? >&2) | head -1")
+    assert done.stdout == "y\n" and done.stderr.strip() == "141"
+
+
+def test_options_stand_before_the_command(cli):
+    assert cli("run", "-q", "echo", "-q", "--help", "--strict").stdout == "-q --help --strict\n"
+    assert cli("run", "-q", "--", "echo", "x").stdout == "x\n"
+
+
+@pytest.mark.parametrize(("words", "code", "text"), [
+    (["run"], 2, "Usage"), (["run", "-q"], 2, "name the command"), (["run", "--nonsense", "true"], 2, "No such option"),
+    (["run", "--period", "0", "true"], 2, "not in the range"), (["run", "no-such-command"], 127, "cannot run no-such-command"),
+    (["run", "/etc/passwd"], 126, "Permission denied"), (["run", "/"], 126, "cannot run"), (["nonsense"], 2, "No such command"),
+])
+def test_bad_input(cli, words, code, text):
+    done = cli(*words)
+    assert done.returncode == code and text in done.stderr and "Traceback" not in done.stderr
+    assert not (cli.cwd / "dwsr-runs").exists()  # nothing ran, nothing is left
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_are_forwarded(cli, number):
+    job = cli.start("run", "-q", PY, "-c", f"""
+import signal, sys
+def caught(n, _): print("caught", n, flush=True); sys.exit(40)
+signal.signal({int(number)}, caught)
+print("ready", flush=True)
+while True: signal.pause()
+""")
+    assert job.stdout.readline() == "ready\n"
+    job.send_signal(number)
+    out, err = job.communicate(timeout=60)
+    assert out == f"caught {int(number)}\n" and job.returncode == 40, err
+
+
+def test_an_untrapped_signal_ends_both(cli):
+    job = cli.start("run", PY, "-c", "import time; print('ready', flush=True); time.sleep(600)")
+    assert job.stdout.readline() == "ready\n"
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 143 and "killed" in err
+
+
+def test_ctrl_c_at_a_terminal_arrives_once(cli):
+    import pty
+    script = cli.script("""
+        import signal, time
+        hits = []
+        signal.signal(signal.SIGINT, lambda *_: hits.append(1))
+        print("ready", flush=True)
+        end = time.monotonic() + 60
+        while not hits and time.monotonic() < end: time.sleep(0.01)
+        time.sleep(0.1)  # a second one would come now
+        print("hits", len(hits), flush=True)
+    """)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cli.cwd)
+        os.execve(PY, [PY, "-m", "dwsr_probe", "run", "-q", PY, str(script)], cli.env)
+    text = b""
+    while b"ready" not in text:
+        text += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while b"hits" not in text:
+        text += os.read(terminal, 1000)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert b"hits 1" in text and os.waitstatus_to_exitcode(status) == 0
+
+
+def test_the_run_directory(cli):
+    done = cli("run", PY, cli.script("pass", "my job.py"))
+    (made,) = (cli.cwd / "dwsr-runs").iterdir()
+    assert made.name.endswith("-my_job") and str(made) in done.stderr
+    assert cli("report").stdout.startswith(f"run {made.name}")  # the last run
+    chosen = cli.cwd / "here"
+    cli("run", "-q", "-o", chosen, "true")
+    assert (chosen / "run.sqlite").is_file()
+    again = cli("run", "-q", "-o", chosen, PY, "-c", "pass")
+    assert "holds a run already" in again.stderr and (cli.cwd / "here-2" / "run.sqlite").is_file()
+    assert [r["task_name"] for r in cli.records(chosen)] == ["true"]  # nothing was overwritten
+    assert [r["task_name"] for r in cli.records(cli.cwd / "here-2")] == ["python -c"]
+
+
+def unusable(kind, tmp_path):
+    """(options, environment) under which the probe cannot work."""
+    place = tmp_path / "place"
+    if kind == "run directory is a file":
+        place.write_text("")
+        return ["-o", place / "run"], {}
+    if kind == "board directory is a link":
+        (tmp_path / "target").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "target")
+    elif kind == "board directory is a file":
+        place.write_text("")
+    elif kind == "board directory is open to others":
+        place.mkdir()
+        place.chmod(0o777)
+    elif kind == "board directory of someone else":
+        place.mkdir(mode=0o700)
+        os.chown(place, 12345, 12345)
+    elif kind == "full disk":
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", place], capture_output=True).returncode:
+            pytest.skip("this machine does not let the test mount a small filesystem")
+    return [], {"DWSR_PROBE_BOARD_DIR": str(place)}
+
+
+@pytest.mark.parametrize("kind", [
+    "run directory is a file", "board directory is a link", "board directory is a file", "board directory is open to others",
+    "board directory of someone else", "full disk"])
+def test_the_job_runs_unprobed_when_the_probe_cannot(cli, tmp_path, kind):
+    if kind == "board directory of someone else" and os.geteuid():
+        pytest.skip("needs root to make a directory of another user")
+    options, env = unusable(kind, tmp_path)
+    cli.env.update(env)
+    try:
+        done = cli("run", *options, PY, "-c", "import dwsr_probe\nwith dwsr_probe.task('x'): print('ran')\nraise SystemExit(5)")
+        assert done.stdout == "ran\n" and done.returncode == 5
+        lines = done.stderr.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("dwsr-probe: cannot ") and "runs unprobed" in lines[0]
+        assert "choose another" in lines[0] or "DWSR_PROBE_BOARD_DIR" in lines[0]
+        strict = cli("run", "--strict", *options, PY, "-c", "print('ran')")
+        assert strict.returncode == 125 and strict.stdout == "" and "Nothing was run" in strict.stderr
+    finally:
+        if kind == "full disk":
+            subprocess.run(["umount", tmp_path / "place"], check=True)
+
+
+def test_a_disk_that_fills_while_the_job_runs(cli, tmp_path):
+    """The store fails in the middle: one line, the job keeps its exit code, and the boards stay until there is room."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("this machine does not let the test mount a small filesystem")
+    try:
+        done = cli("run", "-q", "-o", place / "run", PY, cli.script("""
+            import dwsr_probe
+            for i in range(5000):
+                with dwsr_probe.task("t" * 200): pass
+            raise SystemExit(4)
+        """))
+        assert done.returncode == 4 and done.stderr.count("dwsr-probe: cannot write") == 1 and "make room" in done.stderr
+        subprocess.run(["mount", "-o", "remount,size=50m", place], check=True)
+        assert len(tasks(cli.records(place / "run"))) == 5000
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_parent_that_is_killed_loses_nothing(cli):
+    job = cli.start("run", "-q", "-o", "run", PY, cli.script("""
+        import dwsr_probe, os, signal, sys
+        for i in range(10):
+            with dwsr_probe.task("done"): pass
+        with dwsr_probe.task("open"):
+            print(os.getpid(), flush=True)
+            sys.stdin.read()
+    """), stdin=subprocess.PIPE)
+    child = int(job.stdout.readline())
+    job.kill()
+    job.wait()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{child}").exists() or b") Z" in Path(f"/proc/{child}/stat").read_bytes(), "the child's end")
+    records = cli.records(cli.cwd / "run")
+    assert len(tasks(records, "done")) == 10 and [r["state"] for r in tasks(records, "open")] == ["killed"]
+    assert "parent was killed" in cli("report", "run").stdout
+
+
+def test_results_are_bit_identical(cli):
+    code = "import hashlib, numpy as np; x = np.random.default_rng(1).random((300, 300)); print(hashlib.sha256((x @ x).tobytes()).hexdigest())"
+    bare = subprocess.run([PY, "-c", code], capture_output=True, text=True, check=True)
+    done = cli("run", "-q", PY, "-c", code)
+    assert (done.stdout, done.stderr, done.returncode) == (bare.stdout, bare.stderr, 0)
+
+
+def test_one_record_per_line_whatever_the_names(cli):
+    done, records = cli.job("""
+        import dwsr_probe
+        for name in ["a\\nb", "q\\"'", "nul\\0", "🛢️" * 400, "\\ud800", b"\\xff", "x" * 10_000, ""]:
+            with dwsr_probe.task(name, key=name): pass
+    """)
+    assert done.returncode == 0 and len(tasks(records)) == 8
+    assert len(done.stderr.splitlines()) == 1 + 8 + 1 + 1  # header, one line a name, process, where the run is
+    assert tasks(records)[0]["task_name"] == "a\nb" and len(tasks(records)[6]["task_name"]) == 256
+
+
+def test_many_quick_tasks_are_all_there(cli):
+    _, records = cli.job("""
+        import dwsr_probe, time
+        for i in range(30_000):
+            with dwsr_probe.task("quick"): pass
+            if i % 2000 == 0: time.sleep(0.1)  # a job, not a storm: the collector looks ten times a second
+    """, "-q")
+    quick = tasks(records, "quick")
+    assert [r["seq"] for r in quick] == list(range(1, 30_001))
+    assert processes(records)[0]["state"] == "ok"
+
+
+def test_report_on_things_that_are_not_runs(cli, tmp_path):
+    cli.env["XDG_STATE_HOME"] = str(tmp_path / "none")
+    assert "there is no run yet" in cli("report").stderr
+    assert "holds no run" in cli("report", tmp_path).stderr
+    (tmp_path / "noise").write_bytes(os.urandom(5000))
+    done = cli("report", tmp_path / "noise")
+    assert done.returncode == 1 and "is not a board of dwsr-probe" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_report_into_a_closed_pipe(cli):
+    cli("run", "-q", "-o", "run", PY, cli.script("import dwsr_probe\nfor i in range(3000):\n  with dwsr_probe.task('x'): pass"))
+    done = subprocess.run(f"{PY} -m dwsr_probe report run --format json | head -1", shell=True, capture_output=True, text=True, cwd=cli.cwd,
+                          env=cli.env)
+    assert json.loads(done.stdout)["task_name"] == "x" and done.stderr == ""
+
+
+def test_doctor(cli):
+    done = cli("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("kernel", "python", "board directory", "peaks", "memory limit", "sampler", "samples/s", "MiB here", "clear_refs"):
+        assert word in done.stdout
+    (cli.cwd / "boards").chmod(0o777)
+    bad = cli("doctor")
+    assert bad.returncode == 1 and "mode 0700" in bad.stdout and "Traceback" not in bad.stderr + bad.stdout
