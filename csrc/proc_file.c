@@ -24,7 +24,7 @@ static int still_ours(const struct proc_file *f)
     return f->fd >= 0 && fstat(f->fd, &st) == 0 && st.st_dev == f->dev && st.st_ino == f->ino;
 }
 
-static int ensure(struct proc_file *f, uint64_t *reopened)
+int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
     if (still_ours(f)) return 0;
     ++*reopened; /* whatever the descriptor is now, it is the job's: not closed here */
@@ -46,10 +46,8 @@ void proc_file_close(struct proc_file *f)
     f->fd = -1;
 }
 
-ssize_t proc_file_read(struct proc_file *f, char *text, size_t size, uint64_t *reopened)
+ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size)
 {
-    int e = ensure(f, reopened);
-    if (e < 0) return e;
     ssize_t n = pread(f->fd, text, size - 1, 0);
     if (n < 0) return -errno;
     text[n] = 0;
@@ -58,7 +56,7 @@ ssize_t proc_file_read(struct proc_file *f, char *text, size_t size, uint64_t *r
 
 int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
 {
-    int e = ensure(f, reopened);
+    int e = proc_file_ensure(f, reopened);
     if (e < 0) return e;
     /* Should the job swap the descriptor between the check and this call, the position makes the write fail there. */
     return pwrite(f->fd, &byte, 1, INT64_MAX - 1) == 1 ? 0 : -errno;
@@ -67,10 +65,9 @@ int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
 ssize_t proc_read_once(const char *root, const char *name, char *text, size_t size)
 {
     struct proc_file f;
-    uint64_t reopened = 0;
     int e = proc_file_open(&f, root, name, O_RDONLY);
     if (e < 0) return e;
-    ssize_t n = proc_file_read(&f, text, size, &reopened);
+    ssize_t n = proc_file_read(&f, text, size);
     proc_file_close(&f);
     return n;
 }

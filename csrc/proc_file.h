@@ -1,7 +1,8 @@
 /* A small file of /proc kept open, safe in a process whose program may close every descriptor.
  *
- * Before each use the descriptor is compared with the file that was opened; if the job closed or reused it, the file is opened again
- * and the job's descriptor is left alone. One handle belongs to one thread at a time.
+ * If the job closed or reused the descriptor, the file is opened again and the job's descriptor is left alone. Writing compares the
+ * descriptor with the file that was opened, every time; reading leaves that to callers who can tell foreign bytes by their form.
+ * One handle belongs to one thread at a time.
  */
 #ifndef DWSR_PROC_FILE_H
 #define DWSR_PROC_FILE_H
@@ -20,8 +21,10 @@ struct proc_file {
 /* All return 0 or a count, or -errno. `reopened` counts descriptors that the job took away. */
 int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags);
 void proc_file_close(struct proc_file *f);
-/* Up to size-1 bytes from the start, zero-terminated. */
-ssize_t proc_file_read(struct proc_file *f, char *text, size_t size, uint64_t *reopened);
+/* Open again if the descriptor is no longer the file that was opened. */
+int proc_file_ensure(struct proc_file *f, uint64_t *reopened);
+/* Up to size-1 bytes from the start, zero-terminated, of whatever the descriptor is now. */
+ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size);
 /* One byte, where the kernel ignores the position and no ordinary file could take it. */
 int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened);
 

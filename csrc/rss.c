@@ -34,7 +34,7 @@ static uint64_t error_bound_here(uint64_t page_bytes)
 static uint64_t status_bytes(struct rss *r, const char *label)
 {
     char text[4096];
-    if (proc_file_read(&r->status, text, sizeof text, &r->reopened) <= 0) return ABSENT;
+    if (proc_file_ensure(&r->status, &r->reopened) < 0 || proc_file_read(&r->status, text, sizeof text) <= 0) return ABSENT;
     const char *at = strstr(text, label);
     if (!at) return ABSENT;
     return strtoull(at + strlen(label), NULL, 10) * 1024;
@@ -47,13 +47,27 @@ static uint64_t maxrss(void)
     return (uint64_t)u.ru_maxrss * 1024;
 }
 
+/* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need not be. */
+static uint64_t statm_pages(const struct rss *r)
+{
+    char text[128];
+    uint64_t number[7];
+    ssize_t n = proc_file_read(&r->statm, text, sizeof text);
+    const char *at = text;
+    if (n <= 0) return ABSENT;
+    for (int i = 0; i < 7; i++) {
+        const char *begin = at;
+        for (number[i] = 0; *at >= '0' && *at <= '9'; at++) number[i] = 10 * number[i] + (uint64_t)(*at - '0');
+        if (at == begin || *at++ != (i < 6 ? ' ' : '\n')) return ABSENT;
+    }
+    return at - text == n && number[4] == 0 && number[6] == 0 && number[1] <= number[0] ? number[1] : ABSENT;
+}
+
 uint64_t rss_now(struct rss *r)
 {
-    char text[128], *end;
-    if (proc_file_read(&r->statm, text, sizeof text, &r->reopened) <= 0) return ABSENT;
-    strtoull(text, &end, 10);
-    if (*end != ' ') return ABSENT;
-    return strtoull(end, NULL, 10) * r->page_bytes;
+    uint64_t pages = statm_pages(r);
+    if (pages == ABSENT && proc_file_ensure(&r->statm, &r->reopened) == 0) pages = statm_pages(r);
+    return pages == ABSENT ? ABSENT : pages * r->page_bytes;
 }
 
 uint64_t rss_mark(struct rss *r, int precise)

@@ -18,6 +18,7 @@
 #define IDLE_FACTOR       10  /* the shortest one while none does ... */
 #define IDLE_FACTOR_MOST  100 /* ... and the longest */
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
+#define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
 #define STACK_BYTES       (256 << 10)
 
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples)
@@ -69,7 +70,8 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     }
     const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
     board_publish_sample(s->board, &sample);
-    store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    if (precise || s->board->live->samples_written % CPU_EVERY == 0)
+        store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
     store_relaxed(&live->sampler_period_ns, period_ns);
     if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
     store_release(&live->heartbeat_ns, now);

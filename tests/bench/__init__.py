@@ -1,0 +1,63 @@
+"""Benchmarks: `make bench`. Each module has run(quick) → Section; __main__ prints them and writes BENCHMARKS.md.
+
+Figures are ratios or differences measured side by side in one run, interleaved, with their spread. None of them fails a test.
+"""
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+PY = sys.executable
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Section:
+    title: str
+    target: str
+    header: tuple
+    rows: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+    def markdown(self):
+        lines = [f"## {self.title}", "", f"Target: {self.target}", "", "| " + " | ".join(self.header) + " |", "|" + "---|" * len(self.header)]
+        lines += ["| " + " | ".join(map(str, row)) + " |" for row in self.rows]
+        return "\n".join([*lines, *(f"\n{note}" for note in self.notes), ""])
+
+
+@cache
+def kernel_library():
+    """Path of the compiled kernel.c."""
+    path = Path(tempfile.mkdtemp(prefix="dwsr-bench-")) / "kernel.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, HERE / "kernel.c"], check=True)
+    return path
+
+
+def kernel(hold_gil=False):
+    library = (ctypes.PyDLL if hold_gil else ctypes.CDLL)(str(kernel_library()))
+    library.spike.restype = library.empty_loop.restype = ctypes.c_uint64
+    library.spike.argtypes = ctypes.c_size_t, ctypes.c_uint
+    library.empty_loop.argtypes = ctypes.c_uint64, ctypes.c_double
+    library.move_memory.argtypes = (ctypes.c_double,)
+    library.kernel_calls.argtypes, library.kernel_calls.restype = (ctypes.c_uint, ctypes.c_size_t, ctypes.c_int), ctypes.c_double
+    library.touch_and_free.argtypes = (ctypes.c_size_t,)
+    return library
+
+
+def spread(values, digits=2):
+    """median (least – largest)"""
+    ordered = sorted(values)
+    return f"{ordered[len(ordered) // 2]:.{digits}f} ({ordered[0]:.{digits}f} – {ordered[-1]:.{digits}f})"
+
+
+def in_fresh_python(code, inherit_floor=False):
+    """Numbers that `code` prints in a new interpreter with its own boards. Through a small shell, unless it is to inherit our size."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        environ = dict(os.environ, DWSR_PROBE_BOARD_DIR=folder, PYTHONPATH=os.getcwd())
+        command = [PY, "-c", code] if inherit_floor else ["sh", "-c", '"$0" -c "$1"; exit $?', PY, code]
+        out = subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout
+    return [float(word) for word in out.split()]

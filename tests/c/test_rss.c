@@ -105,6 +105,13 @@ static void unreadable_is_absent(void)
     put(root, "self/statm", "garbage");
     rss_open(&r, root, 0, &max);
     CHECK(rss_now(&r) == ABSENT);
+    const char *almost[] = { "100 50 3 1 0 40 0", "100 50 3 1 0 40 0\n1", "100 50 3 1 2 40 0\n", "100 200 3 1 0 40 0\n", "100  50 3 1 0 40 0\n", "", "1 2 3\n" };
+    for (unsigned i = 0; i < sizeof almost / sizeof *almost; i++) {
+        put(root, "self/statm", almost[i]);
+        CHECK(rss_now(&r) == ABSENT);
+    }
+    put(root, "self/statm", "100 50 3 1 0 40 0\n");
+    CHECK(rss_now(&r) == 50 * r.page_bytes);
     rss_close(&r);
     remove_tree(root);
 }
