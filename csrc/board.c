@@ -11,8 +11,6 @@
 
 #include "clock.h"
 
-#define MOST_IMAGES 1000
-
 uint64_t text_clip(const char *text, uint64_t len, uint64_t most)
 {
     if (len <= most) return len;
@@ -37,17 +35,14 @@ static int open_directory(const char *path, const char **failed_step)
     return fd;
 }
 
-/* Allocated in full before it is mapped: a full disk must not become SIGBUS in the job. */
-static int create_file(int directory, struct board *b, const struct board_settings *s, uint64_t *image, const char **failed_step)
+/* Allocated in full before it is mapped: a full disk must not become SIGBUS in the job. The name is the process and the moment: after
+ * exec, or stop and start, one process has several boards. */
+static int create_file(int directory, struct board *b, const struct board_settings *s, uint64_t epoch_ns, const char **failed_step)
 {
     char name[128];
-    int fd = -1;
     *failed_step = "create the board file";
-    for (*image = 0; *image < MOST_IMAGES; ++*image) {
-        snprintf(name, sizeof name, "%lu-%lu.%lu.board", s->pid, s->start_ticks, *image);
-        fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd >= 0 || errno != EEXIST) break;
-    }
+    snprintf(name, sizeof name, "%lu-%lu.board", s->pid, epoch_ns / 1000);
+    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return -errno;
     *failed_step = "allocate the board file";
     int e = posix_fallocate(fd, 0, (off_t)BOARD_BYTES);
@@ -65,11 +60,11 @@ static int create_file(int directory, struct board *b, const struct board_settin
 
 int board_create(struct board *b, const struct board_settings *s, const char **failed_step)
 {
-    uint64_t image;
+    const uint64_t start_ns = now_ns(), epoch_ns = clock_ns(CLOCK_REALTIME);
     memset(b, 0, sizeof *b);
     int directory = open_directory(s->directory, failed_step);
     if (directory < 0) return directory;
-    int e = create_file(directory, b, s, &image, failed_step);
+    int e = create_file(directory, b, s, epoch_ns, failed_step);
     close(directory);
     if (e < 0) return e;
 
@@ -93,9 +88,8 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     h->pid = s->pid;
     h->parent_pid = s->parent_pid;
     h->start_ticks = s->start_ticks;
-    h->image = image;
-    h->start_ns = now_ns();
-    h->epoch_ns = clock_ns(CLOCK_REALTIME);
+    h->start_ns = start_ns;
+    h->epoch_ns = epoch_ns;
     h->period_ns = s->period_ns;
     h->rss_before_bytes = s->rss_before_bytes;
     h->rss_error_bytes = s->rss_error_bytes;

@@ -37,9 +37,8 @@
     X(live_offset) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
     X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                                       \
     X(pid) X(parent_pid)                                                                                       \
-    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it names one process for ever */                \
-    X(image)       /* 0, then 1, 2, ... for further boards of the same process: after exec, or stop and start */ \
-    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment */                                   \
+    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it tells whether the process still exists */     \
+    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */             \
     X(period_ns)                                                                                               \
     X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                                      \
     X(check) /* over everything before it, and the texts */

@@ -145,13 +145,16 @@ static int frame_is_whole(const struct frame *f, uint64_t available)
         && t->name_len + t->key_len + t->inputs_len + t->output_len <= text;
 }
 
+/* Head before tail: the tail that was announced before this head was published holds for it, a later one may have passed it. */
 static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *head)
 {
-    int e = read_word(r, LIVE_AT(r, records_tail), tail);
-    if (e == 0) e = read_word(r, LIVE_AT(r, records_head), head);
-    if (e < 0) return e;
-    /* tail was read first and only grows, so head - tail may exceed the ring by what was written in between: not an error. */
-    return *tail % 8 || *head % 8 || *tail > *head ? BOARD_DAMAGED : 0;
+    for (int attempt = 0; attempt < 8; attempt++) {
+        int e = read_word(r, LIVE_AT(r, records_head), head);
+        if (e == 0) e = read_word(r, LIVE_AT(r, records_tail), tail);
+        if (e < 0) return e;
+        if (*tail % 8 == 0 && *head % 8 == 0 && *tail <= *head && *head - *tail <= r->header.records_bytes) return 0;
+    }
+    return BOARD_DAMAGED; /* a head beyond the ring would be read round and round */
 }
 
 int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size)
@@ -161,7 +164,8 @@ int64_t board_read_records(const struct board_reader *r, uint64_t *position, cha
         uint64_t tail, head;
         int e = read_ends(r, &tail, &head);
         if (e < 0) return e;
-        if (*position < tail || *position > head || *position % 8) *position = tail;
+        if (*position > head || *position % 8) return BOARD_DAMAGED; /* never to be met again: no way back, or there might be no end */
+        if (*position < tail) *position = tail;
         uint64_t at = *position % ring, bytes = head - *position;
         if (bytes == 0) return 0;
         if (bytes > ring - at) bytes = ring - at;

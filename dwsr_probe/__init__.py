@@ -6,14 +6,14 @@ from dwsr_probe._core import task
 from dwsr_probe.probe import start, stop
 
 __version__ = "0.1.0"
-__all__ = ["TaskRecord", "snapshot", "start", "stop", "task"]
+__all__ = ["TaskRecord", "records", "snapshot", "start", "stop", "task"]
 
 
 def __getattr__(name):
     if name == "TaskRecord":
         from dwsr_probe.record import TaskRecord
         return TaskRecord
-    if name == "snapshot":
-        from dwsr_probe.board import snapshot
-        return snapshot
+    if name in ("records", "snapshot"):
+        from dwsr_probe import board
+        return getattr(board, name)
     raise AttributeError(f"module 'dwsr_probe' has no attribute {name!r}")

@@ -32,8 +32,8 @@ class Board:
         texts = {n: text_of(t) for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)}
         self.run, self.host, self.worker = texts["run"] or None, texts["host"], texts["worker"] or None
         self.task_name, self.python = texts["task_name"], texts["python"]
-        self.pid, self.start_ticks, self.image = header["pid"], header["start_ticks"], header["image"]
-        self.process = f"{self.pid}-{self.start_ticks}" + (f".{self.image}" if self.image else "")
+        self.pid, self.start_ticks = header["pid"], header["start_ticks"]
+        self.process = process_name(self.pid, header["epoch_ns"] / 1e9)
         self.limit_bytes, self.rss_error_bytes = header["limit_bytes"], header["rss_error_bytes"]
 
     def close(self):
@@ -50,6 +50,15 @@ class Board:
     def records(self, position=0):
         """Finished tasks from `position` on as reader's tuples, oldest first, and the next position. Empty: no more."""
         return self._reader.records(position)
+
+    def finished(self):
+        """Finished tasks as TaskRecords, oldest first."""
+        position = 0
+        while True:
+            raws, position = self.records(position)
+            if not raws:
+                return
+            yield from (record_of(self, raw) for raw in raws)
 
     def samples(self, index=0):
         """(time_ns, rss_bytes, window_peak_bytes, period_ns) from number `index` on, and the next number."""
@@ -107,6 +116,11 @@ class Board:
             return False
 
 
+def process_name(pid, start):
+    """The contract's `process`: pid and the moment when its measurement began. After exec a process has two."""
+    return f"{pid}-{int(start * 1e6)}"
+
+
 def process_exists(pid, start_ticks):
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -142,3 +156,9 @@ def snapshot():
     """This process now, as its own board shows it; None without a probe."""
     path = _core.board_path()
     return Board(path).snapshot() if path else None
+
+
+def records():
+    """The finished tasks of this process that its board still holds (at least 8,192 of the newest), oldest first."""
+    path = _core.board_path()
+    return list(Board(path).finished()) if path else []

@@ -3,6 +3,7 @@
 Called by `run`'s parent between events, and by `report` for a run whose parent is gone. One round is one transaction; a board is removed
 only after the transaction that holds the last of it. A board that cannot be read costs one line and nothing else.
 """
+import errno
 import os
 
 from dwsr_probe import _core
@@ -47,10 +48,10 @@ class Collector:
             try:
                 board = Board(path)
             except _core.BoardError as error:
-                if error.reason == "not ready":
+                if error.reason == "not ready" or error.detail in (errno.EMFILE, errno.ENFILE):
                     continue  # looked at again in the next round
                 self._not_ours.add(path)
-                if error.reason != "unreadable" or error.detail != 2:
+                if error.detail != errno.ENOENT:
                     self._say(explain(path, error))
                 continue
             if board.run != self.run:
@@ -66,6 +67,8 @@ class Collector:
         """How full the fullest ring is with what has not been stored, 0 to 1. One small read per board."""
         most = 0.0
         for followed in self._followed.values():
+            if followed.damaged:
+                continue
             try:
                 live = followed.board.live()
             except _core.BoardError:
@@ -163,7 +166,7 @@ class Collector:
         if live["state"] == 3:
             return "error"
         if board.was_replaced(live) or any(
-                f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.image > board.image
+                f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
                 for f in self._followed.values()):
             return "ok"
         known = self._exits.get(board.pid)

@@ -13,6 +13,7 @@ import time
 
 import dwsr_probe.boot
 from dwsr_probe import _core
+from dwsr_probe.board import process_name
 from dwsr_probe.collector import Collector
 from dwsr_probe.probe import failure_text
 from dwsr_probe.record import TaskRecord
@@ -60,6 +61,8 @@ def run(command, directory=None, settings=None, strict=False):
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
         return _follow(command, pid, floor, watched, store, settings)
     finally:
+        while signal.sigtimedwait(FORWARDED, 0):  # meant for the command, which is gone: not for us
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -202,8 +205,18 @@ class _Draining:
             return 0
 
 
+def _raise_descriptor_limit():
+    """One descriptor per live board; the command has its own limit already."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        pass
+
+
 def _follow(command, pid, floor, watched, store, settings):
-    ticks, started = _start_ticks(pid), time.time()
+    started = time.time()
+    _raise_descriptor_limit()
     collector = Collector(store, settings.run, settings.board_dir, say)
     draining = _Draining(collector)
     status, usage = _wait(pid, watched, _LOOK_S, draining.look)
@@ -219,7 +232,7 @@ def _follow(command, pid, floor, watched, store, settings):
     if not draining.failed:
         try:
             if pid not in collector.pids:
-                _store_unprobed(store, settings.run, command, pid, ticks, started, ended, state, usage.ru_maxrss * 1024, floor)
+                _store_unprobed(store, settings.run, command, pid, started, ended, state, usage.ru_maxrss * 1024, floor)
             store.set_meta(end=ended, exit_code=code)
         except sqlite3.Error as error:
             say(f"cannot write {store.directory}: {error}")
@@ -229,7 +242,7 @@ def _follow(command, pid, floor, watched, store, settings):
     return code, store.directory
 
 
-def _store_unprobed(store, run, command, pid, ticks, started, ended, state, peak, floor):
+def _store_unprobed(store, run, command, pid, started, ended, state, peak, floor):
     """The process row of a command without a board, from wait4."""
     from dwsr_probe.boot.start import options_keep_probe_out
     name = os.path.basename(command[0])
@@ -238,7 +251,7 @@ def _store_unprobed(store, run, command, pid, ticks, started, ended, state, peak
         say(f"{name} ran without the probe ({why}): only the whole process was measured")
     known = peak > floor + _FLOOR_SLACK_BYTES
     record = TaskRecord(
-        kind="process", run=run, host=os.uname().nodename, pid=pid, process=f"{pid}-{ticks}", thread=pid, task_name=name, state=state,
+        kind="process", run=run, host=os.uname().nodename, pid=pid, process=process_name(pid, started), thread=pid, task_name=name, state=state,
         start=started, duration=ended - started, rss_peak_bytes=peak if known else None, rss_peak_source="kernel" if known else None,
         overlap=0, attribution="exact")
     store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True, "peak_below_bytes": None if known else peak})

@@ -5,6 +5,7 @@
 import os
 
 PREFIX = "DWSR_PROBE_"
+ROOMY_BYTES = 256 << 20
 PERIOD_MS = 1.0
 PERIOD_MS_LEAST, PERIOD_MS_MOST = 0.1, 1000.0
 
@@ -43,12 +44,21 @@ class Settings:
 
 
 def default_board_directory(environ=os.environ):
-    """A private directory in memory: below $XDG_RUNTIME_DIR, else /dev/shm, else /tmp. Never the current directory."""
+    """A private directory, in memory if there is room: below $XDG_RUNTIME_DIR, else /dev/shm, else /tmp. Never the current directory."""
     chosen = environ.get(PREFIX + "BOARD_DIR")
     if chosen:
         return os.path.abspath(chosen)
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime) and os.access(runtime, os.W_OK | os.X_OK):
+    if os.path.isabs(runtime) and _is_roomy(runtime):
         return os.path.join(runtime, "dwsr-probe")
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else "/tmp"
+    shared = "/dev/shm" if _is_roomy("/dev/shm") else "/tmp"
     return f"{shared}/dwsr-probe-{os.geteuid()}"
+
+
+def _is_roomy(directory):
+    """Writable and large as a whole: containers often have 64 MiB of /dev/shm, which the job needs. What is free would change with time."""
+    try:
+        space = os.statvfs(directory)
+    except OSError:
+        return False
+    return os.access(directory, os.W_OK | os.X_OK) and space.f_blocks * space.f_frsize >= ROOMY_BYTES

@@ -1,6 +1,5 @@
 """What the boot module does once dwsr_probe can be imported: start the probe, and note children that will run without one."""
 import os
-import sys
 
 from dwsr_probe import _core, probe
 

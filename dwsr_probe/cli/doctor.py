@@ -2,6 +2,7 @@ import os
 import platform
 import sys
 import sysconfig
+from itertools import pairwise
 
 import click
 
@@ -113,8 +114,9 @@ def _peaks():
 
 
 def _limit():
-    from dwsr_probe import _core
     import psutil
+
+    from dwsr_probe import _core
     total, limit = psutil.virtual_memory().total, _core.memory_limit()
     if limit is None:
         return LIMITED, "memory limit", "neither a cgroup limit nor the machine's memory can be read", "is /proc mounted?"
@@ -129,7 +131,7 @@ def _sampler():
     header, live, times = result
     if len(times) < 3:
         return LIMITED, "sampler", f"took {len(times)} samples in 0.3 s", "the machine is overloaded; task peaks do not depend on the sampler"
-    gaps = sorted(b - a for a, b in zip(times, times[1:], strict=False))
+    gaps = sorted(b - a for a, b in pairwise(times))
     rate = 1e9 * len(gaps) / (times[-1] - times[0])
     p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))] / 1e6
     text = f"{rate:,.0f} samples/s of {1e9 / header['period_ns']:,.0f} asked for, p99 gap {p99:.2f} ms, {live['samples_late']} late"

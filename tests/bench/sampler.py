@@ -2,11 +2,11 @@
 import os
 import threading
 import time
+from itertools import pairwise
 
 import dwsr_probe
 from dwsr_probe import _core
 from dwsr_probe.board import Board
-
 from tests.bench import Section, in_fresh_python, kernel, spread
 
 SECONDS, ROUNDS = 1.5, 4
@@ -31,7 +31,7 @@ def once():
         live = Board(path).live()
         os.unlink(path)
         own.append(live["sampler_cpu_ns"] * len(samples) / live["samples_written"])
-        gaps += [(b[0] - a[0]) / b[3] for a, b in zip(samples, samples[1:], strict=False)]
+        gaps += [(b[0] - a[0]) / b[3] for a, b in pairwise(samples)]
         count += len(samples)
         thread = threading.Thread(target=lambda: empty.append(free.empty_loop(1_000_000, SECONDS)))
         thread.start()

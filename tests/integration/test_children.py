@@ -236,3 +236,34 @@ def test_a_stopped_job_is_not_dead(cli):
     os.kill(pid, signal.SIGCONT)
     job.communicate("go\n", timeout=60)
     assert job.returncode == 0 and [r["state"] for r in tasks(cli.records(cli.cwd / "run"), "long")] == ["ok"]
+
+
+def test_a_job_that_stops_and_starts_the_probe_again(cli):
+    done, records = cli.job("""
+        import dwsr_probe, time
+        for i in range(3):
+            with dwsr_probe.task(f"part-{i}"): pass
+            dwsr_probe.stop()
+            time.sleep(1.2)  # longer than a round: the closed board is collected and gone before the next one
+            with dwsr_probe.task("unseen"): pass
+            assert dwsr_probe.start()
+    """)
+    assert done.returncode == 0, done.stderr
+    assert [r["task_name"] for r in sorted(tasks(records), key=lambda r: r["start"])] == ["part-0", "part-1", "part-2"]
+    assert len({r["process"] for r in processes(records)}) == 4 and {r["state"] for r in processes(records)} == {"ok"}
+
+
+def test_more_processes_than_descriptors(cli):
+    """The collector's own limit must not cost a board."""
+    _, records = cli.job("""
+        import os, sys, dwsr_probe
+        pids = []
+        for i in range(60):
+            pid = os.fork()
+            if pid == 0:
+                with dwsr_probe.task("many"): sys.stdin.read()
+                os._exit(0)
+            pids.append(pid)
+        for pid in pids: os.waitpid(pid, 0)
+    """, preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_NOFILE, (40, 40)), stdin=subprocess.DEVNULL)
+    assert len(tasks(records, "many")) == 60

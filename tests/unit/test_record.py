@@ -2,9 +2,7 @@ import json
 
 from dwsr_probe.record import FIELDS, TaskRecord
 
-CONTRACT = """seq run host pid process worker thread key task_name state start duration inputs inputs_omitted input_bytes output output_bytes
-rss_before_bytes rss_peak_bytes rss_peak_source rss_error_bytes alloc_peak_bytes alloc_end_bytes alloc_count gc_freed_bytes gpu oom overlap
-attribution""".split()
+CONTRACT = ["seq", "run", "host", "pid", "process", "worker", "thread", "key", "task_name", "state", "start", "duration", "inputs", "inputs_omitted", "input_bytes", "output", "output_bytes", "rss_before_bytes", "rss_peak_bytes", "rss_peak_source", "rss_error_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "gpu", "oom", "overlap", "attribution"]
 
 
 def test_the_contract_fields_are_all_there_in_order():

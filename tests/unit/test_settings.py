@@ -19,11 +19,13 @@ def test_nonsense_in_the_environment_gives_defaults():
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "1e9"}).period_ms == 1000.0
 
 
-def test_board_directory(tmp_path):
+def test_board_directory(tmp_path, monkeypatch):
     assert default_board_directory({"DWSR_PROBE_BOARD_DIR": "/a/b"}) == "/a/b"
     assert default_board_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"{tmp_path}/dwsr-probe"
     for environ in ({}, {"XDG_RUNTIME_DIR": "relative"}, {"XDG_RUNTIME_DIR": "/no/such"}):
         assert default_board_directory(environ) == f"/dev/shm/dwsr-probe-{os.geteuid()}"
+    monkeypatch.setattr("dwsr_probe.settings.ROOMY_BYTES", 1 << 60)  # as in a container with a small /dev/shm
+    assert default_board_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == f"/tmp/dwsr-probe-{os.geteuid()}"
 
 
 @pytest.mark.parametrize(("argv", "name"), [

@@ -7,12 +7,10 @@ import pytest
 import dwsr_probe
 from dwsr_probe import _core
 from dwsr_probe.board import Board
-from dwsr_probe.record import record_of
 
 
 def finished():
-    board = Board(_core.board_path())
-    return [record_of(board, raw) for raw in board.records()[0]]
+    return dwsr_probe.records()
 
 
 def live():
@@ -137,7 +135,7 @@ def test_a_function_is_not_a_name():
 
 
 def test_without_a_probe_nothing_happens():
-    assert not _core.active() and dwsr_probe.snapshot() is None
+    assert not _core.active() and dwsr_probe.snapshot() is None and dwsr_probe.records() == []
     with dwsr_probe.task("x", inputs=[object()]) as block:
         block.output = 1
 
