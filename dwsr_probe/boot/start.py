@@ -34,19 +34,18 @@ def cannot_be_probed(executable, argv, env):
 
 
 def options_keep_probe_out(words):
-    for word in words[1:]:
+    """-I, -S or -E among the interpreter's own options of a command line."""
+    rest = iter(words[1:])
+    for word in rest:
         if not word.startswith("-") or word.startswith("--") or word == "-":
             return False
-        letters = word[1:]
-        for i, letter in enumerate(letters):
+        for at, letter in enumerate(word[1:], 1):
             if letter in "ISE":
                 return True
-            if letter in "cmXW":  # the rest is this option's value, or the next word is
-                if letter in "cm":
-                    return False
+            if letter in "cm":
+                return False
+            if letter in "XW":  # its value is the rest of the word, or the next word
+                if at == len(word) - 1:
+                    next(rest, None)
                 break
-        else:
-            continue
-        if i == len(letters) - 1:  # -X value
-            return options_keep_probe_out([words[0], *words[words.index(word) + 2:]])
     return False
