@@ -454,14 +454,13 @@ cdef class Reader:
         return found, position
 
     def samples(self, uint64_t index, uint64_t most=16384):
-        """Samples from number `index` on, and the number behind them."""
+        """Samples from number `index` on as packed words (SAMPLE_FIELDS each), and the number behind them. Empty: no more."""
         cdef sample *buffer = <sample *>malloc(most * sizeof(sample))
-        cdef int64_t count, i
+        cdef int64_t count
         if buffer == NULL:
             raise MemoryError
         try:
             count = self.check(board_read_samples(&self.reader, &index, buffer, most))
-            found = [words(&buffer[i], sizeof(sample) // 8) for i in range(count)]
+            return (<char *>buffer)[:count * sizeof(sample)], index
         finally:
             free(buffer)
-        return found, index

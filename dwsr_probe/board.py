@@ -4,6 +4,7 @@ Covers one board file at a time; dwsr_probe.collector follows many. A board that
 whose text for people is `explain`.
 """
 import os
+import struct
 import time
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
 SUFFIX = ".board"
 _STALE_NS = 2_000_000_000
 _EXEC_TAKES_NS = 50_000_000
+_SAMPLE = struct.Struct(f"={len(_core.SAMPLE_FIELDS)}Q")
+SAMPLE_BYTES = _SAMPLE.size
 
 
 @dataclass
@@ -41,8 +44,7 @@ class Board:
 
     def epoch_of(self, monotonic_ns):
         """Epoch seconds of a moment of the board's clock."""
-        header = self.header
-        return (header["epoch_ns"] + (monotonic_ns or header["start_ns"]) - header["start_ns"]) / 1e9
+        return (self.header["epoch_ns"] - self.header["start_ns"] + monotonic_ns) / 1e9
 
     def live(self):
         return dict(zip(_core.LIVE_FIELDS, self._reader.live(), strict=True))
@@ -60,9 +62,14 @@ class Board:
                 return
             yield from (record_of(self, raw) for raw in raws)
 
+    def packed_samples(self, index=0):
+        """Samples from number `index` on in the board's own form, and the next number. Empty: no more."""
+        return self._reader.samples(index)
+
     def samples(self, index=0):
         """(time_ns, rss_bytes, window_peak_bytes, period_ns) from number `index` on, and the next number."""
-        return self._reader.samples(index)
+        packed, index = self.packed_samples(index)
+        return list(unpack_samples(packed)), index
 
     def running(self, live=None, everywhere=False):
         """Running tasks as reader's tuples, with the peak of the present window folded in."""
@@ -114,6 +121,12 @@ class Board:
             return True
         except OSError:
             return False
+
+
+def unpack_samples(packed):
+    """(time_ns, rss_bytes, window_peak_bytes, period_ns) of each; a size that could not be read is None."""
+    for time_ns, rss, peak, period_ns in _SAMPLE.iter_unpack(packed):
+        yield time_ns, None if rss == _core.ABSENT else rss, None if peak == _core.ABSENT else peak, period_ns
 
 
 def process_name(pid, start):

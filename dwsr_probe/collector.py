@@ -7,7 +7,7 @@ import errno
 import os
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, explain, list_boards, process_exists
+from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists
 from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of
 
 _SEQ = FIELDS.index("seq")
@@ -19,10 +19,10 @@ _HEALTH = (
 class _Followed:
     """How far one board has been stored."""
 
-    def __init__(self, board, seq, sample_time):
+    def __init__(self, board, seq, sample_index):
         self.board = board
-        self.position = self.sample_index = 0
-        self.seq, self.sample_time = seq, sample_time
+        self.position = 0
+        self.seq, self.sample_index = seq, sample_index
         self.last_serial = None
         self.records_lost = self.samples_lost = 0
         self.damaged = False
@@ -143,17 +143,17 @@ class Collector:
         board = followed.board
         while True:
             before = followed.sample_index
-            raws, followed.sample_index = board.samples(before)
-            followed.samples_lost += max(0, followed.sample_index - before - len(raws))
-            if not raws:
+            packed, followed.sample_index = board.packed_samples(before)
+            if not packed:
                 return
-            samples = [(board.epoch_of(t), rss, peak) for t, rss, peak, _ in raws]
-            self.store.add_samples(board.process, [s for s in samples if s[0] > followed.sample_time])
+            first = followed.sample_index - len(packed) // SAMPLE_BYTES
+            followed.samples_lost += first - before
+            self.store.add_samples(board.process, first, packed, board.epoch_of(0))
 
     def _store_killed(self, followed, live):
         """Tasks that a dead process left running. The newest record's slot may not have been cleared any more: not twice."""
         board, killed = followed.board, []
-        end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"])
+        end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"] or board.header["start_ns"])
         for serial, record in sorted(board.running(live, everywhere=True), key=lambda pair: pair[0]):
             if serial == followed.last_serial:
                 continue
@@ -187,4 +187,4 @@ def read_board_into(store, path):
     """One board as it is, live or dead; the file stays. BoardError if it cannot be read."""
     board = Board(path)
     collector = Collector(store, board.run, os.path.dirname(path), None)
-    collector.follow_once(_Followed(board, 0, 0.0))
+    collector.follow_once(_Followed(board, 0, 0))

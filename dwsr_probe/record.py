@@ -87,7 +87,7 @@ def row_of(board, raw):
     running = words[_STATE] == 1
     return (
         None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker, words[_THREAD],
-        text_of(key) if key else None, text_of(name), STATES.get(words[_STATE], "error"), board.epoch_of(words[_START]),
+        text_of(key) if key else None, text_of(name), STATES.get(words[_STATE], "error"), board.epoch_of(words[_START] or 0),
         None if running else (words[_DURATION] or 0) / 1e9,
         text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],
         words[_BEFORE], words[_PEAK], SOURCES.get(words[_SOURCE]), board.rss_error_bytes,

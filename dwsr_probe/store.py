@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 
+from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.record import FIELDS, TaskRecord, from_row, to_row
 
 FILE = "run.sqlite"
@@ -31,8 +32,9 @@ _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE tasks ({", ".join(map(_column, FIELDS))}, PRIMARY KEY (process, seq)) WITHOUT ROWID;
 CREATE TABLE processes (process TEXT PRIMARY KEY, record TEXT, health TEXT);
-CREATE TABLE samples (process TEXT, time REAL, rss_min_bytes INTEGER, rss_max_bytes INTEGER, peak_bytes INTEGER, samples INTEGER);
-CREATE INDEX samples_time ON samples (process, time);
+CREATE TABLE samples (process TEXT, first INTEGER, next INTEGER, epoch REAL, end REAL, packed BLOB, PRIMARY KEY (process, first));
+CREATE TABLE merged (process TEXT, time REAL, rss_min_bytes INTEGER, rss_max_bytes INTEGER, peak_bytes INTEGER, samples INTEGER,
+                     PRIMARY KEY (process, time));
 """
 _INSERT_TASK = f"INSERT OR IGNORE INTO tasks VALUES ({', '.join('?' * len(FIELDS))})"
 
@@ -129,9 +131,11 @@ class Store:
     def put_process(self, record, health):
         self._db.execute("INSERT OR REPLACE INTO processes VALUES (?, ?, ?)", (record.process, record.to_json(), json.dumps(health)))
 
-    def add_samples(self, process, samples):
-        """samples: (epoch seconds, rss, peak)."""
-        self._db.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?, 1)", [(process, t, rss, rss, peak) for t, rss, peak in samples])
+    def add_samples(self, process, first, packed, epoch):
+        """A piece of a board's ring as it is, from sample number `first` on: a thousand a second must cost nothing. epoch: of its clock's 0."""
+        last = next(unpack_samples(packed[-SAMPLE_BYTES:]))
+        self._db.execute("INSERT OR IGNORE INTO samples VALUES (?, ?, ?, ?, ?, ?)",
+                         (process, first, first + len(packed) // SAMPLE_BYTES, epoch, epoch + last[0] / 1e9, packed))
 
     def merge_samples(self, now=None):
         """Samples older than ten minutes become one row a second, with their least and largest values. Looks once a minute."""
@@ -139,17 +143,19 @@ class Store:
         if now < self._merge_due:
             return
         self._merge_due = now + 60.0
-        old = (now - MERGE_AFTER_S,)
-        raw = "samples = 1 AND time < ?"
-        self._db.execute("CREATE TEMP TABLE IF NOT EXISTS merged AS SELECT * FROM samples LIMIT 0")
-        self._db.execute(
-            "INSERT INTO merged SELECT process, CAST(time AS INTEGER), MIN(rss_min_bytes), MAX(rss_max_bytes), MAX(peak_bytes),"
-            f" COUNT(*) FROM samples WHERE {raw} GROUP BY process, CAST(time AS INTEGER) HAVING COUNT(*) > 1", old)
-        self._db.execute(
-            f"DELETE FROM samples WHERE {raw} AND EXISTS (SELECT 1 FROM merged WHERE merged.process = samples.process"
-            " AND merged.time = CAST(samples.time AS INTEGER))", old)
-        self._db.execute("INSERT INTO samples SELECT * FROM merged")
-        self._db.execute("DELETE FROM merged")
+        old = self._db.execute("SELECT rowid, process, epoch, packed FROM samples WHERE end < ?", (now - MERGE_AFTER_S,)).fetchall()
+        for rowid, process, epoch, packed in old:
+            seconds = {}
+            for t, rss, peak, _ in unpack_samples(packed):
+                if rss is not None:
+                    second = seconds.setdefault(int(epoch + t / 1e9), [rss, rss, peak, 0])
+                    second[:] = min(second[0], rss), max(second[1], rss), max(second[2], peak), second[3] + 1
+            self._db.executemany(
+                "INSERT INTO merged VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET rss_min_bytes = MIN(rss_min_bytes, excluded.rss_min_bytes),"
+                " rss_max_bytes = MAX(rss_max_bytes, excluded.rss_max_bytes), peak_bytes = MAX(peak_bytes, excluded.peak_bytes),"
+                " samples = samples + excluded.samples", [(process, second, *values) for second, values in seconds.items()])
+            # The row stays without its samples: it says how far this process has been stored.
+            self._db.execute("UPDATE samples SET packed = x'', end = NULL WHERE rowid = ?", (rowid,))
 
     # -- reading
 
@@ -167,13 +173,18 @@ class Store:
         return sorted(rows, key=lambda row: row[0].start or 0)
 
     def progress_of(self, process):
-        """How far a process's tasks and samples are stored: last seq, time of the last sample."""
-        seq = self._db.execute("SELECT MAX(seq) FROM tasks WHERE process = ?", (process,)).fetchone()[0]
-        return seq or 0, self._db.execute("SELECT MAX(time) FROM samples WHERE process = ?", (process,)).fetchone()[0] or 0.0
+        """How far a process is stored: its last seq, the number of its next sample."""
+        (seq,) = self._db.execute("SELECT MAX(seq) FROM tasks WHERE process = ?", (process,)).fetchone()
+        (index,) = self._db.execute("SELECT MAX(next) FROM samples WHERE process = ?", (process,)).fetchone()
+        return seq or 0, index or 0
 
     def samples(self, process):
-        return self._db.execute(
-            "SELECT time, rss_min_bytes, rss_max_bytes, peak_bytes, samples FROM samples WHERE process = ? ORDER BY time", (process,))
+        """(epoch seconds, least rss, largest rss, peak, how many samples) in order of time."""
+        yield from self._db.execute(
+            "SELECT time, rss_min_bytes, rss_max_bytes, peak_bytes, samples FROM merged WHERE process = ? ORDER BY time", (process,))
+        for epoch, packed in self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? ORDER BY first", (process,)):
+            for t, rss, peak, _ in unpack_samples(packed):
+                yield epoch + t / 1e9, rss, rss, peak, 1
 
 
 def _quote(path):

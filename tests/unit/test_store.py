@@ -1,4 +1,5 @@
 import sqlite3
+import struct
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_records_come_back_as_they_went_in(tmp_path):
     store.close()
     store = Store.open(tmp_path / "run")
     assert list(store.tasks()) == records and store.meta() == {"run": "r", "command": ["a"]}
-    assert store.processes()[0][0].process == "1-2" and store.progress_of("1-2") == (2, 0.0)
+    assert store.processes()[0][0].process == "1-2" and store.progress_of("1-2") == (2, 0)
     with pytest.raises(sqlite3.OperationalError):
         store.add_tasks(records)  # readers cannot write
 
@@ -31,18 +32,26 @@ def test_a_round_that_fails_leaves_nothing(tmp_path):
     assert list(store.tasks()) == []
 
 
+def packed(samples):
+    return b"".join(struct.pack("=4Q", int(t * 1e9), rss, peak, 1_000_000) for t, rss, peak in samples)
+
+
 def test_old_samples_merge_to_min_and_max(tmp_path):
     store = Store.create(tmp_path)
-    old = [(1000.0 + i / 1000, 100 + i, 500 + i) for i in range(2000)]
-    new = [(1990.0 + i / 10, 7, 7) for i in range(20)]
-    store.add_samples("p", old + new)
-    store.add_samples("q", [(1000.5, 1, 1)])
+    old = [(i / 1000, 100 + i, 500 + i) for i in range(2000)]
+    new = [(990 + i / 8, 7, 9) for i in range(16)]
+    store.add_samples("p", 0, packed(old[:1300]), 1000.0)
+    store.add_samples("p", 1300, packed(old[1300:]), 1000.0)
+    store.add_samples("p", 2000, packed(new), 1000.0)
+    store.add_samples("p", 2000, packed(new), 1000.0)  # a second collector: nothing doubled
+    raw = list(store.samples("p"))
+    assert len(raw) == 2016 and raw[5] == (1000.005, 105, 105, 505, 1)
     store.merge_samples(now=2000.0)
     rows = list(store.samples("p"))
     assert rows[:2] == [(1000.0, 100, 1099, 1499, 1000), (1001.0, 1100, 2099, 2499, 1000)]
-    assert len(rows) == 2 + 20 and list(store.samples("q")) == [(1000.5, 1, 1, 1, 1)]
+    assert rows[2:] == [(1990 + i / 8, 7, 7, 9, 1) for i in range(16)]
     store.merge_samples(now=2070.0)
-    assert list(store.samples("p")) == rows
+    assert list(store.samples("p")) == rows and store.progress_of("p") == (0, 2016)
 
 
 def test_what_is_not_a_run_is_said(tmp_path):
