@@ -45,7 +45,9 @@ static int create_file(int directory, struct board *b, const struct board_settin
     int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return -errno;
     *failed_step = "allocate the board file";
-    int e = posix_fallocate(fd, 0, (off_t)BOARD_BYTES);
+    int e;
+    do e = posix_fallocate(fd, 0, (off_t)BOARD_BYTES);
+    while (e == EINTR);
     if (e == 0) {
         *failed_step = "map the board file";
         void *map = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -86,7 +88,7 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     h->samples_offset = SAMPLES_OFFSET;
     h->sample_count = SAMPLE_COUNT;
     h->pid = s->pid;
-    h->parent_pid = s->parent_pid;
+    h->pid_namespace = s->pid_namespace;
     h->start_ticks = s->start_ticks;
     h->start_ns = start_ns;
     h->epoch_ns = epoch_ns;
@@ -115,18 +117,16 @@ void board_unmap(struct board *b, int remove)
     b->header = NULL;
 }
 
-static uint64_t frame_bytes_at(const struct board *b, uint64_t position)
+/* Give up the oldest frames until `bytes` more fit behind the head; announced before they are overwritten. */
+static void make_room(struct board *b, uint64_t bytes)
 {
-    uint64_t at = position % RECORDS_BYTES, bytes = *(const word *)(b->records + at);
-    return bytes == FRAME_PAD ? RECORDS_BYTES - at : bytes;
-}
-
-/* Give up the oldest frames until `bytes` more fit behind `head`; announced before they are overwritten. */
-static void make_room(struct board *b, uint64_t head, uint64_t bytes)
-{
-    uint64_t tail = b->live->records_tail;
-    while (head + bytes - tail > RECORDS_BYTES) tail += frame_bytes_at(b, tail);
-    store_release(&b->live->records_tail, tail);
+    while (b->head + bytes - b->tail > RECORDS_BYTES) {
+        uint64_t at = b->tail % RECORDS_BYTES, frame = *(const word *)(b->records + at);
+        if (frame == FRAME_PAD) frame = RECORDS_BYTES - at;
+        else if (frame == 0 || frame % 8 || frame > sizeof(struct frame)) frame = b->head - b->tail; /* somebody wrote into the file: start anew */
+        b->tail += frame;
+    }
+    store_release(&b->live->records_tail, b->tail);
 }
 
 void board_publish_record(struct board *b, const struct task_fields *task, const char *text)
@@ -134,19 +134,20 @@ void board_publish_record(struct board *b, const struct task_fields *task, const
     const size_t task_words = sizeof *task / sizeof(word);
     uint64_t text_words = (task->name_len + task->key_len + task->inputs_len + task->output_len + 7) / sizeof(word);
     uint64_t bytes = offsetof(struct frame, text) + text_words * sizeof(word);
-    uint64_t head = b->live->records_head, left = RECORDS_BYTES - head % RECORDS_BYTES;
+    uint64_t left = RECORDS_BYTES - b->head % RECORDS_BYTES;
     if (left < bytes) {
-        make_room(b, head, left);
-        store_release((word *)(b->records + head % RECORDS_BYTES), FRAME_PAD);
-        head += left;
+        make_room(b, left);
+        store_release((word *)(b->records + b->head % RECORDS_BYTES), FRAME_PAD);
+        b->head += left;
     }
-    make_room(b, head, bytes);
-    word *to = (word *)(b->records + head % RECORDS_BYTES);
+    make_room(b, bytes);
+    word *to = (word *)(b->records + b->head % RECORDS_BYTES);
     store_release(to, bytes);
     store_release(to + 1, board_frame_check(bytes, task, text));
     copy_release(to + 2, (const word *)task, task_words);
     copy_release(to + 2 + task_words, (const word *)text, text_words);
-    store_release(&b->live->records_head, head + bytes);
+    b->head += bytes;
+    store_release(&b->live->records_head, b->head);
     store_release(&b->live->records_written, task->seq);
 }
 

@@ -14,13 +14,14 @@ struct board {
     struct slot *slots;
     char *records;
     struct sample *samples;
+    uint64_t head, tail; /* of the record ring: what the file says is for readers */
     char path[512];
 };
 
 struct board_settings {
     const char *directory; /* created with mode 0700 if missing; refused if it is a link, another user's, or open to others */
     const char *run, *host, *task_name, *worker, *python;
-    uint64_t pid, parent_pid, start_ticks, period_ns;
+    uint64_t pid, pid_namespace, start_ticks, period_ns;
     uint64_t rss_before_bytes, rss_error_bytes, limit_bytes;
 };
 

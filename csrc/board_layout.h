@@ -36,7 +36,7 @@
     X(magic) X(version) X(file_bytes)                                                                          \
     X(live_offset) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
     X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                                       \
-    X(pid) X(parent_pid)                                                                                       \
+    X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                              \
     X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it tells whether the process still exists */     \
     X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */             \
     X(period_ns)                                                                                               \

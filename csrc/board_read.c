@@ -205,6 +205,7 @@ int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct
     uint64_t written, after;
     int e = read_word(r, LIVE_AT(r, samples_written), &written);
     if (e < 0) return e;
+    if (written >> 62) return BOARD_DAMAGED;
     /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring has places. */
     uint64_t oldest = written >= ring ? written - ring + 1 : 0;
     if (*index < oldest || *index > written) *index = oldest;

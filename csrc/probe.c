@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -32,13 +33,22 @@ static uint64_t own_start_ticks(const char *proc_root)
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
+static uint64_t own_pid_namespace(const char *proc_root)
+{
+    char path[256];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/self/ns/pid", proc_root);
+    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 static void start_sampler(void)
 {
-    pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being copied */
+    pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being read */
     int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.period_ns);
     pthread_mutex_unlock(&probe.tasks.mutex);
-    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. */
-    if (e < 0) fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
+    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. Said once. */
+    static int said;
+    if (e < 0 && !said++) fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
 }
 
 static void before_fork(void)
@@ -79,23 +89,23 @@ static void once(void)
 
 static int start(const struct probe_settings *s, const char **failed_step)
 {
-    struct rss rss;
+    struct rss *rss = &probe.tasks.rss;
     uint64_t max_bytes;
-    rss_open(&rss, s->proc_root, s->keep_peak, &max_bytes);
+    rss_open(rss, s->proc_root, s->keep_peak, &max_bytes);
     const struct board_settings b = {
         .directory = s->directory, .run = s->run, .host = s->host, .task_name = s->task_name, .worker = s->worker, .python = s->python,
-        .pid = (uint64_t)getpid(), .parent_pid = (uint64_t)getppid(), .start_ticks = own_start_ticks(s->proc_root),
-        .period_ns = s->period_ns, .rss_before_bytes = rss_now(&rss), .rss_error_bytes = rss.error_bytes,
+        .pid = (uint64_t)getpid(), .pid_namespace = own_pid_namespace(s->proc_root), .start_ticks = own_start_ticks(s->proc_root),
+        .period_ns = s->period_ns, .rss_before_bytes = rss_now(rss), .rss_error_bytes = rss->error_bytes,
         .limit_bytes = limit_bytes(s->proc_root, s->cgroup_root),
     };
     int e = board_create(&probe.board, &b, failed_step);
     if (e < 0) {
-        rss_close(&rss);
+        rss_close(rss);
         return e;
     }
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
-    tasks_open(&probe.tasks, &probe.board, &rss);
+    tasks_open(&probe.tasks, &probe.board);
     start_sampler();
     store_relaxed(&probe.generation, probe.generation + 1);
     store_release(&probe.active, 1);

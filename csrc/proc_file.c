@@ -7,11 +7,28 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Away from the low numbers, which programs expect to get for themselves; as high as the limit on descriptors allows. */
+static int move_up(int low)
+{
+    static const int least[] = { 900, 200, 32, 3 };
+    for (unsigned i = 0; i < sizeof least / sizeof *least; i++) {
+        if (low >= least[i]) return low;
+        int high = fcntl(low, F_DUPFD_CLOEXEC, least[i]);
+        if (high < 0) continue;
+        close(low);
+        return high;
+    }
+    close(low);
+    return -1;
+}
+
 static int open_again(struct proc_file *f)
 {
     struct stat st;
-    f->fd = open(f->path, f->flags | O_CLOEXEC | O_NOCTTY);
-    if (f->fd < 0) return -errno;
+    int low = open(f->path, f->flags | O_CLOEXEC | O_NOCTTY);
+    if (low < 0) return f->fd = -1, -errno;
+    f->fd = move_up(low);
+    if (f->fd < 0) return -EMFILE;
     if (fstat(f->fd, &st) < 0) return -errno;
     f->dev = st.st_dev;
     f->ino = st.st_ino;
@@ -27,7 +44,11 @@ static int still_ours(const struct proc_file *f)
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
     if (still_ours(f)) return 0;
-    ++*reopened; /* whatever the descriptor is now, it is the job's: not closed here */
+    f->fd = -1; /* whatever the descriptor is now, it is the job's: not closed here */
+    /* A program that has closed its standard streams is about to open others in their place: not even for a moment may we be there. */
+    for (int stream = 0; stream <= 2; stream++)
+        if (fcntl(stream, F_GETFD) < 0) return -EBADF;
+    ++*reopened;
     return open_again(f);
 }
 
@@ -58,7 +79,7 @@ int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
 {
     int e = proc_file_ensure(f, reopened);
     if (e < 0) return e;
-    /* Should the job swap the descriptor between the check and this call, the position makes the write fail there. */
+    /* The kernel ignores the position here. Should the job swap the descriptor within this microsecond, most other files refuse it. */
     return pwrite(f->fd, &byte, 1, INT64_MAX - 1) == 1 ? 0 : -errno;
 }
 

@@ -25,7 +25,7 @@ void proc_file_close(struct proc_file *f);
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened);
 /* Up to size-1 bytes from the start, zero-terminated, of whatever the descriptor is now. */
 ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size);
-/* One byte, where the kernel ignores the position and no ordinary file could take it. */
+/* One byte to a file of /proc that takes commands. */
 int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened);
 
 /* Read a whole small file once; returns its length or -errno. */

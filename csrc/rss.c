@@ -73,21 +73,35 @@ uint64_t rss_now(struct rss *r)
 uint64_t rss_mark(struct rss *r, int precise)
 {
     uint64_t mark = maxrss();
-    if (mark != ABSENT && mark > r->floor_bytes) return mark;
-    if (!precise) return ABSENT;
-    uint64_t hwm = status_bytes(r, "\nVmHWM:");
-    if (hwm == ABSENT || mark == ABSENT) return hwm;
-    if (hwm >= mark) r->floor_bytes = mark - 1024; /* our own mark explains the value: the floor, if any, lies below */
-    return hwm;
+    if (mark != ABSENT && mark > load_relaxed(r->floor)) return mark;
+    return precise ? status_bytes(r, "\nVmHWM:") : ABSENT;
 }
 
-/* Some sandboxes accept the write and ignore it: believe only what can be seen. */
+/* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited from the program before exec. A smaller
+ * floor can do no harm until the next reset: the mark is at least the resident size, so it is off by the error bound at most. */
+static void learn_floor(struct rss *r, uint64_t rss)
+{
+    uint64_t mark = maxrss();
+    store_relaxed(&r->floor_bytes, mark != ABSENT && rss != ABSENT && mark > rss + r->error_bytes ? mark : 0);
+}
+
+static int reset(struct rss *r)
+{
+    int e = proc_file_poke(&r->clear_refs, '5', &r->reopened);
+    if (e == 0) learn_floor(r, rss_now(r));
+    return e;
+}
+
+/* Some sandboxes accept the write and ignore it: believe only what can be seen. Neighbours may move memory between two looks: look thrice. */
 static int reset_works(struct rss *r)
 {
-    if (proc_file_poke(&r->clear_refs, '5', &r->reopened) < 0) return 0;
-    uint64_t hwm = status_bytes(r, "\nVmHWM:"), rss = rss_now(r), mark = maxrss();
-    if (hwm == ABSENT || rss == ABSENT || mark == ABSENT) return 0;
-    return hwm <= rss + r->error_bytes && hwm + r->error_bytes >= rss;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        if (reset(r) < 0) return 0;
+        uint64_t hwm = status_bytes(r, "\nVmHWM:"), rss = rss_now(r);
+        if (hwm == ABSENT || rss == ABSENT || maxrss() == ABSENT) return 0;
+        if (hwm <= rss + r->error_bytes && hwm + r->error_bytes >= rss) return 1;
+    }
+    return 0;
 }
 
 void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max_bytes)
@@ -97,22 +111,22 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
     r->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     r->error_bytes = error_bound_here(r->page_bytes);
     r->source = RSS_SAMPLED;
+    r->floor = &r->floor_bytes;
+    r->floor_bytes = ABSENT; /* without resets the floor cannot be known: VmHWM only */
     proc_file_open(&r->statm, proc_root, "statm", O_RDONLY);
     proc_file_open(&r->status, proc_root, "status", O_RDONLY);
     r->clear_refs.fd = -1;
     *max_bytes = status_bytes(r, "\nVmHWM:");
-    uint64_t mark = maxrss();
-    r->floor_bytes = mark == ABSENT ? 0 : mark; /* until rss_mark knows better */
     if (keep_peak || proc_file_open(&r->clear_refs, proc_root, "clear_refs", O_WRONLY) < 0) return;
-    if (reset_works(r)) r->source = RSS_KERNEL;
-    uint64_t after = maxrss();
-    if (after != ABSENT) r->floor_bytes = after;
-    rss_mark(r, 1);
+    r->resettable = reset_works(r);
+    if (r->resettable) r->source = RSS_KERNEL;
+    else r->floor_bytes = ABSENT;
 }
 
 void rss_open_reader(struct rss *r, const struct rss *first)
 {
     *r = *first;
+    r->floor = &first->floor_bytes;
     r->reopened = 0;
     proc_file_open(&r->statm, r->proc_root, "statm", O_RDONLY);
     proc_file_open(&r->status, r->proc_root, "status", O_RDONLY);
@@ -135,11 +149,14 @@ void rss_window_take(struct rss *r, struct rss_window *w)
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
     w->reset = 0;
     w->gap_ns = 0;
-    if (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes) return;
-    if (proc_file_poke(&r->clear_refs, '5', &r->reopened) < 0) {
-        r->source = RSS_SAMPLED; /* permission was taken away: say so from here on */
+    w->source = r->source;
+    if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
+    if (!r->resettable) return;
+    if (reset(r) < 0) {
+        r->source = RSS_SAMPLED; /* no descriptor left, or no permission any more: tried again at the next boundary */
         return;
     }
+    r->source = RSS_KERNEL;
     w->reset = 1;
     w->gap_ns = now_ns() - begin;
 }

@@ -15,23 +15,26 @@ struct rss {
     char proc_root[200];
     struct proc_file statm, status, clear_refs;
     uint64_t page_bytes;
-    uint64_t floor_bytes; /* ru_maxrss up to here may be inherited: ask VmHWM */
+    word floor_bytes;     /* ru_maxrss up to here may be inherited: ask VmHWM */
+    const word *floor;    /* the one that counts: a reader's is the first handle's */
     uint64_t error_bytes; /* of the kernel's own counters on this machine */
     uint64_t reopened;    /* descriptors that the job took away */
     enum rss_source source;
+    int resettable;       /* resets worked at the start: after a failure they are tried again */
 };
 
 struct rss_window {
     uint64_t rss_bytes;  /* ABSENT if /proc cannot be read */
     uint64_t peak_bytes; /* of the window that ends; equals rss_bytes where marks are not available */
+    enum rss_source source; /* of peak_bytes */
     int reset;           /* the mark was reset */
     uint64_t gap_ns;     /* from reading the mark to the end of the reset */
 };
 
 /* proc_root: "/proc", or a fixture. keep_peak: never touch the mark. *max_bytes: the mark as found, before any reset.
- * Always succeeds: `source` says what is available. */
+ * Always succeeds: `source` says what is available. The handle must not move afterwards. */
 void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max_bytes);
-/* A second handle, for reading only, that agrees with the first on source, floor and error. */
+/* A second handle, for reading only, that follows the first one's floor. `first` must outlive it and not move. */
 void rss_open_reader(struct rss *r, const struct rss *first);
 void rss_close(struct rss *r);
 

@@ -85,7 +85,9 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
 static void *work(void *argument)
 {
     struct sampler *s = argument;
-    struct progress p = { .window = ABSENT, .last_rss = ABSENT };
+    const struct board_live *live = s->board->live;
+    /* After a fork this is the second sampler of the same window. */
+    struct progress p = { .window = load_acquire(&live->window_boundary), .window_peak = load_acquire(&live->window_peak_bytes), .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
     word begun = 0;
     unsigned flat = 0;

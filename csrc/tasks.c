@@ -39,14 +39,14 @@ static uint64_t fold_window(struct tasks *t)
     if (t->rss.reopened) add_relaxed(&live->files_reopened, t->rss.reopened), t->rss.reopened = 0;
 
     uint64_t peak = w.peak_bytes;
-    if (t->rss.source == RSS_SAMPLED && load_acquire(&live->window_boundary) == live->boundary - 1) {
+    if (w.source == RSS_SAMPLED && load_acquire(&live->window_boundary) == live->boundary - 1) {
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
         raise_peak(&task->rss_peak_bytes, peak);
-        if (t->rss.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
+        if (w.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
     }
     if (peak != ABSENT) max_relaxed(&live->rss_max_bytes, peak);
     if (w.rss_bytes != ABSENT) store_relaxed(&live->rss_bytes, w.rss_bytes);
@@ -73,31 +73,23 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     struct text key = { b->key.at, text_clip(b->key.at, b->key.len, TASK_KEY_MOST) };
     struct text inputs = b->inputs;
     uint64_t omitted = b->inputs_omitted;
-    if (name.len + key.len + inputs.len > SLOT_TEXT_BYTES) {
+    if (inputs.len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST) {
         inputs.len = 0;
         omitted = b->input_count;
     }
     struct board_live *live = t->board->live;
+    const struct task_fields f = {
+        .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution,
+        .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
+        .inputs_omitted = omitted, .output_bytes = ABSENT, .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
+        .start_ns = now_ns(),
+    };
+    append(append(append(t->text, name), key), inputs);
     store_release(&slot->turn, slot->turn + 1);
-    append(append(append(slot->text, name), key), inputs);
-    struct task_fields *f = &slot->task;
-    memset(f, 0, sizeof *f);
-    f->serial = live->tasks_begun + 1;
-    f->parent = parent;
-    f->thread = thread_id();
-    f->state = TASK_RUNNING;
-    f->attribution = b->attribution;
-    f->rss_before_bytes = f->rss_peak_bytes = rss;
-    f->rss_source = t->rss.source;
-    f->input_bytes = b->input_bytes;
-    f->inputs_omitted = omitted;
-    f->output_bytes = ABSENT;
-    f->name_len = name.len;
-    f->key_len = key.len;
-    f->inputs_len = inputs.len;
-    f->start_ns = now_ns();
+    copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
+    copy_release((word *)slot->text, (const word *)t->text, (name.len + key.len + inputs.len + 7) / sizeof(word));
     store_release(&slot->turn, slot->turn + 1);
-    store_relaxed(&live->tasks_begun, f->serial);
+    store_relaxed(&live->tasks_begun, f.serial);
 }
 
 uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
@@ -155,16 +147,19 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     fold_window(t);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     struct task_fields done = slot->task;
+    if (done.name_len > TASK_NAME_MOST || done.key_len > TASK_KEY_MOST || done.inputs_len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST)
+        done.name_len = done.key_len = done.inputs_len = 0; /* somebody wrote into the file: lengths are used as such below */
     uint64_t text = done.name_len + done.key_len + done.inputs_len;
+    memcpy(t->text, slot->text, text);
     if (text + end->output.len <= SLOT_TEXT_BYTES) {
-        append(slot->text + text, end->output);
+        append(t->text + text, end->output);
         done.output_len = end->output.len;
     }
-    done.seq = t->board->live->records_written + 1;
+    done.seq = ++t->seq;
     done.state = end->state;
     done.duration_ns = end_ns - done.start_ns;
     done.output_bytes = end->output_bytes;
-    board_publish_record(t->board, &done, slot->text);
+    board_publish_record(t->board, &done, t->text);
     store_release(&slot->turn, slot->turn + 1);
     store_release(&slot->task.state, TASK_NONE);
     store_release(&slot->turn, slot->turn + 1);
@@ -204,16 +199,16 @@ void tasks_thread_exit(struct tasks *t)
     pthread_mutex_unlock(&t->mutex);
 }
 
-void tasks_open(struct tasks *t, struct board *b, const struct rss *rss)
+void tasks_open(struct tasks *t, struct board *b)
 {
     pthread_mutex_lock(&t->mutex);
-    t->rss = *rss;
     t->lanes = 0;
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;
+    t->seq = 0;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i); /* low slots first */
     t->board = b;
-    store_relaxed(&b->live->rss_source, rss->source);
+    store_relaxed(&b->live->rss_source, t->rss.source);
     pthread_mutex_unlock(&t->mutex);
 }
 

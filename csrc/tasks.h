@@ -36,14 +36,16 @@ struct tasks {
     struct board *board; /* NULL: closed */
     struct rss rss;
     word running;        /* read by the sampler without the mutex */
+    uint64_t seq;        /* of the last record */
     uint32_t lanes;      /* threads with at least one running task */
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
     struct { uint32_t thread; uint8_t leads; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
+    char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 
-/* `rss` passes to `t`. */
-void tasks_open(struct tasks *t, struct board *b, const struct rss *rss);
+/* `t->rss` has been opened. */
+void tasks_open(struct tasks *t, struct board *b);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 

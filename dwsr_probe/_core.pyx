@@ -4,7 +4,7 @@ cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset, strcmp
+from libc.string cimport memset
 
 import os
 
@@ -14,7 +14,6 @@ cdef extern from "board_layout.h" nogil:
         BOARD_CLOSED, BOARD_CLOSED_ERROR
         TASK_OK, TASK_ERROR, TASK_CANCELLED
         ATTRIBUTION_EXACT, ATTRIBUTION_SHARED
-        SLOT_COUNT
     const uint64_t C_ABSENT "ABSENT"
     const uint64_t C_BOARD_VERSION "BOARD_VERSION"
     const uint64_t C_BOARD_BYTES "BOARD_BYTES"
@@ -105,12 +104,6 @@ cdef extern from "limit.h" nogil:
 cdef extern from "errno.h" nogil:
     int errno
 
-cdef extern from "Python.h":
-    ctypedef int (*Py_AuditHookFunction)(const char *event, object args, void *user) except -1
-    int PySys_AddAuditHook(Py_AuditHookFunction hook, void *user) except -1
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
-
-
 cdef tuple names(const char **list):
     cdef int i = 0
     found = []
@@ -171,33 +164,12 @@ def fork_done():
         probe_fork_done()
 
 
+def note_exec():
+    probe_note_exec()
+
+
 def note_unprobed_child():
     probe_note_unprobed_child()
-
-
-cdef object on_spawn = None
-
-cdef int audit(const char *event, object args, void *user) except -1:
-    cdef bint execs = strcmp(event, "os.exec") == 0
-    if not execs and strcmp(event, "subprocess.Popen") != 0 and strcmp(event, "os.posix_spawn") != 0:
-        return 0
-    if execs:
-        probe_note_exec()
-    if on_spawn is not None:
-        try:
-            on_spawn(event.decode(), args)
-        except BaseException:  # the job's call goes on as if we were not here
-            pass
-    return 0
-
-
-def watch_spawns(callback):
-    """Call callback(event, args) before this interpreter starts a program or replaces itself. An audit hook cannot be removed: set once."""
-    global on_spawn
-    first = on_spawn is None
-    on_spawn = callback
-    if first:
-        PySys_AddAuditHook(audit, NULL)
 
 
 def try_board(bytes directory):
@@ -221,16 +193,12 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 
 # -- tasks ----------------------------------------------------------------------------------------------------------------------------
 
-cdef describe_all = None  # dwsr_probe.describe, imported when the first task with inputs begins under a probe
-cdef describe_one = None
-cdef wrap_function = None
+cdef object describe = None  # the module dwsr_probe.describe, given at start: importing in the middle of a job could fail there
 
 
-cdef load_describe():
-    global describe_all, describe_one
-    from dwsr_probe import describe
-    describe_one = describe.describe_output
-    describe_all = describe.describe_inputs
+def use_describe(module):
+    global describe
+    describe = module
 
 
 cdef bytes as_bytes(object value):
@@ -243,17 +211,24 @@ cdef bytes as_bytes(object value):
         return type(value).__name__.encode("utf-8", "replace")
 
 
+cdef uint64_t bytes_word(object nbytes):
+    """A count of bytes for the board; what is unknown or absurd is ABSENT."""
+    return <uint64_t>nbytes if type(nbytes) is int and 0 <= nbytes < 1 << 62 else C_ABSENT
+
+
 cdef class task:
     """A block of work whose memory is measured: `with task("glcm", inputs=[volume]):`, or a decorator.
 
-    name    what the table groups by. inputs: arrays the work reads; their types, shapes and sizes are recorded, never their contents.
+    name    what the table groups by. inputs: arrays the work reads; their types, shapes and sizes are recorded, never their contents,
+            and they are not kept alive.
     key     names this one run. output: assign the result to it inside the block to have its size recorded.
-    As a decorator the arguments are the inputs and the returned value is the output. Blocks may nest and run in any thread.
-    Without a probe in the process this does nothing.
+    As a decorator the arguments are the inputs and the returned value is the output (not for generator functions: they return at once).
+    Blocks may nest and run in any thread. Without a probe in the process this does nothing.
     """
     cdef object name, inputs, key
     cdef public object output
     cdef bint shared
+    cdef tuple described  # of the inputs: JSON, bytes, count, omitted
     cdef list entries  # (thread, handle, generation) of each entry: one object may be entered again, and in several threads
 
     def __init__(self, name, inputs=None, *, key=None, bint shared=False):
@@ -265,32 +240,38 @@ cdef class task:
         self.shared = shared
 
     def __enter__(self):
-        if not probe_active():
-            return self
-        generation = probe_generation()
-        handle = self.begin()
-        with cython.critical_section(self):
-            if self.entries is None:
-                self.entries = []
-            self.entries.append((PyThread_get_thread_ident(), handle, generation))
+        cdef uint64_t handle, generation
+        if probe_active():
+            generation = probe_generation()
+            handle = self.begin()
+            with cython.critical_section(self):
+                if self.entries is None:
+                    self.entries = []
+                self.entries.append((PyThread_get_thread_ident(), handle, generation))
+        self.inputs = None  # the job may want their memory back inside the block
         return self
 
-    cdef uint64_t begin(self) except? 0:
+    cdef uint64_t begin(self):
         cdef bytes name = as_bytes(self.name), key = b"" if self.key is None else as_bytes(self.key), inputs = b""
         cdef task_begin b
         cdef uint64_t handle
+        cdef bint shared = self.shared
         b.input_bytes = C_ABSENT
         b.input_count = b.inputs_omitted = 0
-        if self.inputs is not None:
-            if describe_all is None:
-                load_describe()
-            inputs, input_bytes, b.input_count, b.inputs_omitted = describe_all(self.inputs)
-            if input_bytes is not None:
-                b.input_bytes = input_bytes
+        try:
+            if self.inputs is not None:
+                self.described = describe.describe_inputs(self.inputs)
+            if self.described is not None:
+                inputs = self.described[0]
+                b.input_bytes = bytes_word(self.described[1])
+                b.input_count, b.inputs_omitted = self.described[2], self.described[3]
+            shared = shared or describe.in_event_loop()
+        except Exception:  # what cannot be described is not: the job goes on
+            inputs = b""
         b.name = text(at=<const char *>name, len=len(name))
         b.key = text(at=<const char *>key, len=len(key))
         b.inputs = text(at=<const char *>inputs, len=len(inputs))
-        b.attribution = ATTRIBUTION_SHARED if self.shared else ATTRIBUTION_EXACT
+        b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
         with nogil:
             handle = probe_task_begin(&b)
         return handle
@@ -309,35 +290,33 @@ cdef class task:
 
     def __exit__(self, kind, value, trace):
         cdef task_end e
-        cdef bytes output = b""
+        cdef bytes described = b""
         cdef tuple entry
         cdef uint64_t handle
+        output, self.output = self.output, None
         if self.entries is None or (entry := self.take_entry()) is None:
             return None
         handle = entry[1]
         if handle == 0 or entry[2] != probe_generation():  # forked or restarted since: that task belongs to another board
             return None
         e.state = TASK_OK
-        if kind is not None:
-            e.state = TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
         e.output_bytes = C_ABSENT
-        if self.output is not None:
-            if describe_one is None:
-                load_describe()
-            output, output_bytes = describe_one(self.output)
-            if output_bytes is not None:
-                e.output_bytes = output_bytes
-            self.output = None
-        e.output = text(at=<const char *>output, len=len(output))
-        with nogil:
-            probe_task_end(handle, &e)
+        try:
+            if kind is not None:
+                e.state = TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
+            if output is not None:
+                described, nbytes = describe.describe_output(output)
+                e.output_bytes = bytes_word(nbytes)
+        except Exception:
+            described = b""
+        finally:
+            e.output = text(at=<const char *>described, len=len(described))
+            with nogil:
+                probe_task_end(handle, &e)
         return None
 
     def __call__(self, function):
-        global wrap_function
-        if wrap_function is None:
-            from dwsr_probe.describe import wrap_function as wrap
-            wrap_function = wrap
+        from dwsr_probe.describe import wrap_function
         return wrap_function(function, self.name, self.inputs, self.key)
 
 
@@ -358,7 +337,7 @@ REASONS = {
 
 
 cdef tuple words(const void *start, uint64_t count):
-    """The words as integers, ABSENT as None. Nothing that we count comes near 2**63: such a word was not written by us."""
+    """The words as integers, ABSENT as None. Nothing that is written comes near 2**63: such a word was not written by us."""
     cdef const uint64_t *w = <const uint64_t *>start
     cdef uint64_t i
     for i in range(count):

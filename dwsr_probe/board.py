@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+from functools import cache
 
 from dwsr_probe import _core
 from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
@@ -91,7 +92,8 @@ class Board:
             kind="process", run=self.run, host=self.host, pid=self.pid, process=self.process, worker=self.worker, thread=self.pid,
             task_name=self.task_name, state=state, start=start,
             duration=None if state == "running" else max(0.0, self.epoch_of(end_ns) - start),
-            rss_before_bytes=self.header["rss_before_bytes"], rss_peak_bytes=live["rss_max_bytes"] or None, rss_peak_source="kernel",
+            rss_before_bytes=self.header["rss_before_bytes"], rss_peak_bytes=live["rss_max_bytes"] or None,
+            rss_peak_source="kernel" if live["rss_max_bytes"] else None,
             rss_error_bytes=self.rss_error_bytes, overlap=0, attribution="exact")
 
     def snapshot(self):
@@ -100,18 +102,18 @@ class Board:
         return Snapshot(self.process_record(live, "running"), [record for _, record in self.running(live)], live)
 
     def is_alive(self, live):
-        """The process with that pid and start time exists, has not ended, and has not replaced itself by exec."""
+        """The process exists and still is the program that made this board. A closed board of a living process counts as alive."""
+        now = time.monotonic_ns()
+        stale = now - (live["heartbeat_ns"] or 0) > max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
+        if self.header["pid_namespace"] != _own_pid_namespace() or self.host != os.uname().nodename:
+            return live["state"] == 1 and not stale  # its pid means nothing here: only its heartbeat does
         if not process_exists(self.pid, self.start_ticks):
             return False
-        heartbeat = live["heartbeat_ns"] or 0
-        stale = time.monotonic_ns() - heartbeat > max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
-        if live["state"] != 1:
-            return False
-        return not (stale or self.was_replaced(live)) or self._is_mapped()
+        return live["state"] != 1 or not (stale or self.tried_to_exec(live)) or self._is_mapped()
 
-    def was_replaced(self, live):
+    def tried_to_exec(self, live):
         """The last sign of life was an attempt to exec another program; the sampler may still have run on the way into it."""
-        return bool(live["exec_ns"]) and live["exec_ns"] + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
+        return live["state"] == 1 and bool(live["exec_ns"]) and live["exec_ns"] + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
 
     def _is_mapped(self):
         try:
@@ -126,7 +128,7 @@ class Board:
 def unpack_samples(packed):
     """(time_ns, rss_bytes, window_peak_bytes, period_ns) of each; a size that could not be read is None."""
     for time_ns, rss, peak, period_ns in _SAMPLE.iter_unpack(packed):
-        yield time_ns, None if rss == _core.ABSENT else rss, None if peak == _core.ABSENT else peak, period_ns
+        yield time_ns, rss if rss < 1 << 63 else None, peak if peak < 1 << 63 else None, period_ns
 
 
 def process_name(pid, start):
@@ -134,13 +136,26 @@ def process_name(pid, start):
     return f"{pid}-{int(start * 1e6)}"
 
 
-def process_exists(pid, start_ticks):
+def start_ticks(pid):
+    """When a process started, by the kernel's clock; None if there is none, or it has ended and waits for its parent."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
     except OSError:
-        return False
-    return fields[0] not in (b"Z", b"X") and int(fields[19]) == start_ticks
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def process_exists(pid, ticks):
+    return ticks is not None and start_ticks(pid) == ticks
+
+
+@cache
+def _own_pid_namespace():
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def explain(path, error):

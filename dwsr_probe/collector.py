@@ -35,6 +35,7 @@ class Collector:
         self._not_ours = set()
         self._exits = {}  # pid -> state, from wait4: better known than by guessing
         self.pids = set()  # that had a board in this run
+        self.replaced = set()  # of these: now another program, without a board
 
     def note_exit(self, pid, state):
         self._exits[pid] = state
@@ -64,14 +65,17 @@ class Collector:
     # -- rounds
 
     def pressure(self):
-        """How full the fullest ring is with what has not been stored, 0 to 1. One small read per board."""
+        """How full the fullest ring is with what has not been stored, 0 to 1. Finds new boards, and takes one small read of each."""
         most = 0.0
+        self._look_for_boards()
         for followed in self._followed.values():
             if followed.damaged:
                 continue
             try:
                 live = followed.board.live()
             except _core.BoardError:
+                continue  # the next round will say it
+            if live["records_head"] is None or live["samples_written"] is None:
                 continue
             header = followed.board.header
             most = max(most, (live["records_head"] - followed.position) / header["records_bytes"],
@@ -93,6 +97,7 @@ class Collector:
             self.store.commit()
         except BaseException:
             self.store.rollback()
+            self._followed.clear()  # found again in the next round, from where the store says
             raise
         for path in ended:
             self._followed.pop(path).board.close()
@@ -115,16 +120,21 @@ class Collector:
         return process_exists(board.pid, board.start_ticks)
 
     def follow_once(self, followed):
-        board = followed.board
-        alive = board.is_alive(board.live())  # asked before the last drain: what is written in between is not lost
+        board, live = followed.board, followed.board.live()
+        # Asked before the last drain: what is written in between is not lost. A closed board waits for its process's end, which
+        # tells how it ended, unless the process has made another one.
+        alive = board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board))
         self._drain_records(followed)
         self._drain_samples(followed)
         live = board.live()
-        if not alive:
-            self._store_killed(followed, live)
-        state = "running" if alive else self._final_state(board, live)
+        killed = [] if alive else self._store_killed(followed, live)
+        state = "running" if alive else self._final_state(board, live, killed)
         self.store.put_process(board.process_record(live, state), self._health(followed, live))
         return alive
+
+    def _has_newer(self, board):
+        return any(f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
+                   for f in self._followed.values())
 
     def _drain_records(self, followed):
         while True:
@@ -161,18 +171,22 @@ class Collector:
             record.seq, record.state, record.duration = followed.seq, "killed", max(0.0, end - record.start)
             killed.append(record)
         self.store.add_tasks(killed)
+        return killed
 
-    def _final_state(self, board, live):
+    def _final_state(self, board, live, killed):
+        """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last image's."""
         if live["state"] == 3:
             return "error"
-        if board.was_replaced(live) or any(
-                f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
-                for f in self._followed.values()):
+        newer = self._has_newer(board)
+        if newer or process_exists(board.pid, board.start_ticks) or board.tried_to_exec(live):
+            if not newer and live["state"] == 1:
+                self.replaced.add(board.pid)
             return "ok"
-        known = self._exits.get(board.pid)
-        if known:
-            return known
-        return "ok" if live["state"] == 2 else "killed"
+        if board.pid in self._exits:
+            return self._exits[board.pid]
+        if live["state"] == 2:
+            return "ok"
+        return "killed" if killed else None
 
     def _health(self, followed, live):
         health = {name: live[name] for name in _HEALTH}

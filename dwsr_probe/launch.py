@@ -6,33 +6,32 @@ Everything else here is the parent's loop around one sigtimedwait.
 import errno
 import os
 import resource
+import shutil
 import signal
 import sqlite3
-import sys
 import time
 
 import dwsr_probe.boot
 from dwsr_probe import _core
-from dwsr_probe.board import process_name
+from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
-from dwsr_probe.probe import failure_text
+from dwsr_probe.probe import failure_text, say
 from dwsr_probe.record import TaskRecord
+from dwsr_probe.runs import remember
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
 
 EXIT_STRICT, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 125, 126, 127
 
-_OWN = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
-        "SIGSYS", "SIGPIPE", "SIGALRM", "SIGVTALRM", "SIGPROF"}
-FORWARDED = frozenset(s for s in signal.Signals if s.name not in _OWN)
+# Not these: they cannot be caught, stop us together with the command at a terminal, or mean a fault of our own.
+_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSEGV, signal.SIGBUS,
+        signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE}
+FORWARDED = frozenset(signal.valid_signals() - _OWN)
 _SI_KERNEL = 128  # from the terminal: it reached the command's process group already
 _ROUND_S, _LOOK_S, _PRESSURE = 1.0, 0.1, 0.125  # a round each second, or as soon as a look finds a ring this full
+_RETRY_S = 5.0  # after a failure of the store
 _FLOOR_SLACK_BYTES = 2 << 20  # what the child still touches on its way into exec
 _GRACE_S = 0.3  # for children that are just ending when the command has ended
-
-
-def say(text):
-    print(f"dwsr-probe: {text}", file=sys.stderr, flush=True)
 
 
 class Strict(Exception):
@@ -42,6 +41,7 @@ class Strict(Exception):
 def run(command, directory=None, settings=None, strict=False):
     """Run `command`; (exit code, run directory or None)."""
     settings = settings or Settings()
+    _hold_closed_streams()
     store = _prepare(command, directory, settings, strict)
     environ = dict(os.environ)
     if store:
@@ -49,13 +49,15 @@ def run(command, directory=None, settings=None, strict=False):
         environ["PYTHONPATH"] = _python_path(environ.get("PYTHONPATH"))
     watched = FORWARDED | {signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit code with it
     try:
-        pid, error, floor = _spawn(command, environ, mask)
+        pid, error, floor = _spawn(command, environ, mask, on_child)
         if error:
             os.waitpid(pid, 0)
             _forget(store)
-            say(f"cannot run {command[0]}: {os.strerror(error)}")
-            return (EXIT_NOT_FOUND if error == errno.ENOENT else EXIT_NOT_EXECUTABLE), None
+            missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not shutil.which(command[0]))
+            say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
+            return EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE, None
         if not store:
             status, _ = _wait(pid, watched, _ROUND_S, lambda: None)
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
@@ -68,6 +70,15 @@ def run(command, directory=None, settings=None, strict=False):
 
 # -- before
 
+def _hold_closed_streams():
+    """The command is to find 0, 1 and 2 as we did: where one is closed, nothing of ours may take its place and be inherited."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets that number, and is closed by exec
+
+
 def _prepare(command, directory, settings, strict):
     """The store, or None where the command must run unprobed."""
     started = time.time()
@@ -76,25 +87,41 @@ def _prepare(command, directory, settings, strict):
     settings.run = f"{stamp}-{name}-{os.getpid()}"
     try:
         _core.try_board(os.fsencode(settings.board_dir))
-        store = Store.create(_free_directory(directory or os.path.join("dwsr-runs", f"{stamp}-{name}")))
+    except OSError as error:
+        return _unprobed(failure_text(error, settings.board_dir), strict)
+    try:
+        store = Store.create(_free_directory(directory, os.path.join("dwsr-runs", f"{stamp}-{name}")))
         store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),
-                       parent_ticks=_start_ticks(os.getpid()), board_dir=settings.board_dir, cwd=os.getcwd())
+                       parent_ticks=start_ticks(os.getpid()), board_dir=settings.board_dir)
     except (StoreError, OSError, sqlite3.Error) as error:
-        text = failure_text(error, settings.board_dir) if isinstance(error, OSError) else str(error)
-        if strict:
-            raise Strict(text) from error
-        say(f"{text}. The job runs unprobed")
-        return None
+        text = str(error) if isinstance(error, StoreError) else f"cannot write a run directory here: {error}; choose another with -o DIR"
+        return _unprobed(text, strict)
+    remember(store.directory)
     return store
 
 
-def _free_directory(directory):
-    """The directory itself, or one beside it when it holds a run already: nothing is overwritten."""
-    directory = os.path.abspath(directory)
-    candidate, n = directory, 2
-    while os.path.exists(os.path.join(candidate, FILE)):
-        candidate, n = f"{directory}-{n}", n + 1
-    if candidate != directory and not directory.startswith(os.path.abspath("dwsr-runs")):
+def _unprobed(text, strict):
+    if strict:
+        raise Strict(text)
+    say(f"{text}. The job runs unprobed")
+
+
+def _free_directory(chosen, default):
+    """The directory itself, or one beside it when that holds a run already: nothing is overwritten."""
+    directory = candidate = os.path.abspath(chosen or default)
+    n = 1
+    while True:
+        try:
+            os.makedirs(candidate)  # whoever makes it has it
+            break
+        except FileExistsError:
+            if chosen and os.path.isdir(candidate) and not os.path.exists(os.path.join(candidate, FILE)):
+                break
+            if not os.path.isdir(candidate):
+                raise StoreError(f"cannot write the run directory {candidate}: it is not a directory; choose another with -o DIR") from None
+        n += 1
+        candidate = f"{directory}-{n}"
+    if chosen and candidate != directory:
         say(f"{directory} holds a run already; this one goes to {candidate}")
     return candidate
 
@@ -120,7 +147,7 @@ def _run_name(command):
     program = os.path.basename(command[0])
     chosen = os.path.basename(words[0]) if program.startswith("python") and words and "-c" not in command else program
     stem = os.path.splitext(chosen)[0]
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem)[:40] or "run"
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in stem)[:40] or "run"
 
 
 def _python_path(inherited):
@@ -129,17 +156,9 @@ def _python_path(inherited):
     return os.pathsep.join([boot, *rest])
 
 
-def _start_ticks(pid):
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[19])
-    except OSError:
-        return 0
-
-
 # -- the command
 
-def _spawn(command, environ, mask):
+def _spawn(command, environ, mask, on_child):
     """fork and exec; (pid, errno of a failed exec or 0, floor).
 
     The floor: exec passes the size of the process before it on as the least ru_maxrss can say. Not vfork: that would be all of ours.
@@ -150,6 +169,7 @@ def _spawn(command, environ, mask):
         try:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; the command must not inherit that
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, on_child if on_child is not None else signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.write(writable, b"%d " % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
             os.execvpe(command[0], command, environ)
@@ -162,7 +182,7 @@ def _spawn(command, environ, mask):
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:
         floor, _, failed = pipe.read().partition(b" ")
-    return pid, int(failed or 0), int(floor)
+    return pid, int(failed or 0), int(floor or 0)
 
 
 def _wait(pid, watched, look_s, look):
@@ -173,7 +193,7 @@ def _wait(pid, watched, look_s, look):
             if info.si_code != _SI_KERNEL:
                 try:
                     os.kill(pid, info.si_signo)
-                except ProcessLookupError:
+                except OSError:  # it is gone, or another user's now
                     pass
             continue
         ended, status, usage = os.wait4(pid, os.WNOHANG)
@@ -183,26 +203,36 @@ def _wait(pid, watched, look_s, look):
 
 
 class _Draining:
-    """Rounds of the collector at the right moments; after a failure of the store, none, and the boards are kept."""
+    """Rounds of the collector at the right moments. A failure is said once and tried again later; the boards stay meanwhile."""
 
     def __init__(self, collector):
-        self.collector, self.failed, self._next = collector, False, 0.0
+        self.collector, self.failing, self._said, self._next = collector, False, False, 0.0
 
     def look(self):
-        if not self.failed and (time.monotonic() >= self._next or self.collector.pressure() > _PRESSURE):
+        try:
+            due = time.monotonic() >= self._next or (not self.failing and self.collector.pressure() > _PRESSURE)
+        except Exception as error:
+            return self._failed(error)
+        if due:
             self.round()
 
     def round(self):
-        if self.failed:
-            return 0
         self._next = time.monotonic() + _ROUND_S
         try:
-            return self.collector.round()
-        except (sqlite3.Error, OSError) as error:
-            self.failed = True
+            alive = self.collector.round()
+            self.failing = False
+            return alive
+        except Exception as error:
+            return self._failed(error)
+
+    def _failed(self, error):
+        self.failing = True
+        self._next = time.monotonic() + _RETRY_S
+        if not self._said:
             say(f"cannot write {self.collector.store.directory}: {error}; the job goes on, its boards stay in {self.collector.directory}:"
                 " make room, then dwsr-probe report collects them")
-            return 0
+        self._said = True
+        return 0
 
 
 def _raise_descriptor_limit():
@@ -229,11 +259,13 @@ def _follow(command, pid, floor, watched, store, settings):
     while alive and time.time() < ended + _GRACE_S:
         signal.sigtimedwait([signal.SIGCHLD], 0.02)
         alive = draining.round()
-    if not draining.failed:
+    if not draining.failing:
         try:
-            if pid not in collector.pids:
-                _store_unprobed(store, settings.run, command, pid, started, ended, state, usage.ru_maxrss * 1024, floor)
+            if pid not in collector.pids or pid in collector.replaced:
+                _store_unprobed(store, settings.run, command, pid, started, ended, state, usage.ru_maxrss * 1024, floor, pid in collector.replaced)
             store.set_meta(end=ended, exit_code=code)
+            if not alive:
+                store.finish()
         except sqlite3.Error as error:
             say(f"cannot write {store.directory}: {error}")
     if alive:
@@ -242,11 +274,11 @@ def _follow(command, pid, floor, watched, store, settings):
     return code, store.directory
 
 
-def _store_unprobed(store, run, command, pid, started, ended, state, peak, floor):
-    """The process row of a command without a board, from wait4."""
+def _store_unprobed(store, run, command, pid, started, ended, state, peak, floor, replaced):
+    """The process row of a command without a board, from wait4; also of the program that a probed one became by exec."""
     from dwsr_probe.boot.start import options_keep_probe_out
-    name = os.path.basename(command[0])
-    if name.startswith("python"):
+    name = os.path.basename(command[0]) + (" (exec)" if replaced else "")
+    if name.startswith("python") and not replaced:
         why = "-I, -S and -E keep it out" if options_keep_probe_out(command) else "this interpreter cannot load it"
         say(f"{name} ran without the probe ({why}): only the whole process was measured")
     known = peak > floor + _FLOOR_SLACK_BYTES

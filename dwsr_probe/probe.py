@@ -7,11 +7,12 @@ import atexit
 import os
 import sys
 
-from dwsr_probe import _core
+from dwsr_probe import _core, describe
 from dwsr_probe.settings import Settings
 
 _settings = None  # of the running probe, for a forked child's own one
 _hooks_installed = False
+_said = False  # a failure is one line, also where every forked child fails again
 
 _ADVICE = {
     "create the board directory": "choose a writable place with DWSR_PROBE_BOARD_DIR",
@@ -23,6 +24,15 @@ _ADVICE = {
 }
 
 
+def say(text):
+    """One line on stderr, if there is one and it takes it. Never on another stream, never an exception."""
+    if sys.stderr is not None:
+        try:
+            print(f"dwsr-probe: {text}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            pass
+
+
 def failure_text(error, directory):
     """One line: what failed, why, what to do."""
     step = error.strerror or "start"
@@ -32,7 +42,7 @@ def failure_text(error, directory):
 
 def start(period_ms=None, keep_peak=None, board_dir=None, settings=None):
     """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
-    global _settings
+    global _settings, _said
     chosen = settings or Settings.from_environ()
     if period_ms is not None or keep_peak is not None or board_dir is not None:
         chosen = Settings(chosen.run, board_dir or chosen.board_dir, chosen.period_ms if period_ms is None else period_ms,
@@ -42,7 +52,9 @@ def start(period_ms=None, keep_peak=None, board_dir=None, settings=None):
     except OSError as error:
         if error.strerror == "start":  # it runs already
             return True
-        print(f"dwsr-probe: {failure_text(error, chosen.board_dir)}; this process runs unprobed", file=sys.stderr)
+        if not _said:
+            say(f"{failure_text(error, chosen.board_dir)}; this process runs unprobed")
+        _said = True
         return False
     _settings = chosen
     _install_hooks()
@@ -51,14 +63,18 @@ def start(period_ms=None, keep_peak=None, board_dir=None, settings=None):
 
 def start_board(settings, name):
     """The bare start; OSError(errno, what was being done) if it cannot."""
+    _core.use_describe(describe)
     _core.start(
-        os.fsencode(settings.board_dir), settings.run.encode(), os.uname().nodename.encode(), os.fsencode(name), settings.worker.encode(),
-        sys.version.split()[0].encode(), round(settings.period_ms * 1e6), settings.keep_peak)
+        *(os.fsencode(text).replace(b"\0", b"") for text in (
+            settings.board_dir, settings.run, os.uname().nodename, name, settings.worker, sys.version.split()[0])),
+        round(settings.period_ms * 1e6), settings.keep_peak)
 
 
 def stop():
     """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it."""
+    global _settings
     _core.stop(remove=_settings is not None and not _settings.run)
+    _settings = None  # children that are forked from here on are not probed either
 
 
 def process_name(argv=None):

@@ -7,14 +7,17 @@ from dwsr_probe.store import FILE, Store, StoreError
 
 
 def _pointer():
+    """Where the last run is noted; OSError where there is no home to note it in."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(state):
+        raise OSError("no home directory")
     return os.path.join(state, "dwsr-probe", "last-run")
 
 
 def remember(directory):
     """Note the last run; a convenience that may fail."""
-    path = _pointer()
     try:
+        path = _pointer()
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="surrogateescape") as f:
             f.write(os.path.abspath(directory))
@@ -49,9 +52,13 @@ def collect_leftovers(directory, say):
         return  # the reader will say it
     try:
         meta = store.meta()
+        if meta["host"] != os.uname().nodename:
+            return  # its boards are there, not here
         if process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
             return
-        Collector(store, meta["run"], meta["board_dir"], say).round()
+        alive = Collector(store, meta["run"], meta["board_dir"], say).round()
+        if not alive and "exit_code" in meta:
+            store.finish()
     except Exception as error:
         say(f"cannot collect what the run left behind: {error}")
     finally:

@@ -18,7 +18,8 @@ class Settings:
     def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker=""):
         self.run = run  # the collector's name for the run; empty: nobody collects
         self.board_dir = board_dir or default_board_directory()
-        self.period_ms = min(max(float(period_ms), PERIOD_MS_LEAST), PERIOD_MS_MOST)
+        period_ms = float(period_ms)
+        self.period_ms = min(max(period_ms, PERIOD_MS_LEAST), PERIOD_MS_MOST) if period_ms == period_ms else PERIOD_MS  # not NaN
         self.keep_peak = bool(keep_peak)
         self.worker = worker
 

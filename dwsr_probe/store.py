@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import time
+from urllib.parse import quote
 
 from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.record import FIELDS, TaskRecord, from_row, to_row
@@ -70,7 +71,7 @@ class Store:
     def create(cls, directory):
         try:
             os.makedirs(directory, exist_ok=True)
-            db = sqlite3.connect(os.path.join(directory, FILE), isolation_level=None)
+            db = sqlite3.connect(os.path.join(directory, FILE), isolation_level=None, timeout=30)
             if not is_network(filesystem_of(directory)):
                 db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
@@ -90,10 +91,10 @@ class Store:
         path = os.path.join(directory, FILE)
         if not os.path.isfile(path):
             raise StoreError(f"{directory} holds no run ({FILE} is missing); name a directory that `dwsr-probe run` wrote")
+        # Writable, it can recover what a killed collector left in the journal. Otherwise as it is: a finished run has no journal.
+        mode = "mode=rw" if os.access(path, os.W_OK) and os.access(directory, os.W_OK) else "mode=ro&immutable=1"
         try:
-            # A plain read-only open cannot recover a WAL that a killed collector left; a read-write one can.
-            mode = "rw" if os.access(path, os.W_OK) and os.access(directory, os.W_OK) else "ro"
-            db = sqlite3.connect(f"file:{_quote(os.path.abspath(path))}?mode={mode}", uri=True, isolation_level=None)
+            db = sqlite3.connect(f"file:{quote(os.fsencode(os.path.abspath(path)))}?{mode}", uri=True, isolation_level=None, timeout=30)
             version = db.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             raise StoreError(f"cannot read {path}: {error}; it is damaged or not a run of dwsr-probe") from error
@@ -105,6 +106,10 @@ class Store:
 
     def close(self):
         self._db.close()
+
+    def finish(self):
+        """Nothing more will be written: no journal beside the file, so that it can be read where it cannot be written, and copied as it is."""
+        self._db.execute("PRAGMA journal_mode=DELETE")
 
     # -- writing: everything of one round in one transaction, so that a killed collector leaves whole rounds
 
@@ -185,8 +190,3 @@ class Store:
         for epoch, packed in self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? ORDER BY first", (process,)):
             for t, rss, peak, _ in unpack_samples(packed):
                 yield epoch + t / 1e9, rss, rss, peak, 1
-
-
-def _quote(path):
-    from urllib.parse import quote
-    return quote(path)

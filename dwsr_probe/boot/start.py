@@ -9,14 +9,41 @@ _boot_dir = ""
 def boot(boot_dir):
     global _boot_dir
     _boot_dir = boot_dir
-    if probe.start():
-        _core.watch_spawns(_on_spawn)
+    try:
+        if probe.start():
+            _watch_spawns()
+    except Exception as error:
+        probe.say(f"cannot start the probe: {error!r}; this process runs unprobed")
 
 
-def _on_spawn(event, args):
-    """Before subprocess.Popen(executable, args, cwd, env), os.posix_spawn(path, argv, env) or os.exec(path, args, env)."""
-    executable, argv, env = args[0], args[1], args[-1]
-    if cannot_be_probed(executable, argv, env):
+def _watch_spawns():
+    """Note when this program replaces itself, and when it starts a Python that cannot be probed.
+
+    By wrapping two functions of os and the one below subprocess and multiprocessing: an audit hook would see more, but makes every id()
+    and every open() of the job slower.
+    """
+    import _posixsubprocess
+    _posixsubprocess.fork_exec = _noting(_posixsubprocess.fork_exec, _on_fork_exec)
+    for name in ("execv", "execve"):
+        setattr(os, name, _noting(getattr(os, name), lambda *_: _core.note_exec()))
+
+
+def _noting(function, note):
+    def noted(*args, **kwargs):
+        try:
+            note(*args)
+        except Exception:
+            pass
+        return function(*args, **kwargs)
+
+    noted.__name__ = noted.__qualname__ = function.__name__
+    noted.__doc__ = function.__doc__
+    return noted
+
+
+def _on_fork_exec(args, executables, close_fds, fds, cwd, env, *_):
+    environ = None if env is None else dict(pair.split(b"=", 1) for pair in env)
+    if cannot_be_probed(executables[0], args, environ):
         _core.note_unprobed_child()
 
 

@@ -25,9 +25,13 @@ def group():
 
 def fail(text, code=1):
     """One message on stderr, then exit."""
-    print(f"dwsr-probe: {text}", file=sys.stderr)
+    from dwsr_probe.probe import say
+    say(text)
     sys.exit(code)
 
 
 def main():
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a dash still gets the rest
     group(prog_name="dwsr-probe")

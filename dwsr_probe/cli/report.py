@@ -12,6 +12,9 @@ from dwsr_probe.cli import fail
               help="table: by task name, for people. json: one record per line, tasks first, then processes.")
 def command(run, form):
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash)."""
+    import sqlite3
+
+    from dwsr_probe.probe import say
     from dwsr_probe.runs import collect_leftovers, last_run
     from dwsr_probe.store import Store, StoreError
     try:
@@ -19,13 +22,15 @@ def command(run, form):
             store = _store_of_board(run)
         else:
             directory = run or last_run()
-            collect_leftovers(directory, lambda text: print(f"dwsr-probe: {text}", file=sys.stderr))
+            collect_leftovers(directory, say)
             store = Store.open(directory)
             if form == "table":
                 _print_heading(store)
         _print(store, form)
     except StoreError as error:
         fail(error)
+    except sqlite3.Error as error:
+        fail(f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on another machine")
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

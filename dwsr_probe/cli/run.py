@@ -1,3 +1,4 @@
+import os
 import sys
 
 import click
@@ -6,7 +7,7 @@ from dwsr_probe.settings import PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}, options_metavar="[OPTIONS]")
-@click.option("-o", "--output", type=click.Path(file_okay=False), metavar="DIR", help="The run directory. [dwsr-runs/<time>-<name>]")
+@click.option("-o", "--output", type=click.Path(), metavar="DIR", help="The run directory. [dwsr-runs/<time>-<name>]")
 @click.option("-q", "--quiet", is_flag=True, help="No table at the end.")
 @click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
               metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
@@ -31,20 +32,26 @@ def command(ctx, output, quiet, period_ms, keep_peak, strict, command):
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)
-    if directory:
-        _finish(directory, quiet)
-    sys.exit(code)
+    if directory and not quiet and sys.stderr is not None:
+        _print_table(directory, launch.say)
+    _leave(code)
 
 
-def _finish(directory, quiet):
-    """The table. Whatever fails here, the command's exit code stays."""
-    from dwsr_probe.runs import remember
+def _print_table(directory, say):
     try:
-        remember(directory)
-        if not quiet:
-            from dwsr_probe.report.table import print_report
-            from dwsr_probe.store import Store
-            print_report(Store.open(directory), sys.stderr)
-            print(f"dwsr-probe: the run is in {directory}", file=sys.stderr)
-    except Exception as error:
-        print(f"dwsr-probe: cannot print the table: {error}; dwsr-probe report {directory} may", file=sys.stderr)
+        from dwsr_probe.report.table import print_report
+        from dwsr_probe.store import Store
+        print_report(Store.open(directory), sys.stderr)
+        say(f"the run is in {directory}")
+    except (Exception, KeyboardInterrupt) as error:
+        say(f"cannot print the table: {error!r}; dwsr-probe report {directory} may")
+
+
+def _leave(code):
+    """With the command's exit code, whatever becomes of our own streams: Python exits with 120 if it cannot flush them."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        os._exit(code)
+    sys.exit(code)

@@ -8,7 +8,7 @@ from rich.text import Text
 from dwsr_probe.report.summary import process_notes, sampler_health, summarise
 
 _NAME_MOST = 48
-_PROCESSES_MOST = 20
+_PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
 
 
 def bytes_text(n):
@@ -44,19 +44,27 @@ def _outcome(summary):
     return Text(", ".join(parts) or "–", style="red" if summary.killed or summary.errors else "")
 
 
+class _Console(Console):
+    def on_broken_pipe(self):
+        """Leave it to the caller: rich would exit with a code of its own."""
+        raise BrokenPipeError
+
+
 def print_report(store, file):
     """The whole report of one run."""
-    console = Console(file=file, highlight=False, soft_wrap=False)
+    console = _Console(file=file, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = max(console.width, 150)  # nobody wraps lines in a log
     names, processes = summarise(store.tasks()), store.processes()
     if names:
         console.print(_task_table(names))
-    shown = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))[:_PROCESSES_MOST]
-    for record, health in sorted(shown, key=lambda row: row[0].start or 0):
+    # The largest, and every one that a person should know about.
+    by_size = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))
+    shown = [row for i, row in enumerate(by_size) if i < _PROCESSES_MOST or row[0].state not in ("ok", None) or process_notes(*row)]
+    for record, health in sorted(shown[:_PROCESSES_AT_ALL], key=lambda row: row[0].start or 0):
         console.print(_process_line(record, health), soft_wrap=True)
-    if len(processes) > len(shown):
-        console.print(f"and {len(processes) - len(shown):,} smaller processes (all of them: --format json)", style="dim")
+    if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
+        console.print(f"and {len(processes) - len(shown[:_PROCESSES_AT_ALL]):,} more processes (all of them: --format json)", style="dim")
     if not names:
         console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False, soft_wrap=True)
 
@@ -80,7 +88,7 @@ def _task_table(names):
 def _process_line(record, health):
     line = Text("process ", style="dim", no_wrap=False)
     line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
-    line.append(record.state, style="red" if record.state in ("killed", "error") else "green")
+    line.append(record.state or "ended, how is not known", style="red" if record.state in ("killed", "error") else "green")
     limit = health.get("limit_bytes")
     below = health.get("peak_below_bytes")
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)

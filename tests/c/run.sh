@@ -12,10 +12,11 @@ for kind in "${@:-plain}"; do
   esac
   mkdir -p "$out/$kind"
   flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -ftls-model=initial-exec -pthread -Icsrc -Itests/c"
+  rm -f "$out/$kind"/*.o
   for source in csrc/*.c; do ${CC:-cc} $flags -c "$source" -o "$out/$kind/$(basename "$source" .c).o" || exit 1; done
   for test in tests/c/test_*.c; do
     name=$(basename "$test" .c)
-    ${CC:-cc} $flags "$test" "$out/$kind"/[!t]*.o "$out/$kind/tasks.o" -o "$out/$kind/$name.run" || exit 1
+    ${CC:-cc} $flags "$test" "$out/$kind"/*.o -o "$out/$kind/$name.run" || exit 1
     echo "== $name ($kind)"
     "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
     cat "$out/$kind/$name.log"

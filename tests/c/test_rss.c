@@ -134,6 +134,20 @@ static int floor_child(void)
     CHECK(rss_mark(&r, 0) != ABSENT); /* above it: from getrusage */
     rss_window_take(&r, &w);
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 400 * MIB, 2 * r.error_bytes));
+    /* Through the floor page by page, with a window each, and back: the floor must not be taken for a mark afterwards. */
+    uint64_t floor = r.floor_bytes;
+    char *p = mmap(NULL, 400 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t touched = 0;
+    for (; touched < 400 * MIB && rss_now(&r) + 4 * MIB < floor; touched += MIB)
+        for (uint64_t i = touched; i < touched + MIB; i += 4096) p[i] = 1;
+    for (uint64_t i = touched; i < touched + 8 * MIB && i < 400 * MIB; i += 4096) {
+        p[i] = 1;
+        rss_window_take(&r, &w);
+    }
+    munmap(p, 400 * MIB);
+    rss_window_take(&r, &w);
+    rss_window_take(&r, &w);
+    if (!SANITIZED) CHECK(near(w.peak_bytes, rss_now(&r), 2 * r.error_bytes));
     return failures;
 }
 
@@ -150,6 +164,45 @@ static void floor_across_exec(void)
     int status;
     waitpid(pid, &status, 0);
     CHECK(status == 0);
+}
+
+static void a_failed_reset_is_tried_again(void)
+{
+    struct rss r;
+    struct rss_window w;
+    uint64_t max;
+    rss_open(&r, "/proc", 0, &max);
+    char good[sizeof r.clear_refs.path];
+    memcpy(good, r.clear_refs.path, sizeof good);
+    close(r.clear_refs.fd);
+    strcpy(r.clear_refs.path, "/nowhere");
+    spike(50 * MIB);
+    rss_window_take(&r, &w);
+    CHECK(w.source == RSS_KERNEL && r.source == RSS_SAMPLED); /* this peak was read; the next ones cannot be */
+    rss_window_take(&r, &w);
+    CHECK(w.source == RSS_SAMPLED);
+    memcpy(r.clear_refs.path, good, sizeof good);
+    rss_window_take(&r, &w);
+    CHECK(r.source == RSS_KERNEL);
+    spike(50 * MIB);
+    rss_window_take(&r, &w);
+    CHECK(w.source == RSS_KERNEL && w.reset);
+    rss_close(&r);
+}
+
+static void closed_streams_are_not_filled(void)
+{
+    struct rss r;
+    uint64_t max;
+    rss_open(&r, "/proc", 0, &max);
+    int kept = dup(0), statm = r.statm.fd;
+    close(0);
+    close(statm);
+    CHECK(rss_now(&r) == ABSENT && fcntl(0, F_GETFD) < 0); /* the number 0 is for the program's next open */
+    dup2(kept, 0);
+    CHECK(rss_now(&r) != ABSENT && r.statm.fd > 2);
+    close(kept);
+    rss_close(&r);
 }
 
 static void descriptors_taken_away_are_opened_again(void)
@@ -188,6 +241,8 @@ int main(int argc, char **argv)
     RUN(a_reset_that_does_nothing_is_not_believed);
     RUN(unreadable_is_absent);
     RUN(floor_across_exec);
+    RUN(a_failed_reset_is_tried_again);
+    RUN(closed_streams_are_not_filled);
     RUN(descriptors_taken_away_are_opened_again);
     return failures;
 }

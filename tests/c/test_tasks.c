@@ -14,14 +14,13 @@ static struct tasks tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static void open_all(void)
 {
-    struct rss rss;
     uint64_t max;
     const char *step;
     root = scratch();
     struct board_settings s = { .directory = root, .pid = (uint64_t)getpid() };
     CHECK(board_create(&board, &s, &step) == 0);
-    rss_open(&rss, "/proc", 0, &max);
-    tasks_open(&tasks, &board, &rss);
+    rss_open(&tasks.rss, "/proc", 0, &max);
+    tasks_open(&tasks, &board);
 }
 
 static void close_all(void)
@@ -197,6 +196,20 @@ static void hostile_texts(void)
     close_all();
 }
 
+static void a_file_that_somebody_wrote_into(void)
+{
+    open_all();
+    for (int i = 0; i < 30000; i++) end(begin("a")); /* the ring is full */
+    memset(board.records, 0, RECORDS_BYTES);
+    for (int i = 0; i < 1000; i++) end(begin("b"));
+    uint64_t c = begin("c");
+    memset(&board.slots[c % SLOT_COUNT].task.name_len, 0x7f, 4 * sizeof(word));
+    end(c);
+    end(begin("d"));
+    CHECK(record('d').seq == 31002);
+    close_all();
+}
+
 #define THREADS 64
 #define PAIRS (SANITIZED ? 500 : 10000)
 
@@ -232,6 +245,7 @@ int main(void)
     RUN(misuse_is_counted);
     RUN(more_tasks_than_slots);
     RUN(hostile_texts);
+    RUN(a_file_that_somebody_wrote_into);
     RUN(sixty_four_threads);
     return failures;
 }

@@ -130,7 +130,7 @@ def test_a_job_that_execs_something_else(cli):
         os.execvp("sh", ["sh", "-c", "sleep 0.1; exit 6"])
     """)
     assert done.returncode == 6 and tasks(records)[0]["state"] == "ok"
-    assert processes(records)[0]["state"] == "ok"
+    assert {r["task_name"]: r["state"] for r in processes(records)} == {"job.py": "ok", f"{Path(PY).name} (exec)": "error"}
 
 
 def test_a_job_that_daemonises(cli):
@@ -267,3 +267,58 @@ def test_more_processes_than_descriptors(cli):
         for pid in pids: os.waitpid(pid, 0)
     """, preexec_fn=lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_NOFILE, (40, 40)), stdin=subprocess.DEVNULL)
     assert len(tasks(records, "many")) == 60
+
+
+@pytest.mark.parametrize(("code", "states"), [
+    ("import os, sys\ntry: os.execv('/none', ['x'])\nexcept OSError: sys.exit(127)", ["error"]),
+    ("import atexit, time, sys\nimport dwsr_probe\ndwsr_probe.stop()\ntime.sleep(1.3)\nsys.exit(3)", ["error"]),
+    ("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", [None, "ok"]),
+    ("import subprocess, os\nsubprocess.run(['sleep', '0.1'], preexec_fn=os.setsid)", [None, "ok"]),
+])
+def test_how_a_process_ended_is_not_guessed(cli, code, states):
+    """None is an honest answer; whether an exec was seen in time decides between None and ok for the forked ones."""
+    _, records = cli.job(code)
+    found = sorted((r["state"] for r in processes(records)), key=str)
+    assert found == states or (None in states and found == ["ok", "ok"])
+
+
+def test_a_daemon_by_the_book(cli):
+    """Close everything, reopen the streams by taking the lowest numbers: none of them may be ours."""
+    done, records = cli.job("""
+        import os, time, dwsr_probe
+        with dwsr_probe.task("before"): pass
+        for fd in range(4096):
+            try: os.close(fd)
+            except OSError: pass
+        time.sleep(0.05)  # the sampler looks for its files meanwhile
+        assert os.open("log", os.O_RDWR | os.O_CREAT) == 0
+        assert os.dup2(0, 1) == 1 and os.dup2(0, 2) == 2
+        for i in range(20):
+            with dwsr_probe.task("after"): bytearray(1 << 20)
+            time.sleep(0.005)
+        os.write(1, b"hello")
+        assert [os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2] for fd in range(3)] == ["log"] * 3
+        os._exit(17)
+    """, cwd=cli.cwd)
+    assert done.returncode == 17 and (cli.cwd / "log").read_bytes() == b"hello"
+    assert len(tasks(records, "after")) == 20
+
+
+def test_another_pid_namespace(cli):
+    """As in a container: the pid on the board means nothing to the collector."""
+    if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let the test make a pid namespace")
+    script = cli.script("import dwsr_probe, time\nfor i in range(6):\n  with dwsr_probe.task('inside'): time.sleep(0.3)")
+    done = cli("run", "-o", "run", "unshare", "--pid", "--fork", "--mount-proc", PY, script)
+    inside = tasks(cli.records(cli.cwd / "run"), "inside")
+    assert done.returncode == 0 and [r["state"] for r in inside] == ["ok"] * 6
+
+
+def test_a_job_whose_modules_are_named_like_ours(cli):
+    folder = cli.cwd / "folder"  # becomes the job's sys.path[0]
+    folder.mkdir()
+    for name in ("json", "inspect", "struct", "functools"):
+        (folder / f"{name}.py").write_text("raise RuntimeError('not the one you look for')")
+    done, records = cli.job("import dwsr_probe\nwith dwsr_probe.task('x', inputs=[b'abc']) as t: t.output = b'1'", name="folder/job.py")
+    assert done.returncode == 0, done.stderr
+    assert tasks(records)[0]["input_bytes"] == 3

@@ -155,3 +155,14 @@ subprocess.run([sys.executable, "child.py"], check=True)
     child = tasks(records, "child")[0]
     grew(child, 30)
     assert child["rss_peak_bytes"] < 100 * MIB
+
+
+def test_a_fork_inside_a_sampled_task_keeps_its_peak(cli):
+    _, records = cli.job(SPIKE.replace("spike(300)", "spike(10)") + """
+import os
+with dwsr_probe.task("forks"):
+    spike(200, 0.1)
+    if os.fork() == 0: os._exit(0)
+    os.wait()
+""", "--keep-peak")
+    grew(next(r for r in tasks(records, "forks") if r["state"] == "ok"), 200, 3)

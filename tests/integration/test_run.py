@@ -45,7 +45,7 @@ def test_options_stand_before_the_command(cli):
 
 @pytest.mark.parametrize(("words", "code", "text"), [
     (["run"], 2, "Usage"), (["run", "-q"], 2, "name the command"), (["run", "--nonsense", "true"], 2, "No such option"),
-    (["run", "--period", "0", "true"], 2, "not in the range"), (["run", "no-such-command"], 127, "cannot run no-such-command"),
+    (["run", "--period", "0", "true"], 2, "not in the range"), (["run", "./no/such"], 127, "cannot run"), (["run", "no-such-command"], 127, "cannot run no-such-command"),
     (["run", "/etc/passwd"], 126, "Permission denied"), (["run", "/"], 126, "cannot run"), (["nonsense"], 2, "No such command"),
 ])
 def test_bad_input(cli, words, code, text):
@@ -123,6 +123,9 @@ def unusable(kind, tmp_path):
     place = tmp_path / "place"
     if kind == "run directory is a file":
         place.write_text("")
+        return ["-o", place], {}
+    if kind == "run directory below a file":
+        place.write_text("")
         return ["-o", place / "run"], {}
     if kind == "board directory is a link":
         (tmp_path / "target").mkdir(mode=0o700)
@@ -143,7 +146,7 @@ def unusable(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [
-    "run directory is a file", "board directory is a link", "board directory is a file", "board directory is open to others",
+    "run directory is a file", "run directory below a file", "board directory is a link", "board directory is a file", "board directory is open to others",
     "board directory of someone else", "full disk"])
 def test_the_job_runs_unprobed_when_the_probe_cannot(cli, tmp_path, kind):
     if kind == "board directory of someone else" and os.geteuid():
@@ -256,3 +259,96 @@ def test_doctor(cli):
     (cli.cwd / "boards").chmod(0o777)
     bad = cli("doctor")
     assert bad.returncode == 1 and "mode 0700" in bad.stdout and "Traceback" not in bad.stderr + bad.stdout
+
+
+def test_a_stderr_that_cannot_be_written_changes_nothing(cli):
+    with open("/dev/full", "w") as full:
+        assert cli("run", "sh", "-c", "exit 7", capture_output=False, stderr=full).returncode == 7
+    done = subprocess.run(f"({PY} -m dwsr_probe run sh -c 'exit 7'; echo $? > code) 2>&1 | true", shell=True, cwd=cli.cwd, env=cli.env)
+    assert done.returncode == 0 and (cli.cwd / "code").read_text() == "7\n"
+
+
+def test_closed_streams_stay_closed_and_are_not_ours(cli):
+    code = "import os\nopen('seen', 'w').write(str([os.path.exists(f'/proc/self/fd/{n}') for n in range(3)]))"
+    for closed, expected in (("0<&-", "[False, True, True]"), ("2>&-", "[True, True, False]")):
+        bare = subprocess.run(f"{PY} -c \"{code}\" {closed}", shell=True, cwd=cli.cwd, env=cli.env, capture_output=True, text=True)
+        want = (cli.cwd / "seen").read_text()
+        done = subprocess.run(f"{PY} -m dwsr_probe run {PY} -c \"{code}\" {closed}", shell=True, cwd=cli.cwd, env=cli.env, capture_output=True,
+                              text=True)
+        assert done.stdout == bare.stdout == "" and done.returncode == 0
+        assert (cli.cwd / "seen").read_text() == want, (closed, expected)
+
+
+def test_signals_that_python_has_no_name_for(cli):
+    job = cli.start("run", "-q", PY, "-c", "import signal\nsignal.signal(36, lambda *_: exit(44))\nprint('ready', flush=True)\n"
+                    "while True: signal.pause()")
+    assert job.stdout.readline() == "ready\n"
+    os.kill(job.pid, 36)
+    job.communicate(timeout=60)
+    assert job.returncode == 44
+
+
+def test_sigchld_ignored_by_who_started_us(cli):
+    done = cli("run", "-q", "sh", "-c", "exit 3", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+
+
+def test_a_job_that_overwrites_its_own_board(cli):
+    """Noise of the worst kind, under the parent's eyes: one line at most, and the job's exit code."""
+    done, _ = cli.job("""
+        import dwsr_probe, glob, os, time
+        from dwsr_probe import _core
+        with open(_core.board_path(), "r+b") as f:
+            f.seek(4096); f.write(b"\\xff" * (1 << 20))
+        time.sleep(1.5)
+        for i in range(50):
+            with dwsr_probe.task("x"): pass
+        raise SystemExit(9)
+    """)
+    assert done.returncode == 9 and "Traceback" not in done.stderr
+
+
+def test_odd_names(cli):
+    done = cli("run", "-o", "run", PY, cli.script("import dwsr_probe\nwith dwsr_probe.task('x'): pass", "深" * 38 + ".py"))
+    assert done.returncode == 0 and len(tasks(cli.records(cli.cwd / "run"))) == 1
+    odd = os.fsencode(cli.cwd) + b"/\xff\xfe"
+    os.mkdir(odd)
+    done = cli("run", PY, "-c", "print('ran')", cwd=odd)
+    assert done.returncode == 0 and "max rss" in done.stderr and "Traceback" not in done.stderr
+    latin = cli("report", env=dict(cli.env, PYTHONIOENCODING="latin-1"))
+    assert latin.returncode == 0 and "Traceback" not in latin.stderr
+
+
+def test_a_directory_that_is_gone(cli):
+    gone = cli.cwd / "gone"
+    gone.mkdir()
+    done = subprocess.run(["sh", "-c", f"cd {gone} && rmdir {gone} && {PY} -m dwsr_probe run sh -c 'exit 5'"], env=cli.env, capture_output=True,
+                          text=True)
+    assert done.returncode == 5 and "choose another with -o DIR" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_that_can_only_be_read(cli):
+    cli("run", "-q", "-o", "run", PY, "-c", "import dwsr_probe\nwith dwsr_probe.task('kept'): pass")
+    assert [p.name for p in (cli.cwd / "run").iterdir()] == ["run.sqlite"]  # no journal is left
+    place = cli.cwd / "readonly"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("this machine does not let the test mount a filesystem")
+    try:
+        (place / "run.sqlite").write_bytes((cli.cwd / "run" / "run.sqlite").read_bytes())
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        assert "kept" in cli("report", place).stdout
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_report_means_the_last_run_even_if_its_parent_was_killed(cli):
+    cli("run", "-q", PY, cli.script("pass", "first.py"))
+    job = cli.start("run", "-q", PY, cli.script("import time; print('ready', flush=True); time.sleep(600)", "second.py"))
+    job.stdout.readline()
+    child = int(subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout)
+    job.kill()
+    job.wait()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{child}").exists() or b") Z" in Path(f"/proc/{child}/stat").read_bytes(), "the child's end")
+    assert "-second-" in cli("report").stdout.splitlines()[0]

@@ -1,8 +1,9 @@
 import json
+import sys
 
 import numpy as np
 
-from dwsr_probe.describe import INPUTS_TEXT_MOST, describe, describe_inputs
+from dwsr_probe.describe import INPUTS_TEXT_MOST, describe, describe_inputs, in_event_loop
 
 
 class Hostile:
@@ -16,21 +17,33 @@ class Hostile:
 class Liar:
     shape = (1, "two")
     nbytes = -5
-    dtype = "x" * 1000
+    dtype = 'x"\\' * 1000
+
+
+class Huge:
+    nbytes = 2**63
+
+
+def described(value):
+    text, nbytes = describe(value)
+    fields = json.loads(text)
+    assert fields["nbytes"] == nbytes
+    return fields
 
 
 def test_arrays():
-    assert describe(np.zeros((2, 3), np.float32)) == {"type": "ndarray", "dtype": "float32", "shape": [2, 3], "nbytes": 24}
-    assert describe(np.float64(1))["shape"] == []
-    assert describe(b"abcd")["nbytes"] == 4
+    assert described(np.zeros((2, 3), np.float32)) == {"type": "ndarray", "dtype": "float32", "shape": [2, 3], "nbytes": 24}
+    assert described(np.float64(1))["shape"] == []
+    assert described(b"abcd")["nbytes"] == 4
 
 
 def test_nothing_raises():
-    assert describe(Hostile()) == {"type": "Hostile", "dtype": None, "shape": None, "nbytes": None}
-    lies = describe(Liar())
+    assert described(Hostile())["nbytes"] is None
+    lies = described(Liar())
     assert lies["shape"] is None and lies["nbytes"] is None and len(lies["dtype"]) == 64
-    for value in (None, ..., object, len, [1], {"a": 1}, type("X" * 500, (), {})()):
-        json.dumps(describe(value))
+    assert described(Huge())["nbytes"] is None
+    for value in (None, ..., object, len, [1], {"a": 1}, type("X" * 500, (), {})(), type("é\n", (), {})()):
+        described(value)
 
 
 def test_inputs_that_do_not_fit_are_counted():
@@ -40,7 +53,19 @@ def test_inputs_that_do_not_fit_are_counted():
     assert len(json.loads(text)) == 100 - omitted and omitted > 0
 
 
-def test_one_array_is_a_list_of_one():
-    assert describe_inputs(np.zeros(4, np.int8))[1:] == (4, 1, 0)
+def test_a_total_is_told_only_when_all_is_known():
+    array = np.zeros(4, np.int8)
+    assert describe_inputs(array)[1:] == (4, 1, 0)
     assert describe_inputs([])[1:] == (None, 0, 0)
-    assert describe_inputs([object()])[1:] == (None, 1, 0)
+    assert describe_inputs([array, object()])[1:] == (None, 2, 0)
+    assert describe_inputs([[array, array], {"x": array}, 3])[1:3] == (12 + sys.getsizeof(3), 4)
+    assert describe_inputs([list(range(1_000_000))])[1:3] == (None, 1_000_000)
+
+
+def test_event_loops_are_noticed():
+    import asyncio
+
+    async def inside():
+        return in_event_loop()
+
+    assert asyncio.run(inside()) and not in_event_loop()

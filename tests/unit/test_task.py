@@ -117,6 +117,53 @@ def test_hostile_names(probe, name):
     assert record.to_json().isascii() and "\n" not in record.to_json()
 
 
+def test_inputs_that_cannot_be_described_do_not_reach_the_job(probe):
+    class Lazy:
+        shape, nbytes = (1 << 40, 1 << 30), 1 << 70
+
+    with probe.task("lazy", inputs=[Lazy()]) as block:
+        block.output = Lazy()
+    assert finished()[0].input_bytes is None and finished()[0].output_bytes is None and live()["running"] == 0
+
+
+def test_arrays_are_not_kept_alive(probe):
+    import weakref
+
+    class Array:
+        pass
+
+    for active in (True, False):
+        if not active:
+            probe.stop()
+        value, result = Array(), Array()
+        gone, kept = weakref.ref(value), weakref.ref(result)
+        block = probe.task("x", inputs=[value])
+        with block:
+            del value
+            assert gone() is None  # inside the block already
+            block.output = result
+            del result
+        assert kept() is None
+
+
+def test_a_block_in_a_coroutine_is_shared(probe):
+    async def main():
+        with probe.task("t"):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert finished()[0].attribution == "shared"
+
+
+def test_a_child_forked_after_stop_is_not_probed(probe):
+    import os
+    probe.stop()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(_core.active()))
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_a_name_whose_str_raises(probe):
     class Bad:
         def __str__(self):
