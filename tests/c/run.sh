@@ -18,7 +18,7 @@ for kind in "${@:-plain}"; do
     name=$(basename "$test" .c)
     ${CC:-cc} $flags "$test" "$out/$kind"/*.o -o "$out/$kind/$name.run" || exit 1
     echo "== $name ($kind)"
-    "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
+    timeout 300 "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
     cat "$out/$kind/$name.log"
     passed=$((passed + $(grep -c '^ok  ' "$out/$kind/$name.log")))
     lines=$(grep -c '^FAIL' "$out/$kind/$name.log"); failed=$((failed + lines))

@@ -7,6 +7,7 @@ import pytest
 import dwsr_probe
 from dwsr_probe import _core
 from dwsr_probe.board import Board
+from tests.conftest import wait_until
 
 
 def finished():
@@ -100,7 +101,8 @@ def test_misuse_is_counted_and_harmless(probe):
     thread = threading.Thread(target=leave_open)
     thread.start()
     thread.join()
-    assert live()["ends_missing"] == 1 and live()["running"] == 0
+    wait_until(lambda: live()["ends_missing"] == 1, "the end of the thread itself, which join does not wait for")
+    assert live()["running"] == 0
     assert [r.state for r in finished()] == ["ok", "cancelled"]
 
 
