@@ -111,7 +111,7 @@ static void fork_storm(void)
         if (pid == 0) {
             int bad = probe_active() || probe_board_path(path, sizeof path) == 0;
             end(mine);
-#ifndef __SANITIZE_THREAD__ /* it forbids new threads after a fork of several */
+#if !SANITIZED /* the sanitizers' own locks do not survive a fork of several threads (gcc 12): the plain build covers this */
             if (i % 3 == 0) {
                 bad |= start() != 0;
                 end(begin());
