@@ -85,10 +85,10 @@ static void learn_floor(struct rss *r, uint64_t rss)
     store_relaxed(&r->floor_bytes, mark != ABSENT && rss != ABSENT && mark > rss + r->error_bytes ? mark : 0);
 }
 
-static int reset(struct rss *r)
+static int reset(struct rss *r, uint64_t rss)
 {
     int e = proc_file_poke(&r->clear_refs, '5', &r->reopened);
-    if (e == 0) learn_floor(r, rss_now(r));
+    if (e == 0) learn_floor(r, rss);
     return e;
 }
 
@@ -96,7 +96,7 @@ static int reset(struct rss *r)
 static int reset_works(struct rss *r)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
-        if (reset(r) < 0) return 0;
+        if (reset(r, rss_now(r)) < 0) return 0;
         uint64_t hwm = status_bytes(r, "\nVmHWM:"), rss = rss_now(r);
         if (hwm == ABSENT || rss == ABSENT || maxrss() == ABSENT) return 0;
         if (hwm <= rss + r->error_bytes && hwm + r->error_bytes >= rss) return 1;
@@ -152,7 +152,7 @@ void rss_window_take(struct rss *r, struct rss_window *w)
     w->source = r->source;
     if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
     if (!r->resettable) return;
-    if (reset(r) < 0) {
+    if (reset(r, rss) < 0) {
         r->source = RSS_SAMPLED; /* no descriptor left, or no permission any more: tried again at the next boundary */
         return;
     }

@@ -7,6 +7,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 import os
+import sys
 
 
 cdef extern from "board_layout.h" nogil:
@@ -211,6 +212,21 @@ cdef bytes as_bytes(object value):
         return type(value).__name__.encode("utf-8", "replace")
 
 
+cdef object running_loop = None  # asyncio's own function, once asyncio is there
+cdef dict modules = sys.modules
+
+
+cdef bint in_event_loop() except -1:
+    """Whether this thread runs an event loop: other coroutines may run inside the block, and it is never this task's alone."""
+    global running_loop
+    if running_loop is None:
+        module = modules.get("_asyncio")
+        if module is None:
+            return False
+        running_loop = module._get_running_loop
+    return running_loop() is not None
+
+
 cdef uint64_t bytes_word(object nbytes):
     """A count of bytes for the board; what is unknown or absurd is ABSENT."""
     return <uint64_t>nbytes if type(nbytes) is int and 0 <= nbytes < 1 << 62 else C_ABSENT
@@ -265,7 +281,7 @@ cdef class task:
                 inputs = self.described[0]
                 b.input_bytes = bytes_word(self.described[1])
                 b.input_count, b.inputs_omitted = self.described[2], self.described[3]
-            shared = shared or describe.in_event_loop()
+            shared = shared or in_event_loop()
         except Exception:  # what cannot be described is not: the job goes on
             inputs = b""
         b.name = text(at=<const char *>name, len=len(name))

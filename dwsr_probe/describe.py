@@ -77,12 +77,6 @@ def describe_output(value):
     return text.encode(), nbytes
 
 
-def in_event_loop():
-    """Whether this thread runs an event loop: other coroutines may run inside the block, and it is never this task's alone."""
-    events = sys.modules.get("asyncio.events")
-    return events is not None and events._get_running_loop() is not None
-
-
 def wrap_function(function, name, inputs, key):
     """The decorator behind `@task("name")`: arguments are the inputs, the returned value is the output."""
     import functools

@@ -84,11 +84,11 @@ static void one_boundary(int reset, int floor)
     getrusage(RUSAGE_THREAD, &u);
     if (floor && (fstat(status, &st) < 0 || pread(status, text, sizeof text - 1, 0) < 0)) abort();
     if (pread(statm, text, 127, 0) < 0) abort();
-    if (reset && (fstat(clear_refs, &st) < 0 || pwrite(clear_refs, "5", 1, INT64_MAX - 1) < 0)) abort();
+    if (reset && (fstat(clear_refs, &st) < 0 || pwrite(clear_refs, "5", 1, INT64_MAX - 1) < 0 || getrusage(RUSAGE_THREAD, &u) < 0)) abort();
 }
 
-/* Mean nanoseconds of the kernel calls of one begin/end pair with `bytes` touched and freed in between: statm and mark twice, a reset at
- * the end if anything was touched; below the floor that exec leaves also the slow file, twice. */
+/* Mean nanoseconds of the kernel calls of one begin/end pair with `bytes` touched and freed in between: statm and mark twice, a reset and
+ * a look at the floor at the end if anything was touched; below the floor that exec leaves also the slow file, twice. */
 double kernel_calls(unsigned pairs, size_t bytes, int floor)
 {
     uint64_t total = 0;

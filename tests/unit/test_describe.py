@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 
-from dwsr_probe.describe import INPUTS_TEXT_MOST, describe, describe_inputs, in_event_loop
+from dwsr_probe.describe import INPUTS_TEXT_MOST, describe, describe_inputs
 
 
 class Hostile:
@@ -60,12 +60,3 @@ def test_a_total_is_told_only_when_all_is_known():
     assert describe_inputs([array, object()])[1:] == (None, 2, 0)
     assert describe_inputs([[array, array], {"x": array}, 3])[1:3] == (12 + sys.getsizeof(3), 4)
     assert describe_inputs([list(range(1_000_000))])[1:3] == (None, 1_000_000)
-
-
-def test_event_loops_are_noticed():
-    import asyncio
-
-    async def inside():
-        return in_event_loop()
-
-    assert asyncio.run(inside()) and not in_event_loop()
