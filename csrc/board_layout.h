@@ -59,6 +59,9 @@
     X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                           \
     X(tasks_dropped)        /* begun while every slot was taken: not measured */                          \
     X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                                   \
+    X(alloc_state)          /* enum alloc_state */                                                        \
+    X(unowned_bytes)        /* live bytes that no task allocated, since the start */                      \
+    X(untracked_bytes)      /* large blocks that found the owner table full, in all */                    \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */
 
@@ -70,12 +73,14 @@
     X(start_ns) X(duration_ns)                                                                \
     X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
     X(overlap)                                                                                \
+    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count)                                     \
     X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
     X(name_len) X(key_len) X(inputs_len) X(output_len) /* texts that follow, in this order */
 
 #define SAMPLE_FIELDS(X) X(time_ns) X(rss_bytes) X(window_peak_bytes) X(period_ns)
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
+enum alloc_state { ALLOC_OFF = 0, ALLOC_ON = 1, ALLOC_UNAVAILABLE = 2 };
 enum rss_source { RSS_KERNEL = 1, RSS_SAMPLED = 2 };
 enum task_state { TASK_NONE = 0, TASK_RUNNING = 1, TASK_OK = 2, TASK_ERROR = 3, TASK_CANCELLED = 4, TASK_KILLED = 5 };
 enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
@@ -89,10 +94,11 @@ struct sample { SAMPLE_FIELDS(WORD_FIELD) };
 #undef WORD_FIELD
 #undef TEXT_FIELD
 
-#define SLOT_TEXT_BYTES (SLOT_BYTES - sizeof(word) - sizeof(struct task_fields))
+#define SLOT_TEXT_BYTES (SLOT_BYTES - 5 * sizeof(word) - sizeof(struct task_fields))
 
 struct slot {
     word turn; /* seqlock: odd while the task is being written or erased */
+    word alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count; /* by the sampler, of the task with that serial */
     struct task_fields task;
     char text[SLOT_TEXT_BYTES];
 };

@@ -8,8 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "alloc.h"
 #include "clock.h"
 #include "limit.h"
+#include "patch.h"
 #include "sampler.h"
 
 static struct {
@@ -56,10 +58,12 @@ static void before_fork(void)
     pthread_mutex_lock(&probe.control);
     sampler_stop(&probe.sampler);
     pthread_mutex_lock(&probe.tasks.mutex);
+    alloc_fork_lock();
 }
 
 static void after_fork_in_parent(void)
 {
+    alloc_fork_unlock();
     pthread_mutex_unlock(&probe.tasks.mutex);
     if (load_relaxed(&probe.active) && !fork_announced) start_sampler();
     pthread_mutex_unlock(&probe.control);
@@ -68,6 +72,7 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&probe.control, NULL);
+    alloc_forked();
     tasks_abandon(&probe.tasks);
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);
@@ -105,7 +110,9 @@ static int start(const struct probe_settings *s, const char **failed_step)
     }
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
-    tasks_open(&probe.tasks, &probe.board);
+    int accounting = s->alloc ? alloc_start(ALLOC_LARGE, s->is_python_thread) == 0 : 0;
+    store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON : s->alloc ? ALLOC_UNAVAILABLE : ALLOC_OFF);
+    tasks_open(&probe.tasks, &probe.board, accounting);
     start_sampler();
     store_relaxed(&probe.generation, probe.generation + 1);
     store_release(&probe.active, 1);
@@ -130,6 +137,7 @@ void probe_stop(enum board_state state, int at_exit, int remove)
         store_release(&probe.active, 0);
         sampler_stop(&probe.sampler);
         tasks_close(&probe.tasks, at_exit);
+        alloc_stop();
         store_relaxed(&probe.board.live->end_ns, now_ns());
         store_release(&probe.board.live->state, state);
         board_unmap(&probe.board, remove);
@@ -151,6 +159,7 @@ int probe_board_path(char *path, size_t size)
 
 uint64_t probe_task_begin(const struct task_begin *begin)
 {
+    patch_refresh();
     uint64_t handle = tasks_begin(&probe.tasks, begin);
     if (handle == 0) return 0;
     pthread_setspecific(probe.thread_key, &probe);
@@ -159,6 +168,14 @@ uint64_t probe_task_begin(const struct task_begin *begin)
 }
 
 void probe_task_end(uint64_t handle, const struct task_end *end) { tasks_end(&probe.tasks, handle, end); }
+
+uint64_t probe_adopt(uint64_t handle)
+{
+    uint32_t slot;
+    uint64_t serial;
+    alloc_adopt((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT, &slot, &serial);
+    return serial * SLOT_COUNT + slot;
+}
 
 void probe_fork_announced(void) { fork_announced = 1; }
 

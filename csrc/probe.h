@@ -14,6 +14,8 @@ struct probe_settings {
     const char *proc_root, *cgroup_root; /* "/proc", "/sys/fs/cgroup", or fixtures */
     uint64_t period_ns;
     int keep_peak; /* leave the kernel's mark alone; peaks are sampled then */
+    int alloc;     /* account allocations */
+    int (*is_python_thread)(void); /* whether the calling thread has a Python thread state; NULL: all have */
 };
 
 /* 0 or -errno (-EALREADY: it runs already); *failed_step says what was being done. */
@@ -29,6 +31,9 @@ int probe_board_path(char *path, size_t size);
 
 uint64_t probe_task_begin(const struct task_begin *begin);
 void probe_task_end(uint64_t handle, const struct task_end *end);
+
+/* The calling thread works for that task (0: for none) while it runs none of its own. Returns the handle it worked for before. */
+uint64_t probe_adopt(uint64_t handle);
 
 /* Around a fork whose caller will call probe_fork_done in the parent: the sampler restarts there, not inside fork, because
  * Python 3.12+ counts threads in between. Any other fork restarts it by itself. */

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc.h"
 #include "clock.h"
 
 #define MOVED_BYTES       (256 << 10)
@@ -42,6 +43,24 @@ static void ring(struct sampler *s)
     syscall(SYS_futex, &s->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the task's. */
+static void publish_allocations(struct board *b)
+{
+    store_relaxed(&b->live->unowned_bytes, alloc_unowned_bytes());
+    store_relaxed(&b->live->untracked_bytes, alloc_untracked_bytes());
+    for (uint32_t i = 0; i < alloc_slots_used(); i++) {
+        struct slot *slot = &b->slots[i];
+        struct alloc_figures f;
+        uint64_t serial = alloc_serial_in(i);
+        if (!serial || alloc_task_now(i, serial, &f) < 0) continue;
+        store_release(&slot->alloc_serial, 0);
+        store_release(&slot->alloc_live_bytes, f.live_bytes);
+        store_release(&slot->alloc_peak_bytes, f.peak_bytes);
+        store_release(&slot->alloc_count, f.count);
+        store_release(&slot->alloc_serial, serial);
+    }
+}
+
 struct progress { uint64_t window, window_peak, precise_ns, last_rss; };
 
 /* One sample. The window's peak counts only if no boundary came between its reading and its publication. */
@@ -68,6 +87,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
         store_release(&live->window_peak_bytes, p->window_peak);
         store_release(&live->window_boundary, before);
     }
+    if (alloc_active()) publish_allocations(s->board);
     const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
     board_publish_sample(s->board, &sample);
     if (precise || s->board->live->samples_written % CPU_EVERY == 0)

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "alloc.h"
 #include "clock.h"
 
 #define GAP_COUNTED_NS 50000
@@ -43,8 +44,10 @@ static uint64_t fold_window(struct tasks *t)
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
+    int ambiguous = t->accounting && alloc_was_ambiguous(); /* native threads allocated while several tasks ran: any of these */
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
+        if (ambiguous) store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
         raise_peak(&task->rss_peak_bytes, peak);
         if (w.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
     }
@@ -81,7 +84,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     const struct task_fields f = {
         .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution,
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
-        .inputs_omitted = omitted, .output_bytes = ABSENT, .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
+        .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
         .start_ns = now_ns(),
     };
     append(append(append(t->text, name), key), inputs);
@@ -90,6 +93,14 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     copy_release((word *)slot->text, (const word *)t->text, (name.len + key.len + inputs.len + 7) / sizeof(word));
     store_release(&slot->turn, slot->turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
+}
+
+/* Who owns what native threads allocate from here on. */
+static void note_owners(struct tasks *t)
+{
+    if (!t->accounting) return;
+    uint32_t innermost = t->running ? t->active[t->running - 1] : 0;
+    alloc_running(t->lanes, innermost, t->running ? t->board->slots[innermost].task.serial : 0);
 }
 
 uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
@@ -105,8 +116,9 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     turn_boundary(t);
     uint64_t rss = fold_window(t);
     uint64_t parent = 0;
+    uint32_t parent_index = ALLOC_NO_SLOT;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
-        if (t->lane[t->active[i]].thread == thread) parent = t->board->slots[t->active[i]].task.serial;
+        if (t->lane[t->active[i]].thread == thread) parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
     uint32_t index = t->vacant[--t->vacant_count];
     struct slot *slot = &t->board->slots[index];
     fill_slot(t, slot, begin, parent, rss);
@@ -117,6 +129,8 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
+    if (t->accounting) alloc_task_begin(index, slot->task.serial, parent_index, parent);
+    note_owners(t);
     turn_boundary(t);
     handle = slot->task.serial * SLOT_COUNT + index;
 out:
@@ -145,6 +159,8 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     struct slot *slot = &t->board->slots[index];
     turn_boundary(t);
     fold_window(t);
+    struct alloc_figures figures = { ABSENT, ABSENT, ABSENT };
+    if (t->accounting) alloc_task_end(index, slot->task.serial, &figures);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     struct task_fields done = slot->task;
     if (done.name_len > TASK_NAME_MOST || done.key_len > TASK_KEY_MOST || done.inputs_len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST)
@@ -159,11 +175,15 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     done.state = end->state;
     done.duration_ns = end_ns - done.start_ns;
     done.output_bytes = end->output_bytes;
+    done.alloc_peak_bytes = figures.peak_bytes;
+    done.alloc_end_bytes = figures.live_bytes;
+    done.alloc_count = figures.count;
     board_publish_record(t->board, &done, t->text);
     store_release(&slot->turn, slot->turn + 1);
     store_release(&slot->task.state, TASK_NONE);
     store_release(&slot->turn, slot->turn + 1);
     leave_lane(t, index);
+    note_owners(t);
     t->vacant[t->vacant_count++] = (uint16_t)index;
     turn_boundary(t);
 }
@@ -199,9 +219,10 @@ void tasks_thread_exit(struct tasks *t)
     pthread_mutex_unlock(&t->mutex);
 }
 
-void tasks_open(struct tasks *t, struct board *b)
+void tasks_open(struct tasks *t, struct board *b, int accounting)
 {
     pthread_mutex_lock(&t->mutex);
+    t->accounting = accounting;
     t->lanes = 0;
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;

@@ -35,6 +35,7 @@ struct tasks {
     pthread_mutex_t mutex;
     struct board *board; /* NULL: closed */
     struct rss rss;
+    int accounting;      /* allocations are seen, too */
     word running;        /* read by the sampler without the mutex */
     uint64_t seq;        /* of the last record */
     uint32_t lanes;      /* threads with at least one running task */
@@ -44,8 +45,8 @@ struct tasks {
     char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 
-/* `t->rss` has been opened. */
-void tasks_open(struct tasks *t, struct board *b);
+/* `t->rss` has been opened. accounting: alloc.h is active. */
+void tasks_open(struct tasks *t, struct board *b, int accounting);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 

@@ -11,12 +11,14 @@ for kind in "${@:-plain}"; do
     *) echo "run.sh: unknown kind $kind (plain, address, thread)" >&2; exit 2 ;;
   esac
   mkdir -p "$out/$kind"
-  flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -ftls-model=initial-exec -pthread -Icsrc -Itests/c"
+  flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -fPIC -ftls-model=initial-exec -pthread -Icsrc -Itests/c"
   rm -f "$out/$kind"/*.o
   for source in csrc/*.c; do ${CC:-cc} $flags -c "$source" -o "$out/$kind/$(basename "$source" .c).o" || exit 1; done
+  # A library, as in Python: the accounting does not look at the object it is in.
+  ${CC:-cc} $flags -shared "$out/$kind"/*.o -o "$out/$kind/libdwsr.so" || exit 1
   for test in tests/c/test_*.c; do
     name=$(basename "$test" .c)
-    ${CC:-cc} $flags "$test" "$out/$kind"/*.o -o "$out/$kind/$name.run" || exit 1
+    ${CC:-cc} $flags "$test" -L"$out/$kind" -ldwsr -Wl,-rpath,"$PWD/$out/$kind" -o "$out/$kind/$name.run" || exit 1
     echo "== $name ($kind)"
     timeout 300 "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
     cat "$out/$kind/$name.log"

@@ -20,7 +20,7 @@ static void open_all(void)
     struct board_settings s = { .directory = root, .pid = (uint64_t)getpid() };
     CHECK(board_create(&board, &s, &step) == 0);
     rss_open(&tasks.rss, "/proc", 0, &max);
-    tasks_open(&tasks, &board);
+    tasks_open(&tasks, &board, 0);
 }
 
 static void close_all(void)

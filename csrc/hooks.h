@@ -1,0 +1,43 @@
+/* The list of hooked functions, written once: X(name). patch.c finds and rewrites them, alloc.c has a wrapper `alloc_<name>` for each.
+ *
+ * MALLOC_HOOKS are answered by the malloc in use; MAPPING_HOOKS are left alone inside that malloc's own object, or its memory would be
+ * counted twice.
+ */
+#ifndef DWSR_HOOKS_H
+#define DWSR_HOOKS_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define MALLOC_HOOKS(X) \
+    X(malloc) X(calloc) X(realloc) X(reallocarray) X(free) X(posix_memalign) X(aligned_alloc) X(memalign) X(valloc) X(pvalloc)
+#define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap)
+#define THREAD_HOOKS(X) X(pthread_create) /* a Python thread that a task starts works for it */
+#define HOOKS(X) MALLOC_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)
+
+typedef void *(*malloc_function)(size_t);
+typedef void *(*calloc_function)(size_t, size_t);
+typedef void *(*realloc_function)(void *, size_t);
+typedef void *(*reallocarray_function)(void *, size_t, size_t);
+typedef void (*free_function)(void *);
+typedef int (*posix_memalign_function)(void **, size_t, size_t);
+typedef void *(*aligned_alloc_function)(size_t, size_t);
+typedef void *(*memalign_function)(size_t, size_t);
+typedef void *(*valloc_function)(size_t);
+typedef void *(*pvalloc_function)(size_t);
+typedef void *(*mmap_function)(void *, size_t, int, int, int, off_t);
+typedef void *(*mmap64_function)(void *, size_t, int, int, int, off_t);
+typedef int (*munmap_function)(void *, size_t);
+typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+typedef void *(*mremap_function)(void *, size_t, size_t, int, ...);
+
+/* The functions as the program would have called them. */
+struct real_functions {
+#define FIELD(name) name##_function name;
+    HOOKS(FIELD)
+#undef FIELD
+    size_t (*malloc_usable_size)(void *); /* of the same malloc: another one's reads other headers */
+};
+
+#endif

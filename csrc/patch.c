@@ -1,0 +1,381 @@
+#define _GNU_SOURCE
+#include "patch.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "atomics.h"
+
+#if defined(__x86_64__)
+#define IS_CALL_SLOT(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
+#define IS_POINTER(type) ((type) == R_X86_64_64)
+#elif defined(__aarch64__)
+#define IS_CALL_SLOT(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
+#define IS_POINTER(type) ((type) == R_AARCH64_ABS64)
+#else
+#error "dwsr-probe knows x86_64 and aarch64"
+#endif
+
+#define OBJECTS_MOST 4096
+
+enum hook {
+#define NAME(name) HOOK_##name,
+    HOOKS(NAME)
+#undef NAME
+    HOOK_dlsym,
+    HOOK_COUNT
+};
+
+static const char *const hook_names[HOOK_COUNT] = {
+#define NAME(name) #name,
+    HOOKS(NAME)
+#undef NAME
+    "dlsym",
+};
+
+#define FIRST_MAPPING HOOK_mmap /* the malloc hooks stand before it */
+
+static struct {
+    pthread_mutex_t mutex;
+    word installed;
+    uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
+    uintptr_t plt[HOOK_COUNT]; /* the executable's canonical PLT entry, where other objects' pointers may lead */
+    uintptr_t provider, self, executable;
+    char provider_path[256];
+    word adds, subs; /* of the loader, when all objects were last looked at */
+    uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
+    int changed;
+    int held;            /* slots that lead to a wrapper */
+    uintptr_t *sentinel; /* one of them, for malloc, in an object that stays */
+} patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+/* -- one loaded object ---------------------------------------------------------------------------------------------------------------- */
+
+struct object {
+    uintptr_t base;
+    const ElfW(Sym) *symbols;
+    const char *strings;
+    const ElfW(Rela) *tables[2];
+    size_t counts[2];
+    const uint32_t *gnu_hash;
+    const Elf32_Word *hash;
+    uintptr_t relro, relro_end, text, text_end;
+};
+
+static int read_object(const struct dl_phdr_info *info, struct object *o)
+{
+    const ElfW(Dyn) *dynamic = NULL;
+    memset(o, 0, sizeof *o);
+    o->base = info->dlpi_addr;
+    o->text = UINTPTR_MAX;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t begin = o->base + p->p_vaddr;
+        if (p->p_type == PT_DYNAMIC) dynamic = (const void *)begin;
+        if (p->p_type == PT_GNU_RELRO) o->relro = begin, o->relro_end = begin + p->p_memsz;
+        if (p->p_type == PT_LOAD && (p->p_flags & PF_X)) {
+            if (begin < o->text) o->text = begin;
+            if (begin + p->p_memsz > o->text_end) o->text_end = begin + p->p_memsz;
+        }
+    }
+    if (!dynamic) return 0;
+    size_t plt_bytes = 0, rela_bytes = 0;
+    for (; dynamic->d_tag != DT_NULL; dynamic++) {
+        uintptr_t at = dynamic->d_un.d_ptr; /* glibc relocates these in place, except in read-only sections */
+        if (at < o->base) at += o->base;
+        switch (dynamic->d_tag) {
+        case DT_SYMTAB: o->symbols = (const void *)at; break;
+        case DT_STRTAB: o->strings = (const void *)at; break;
+        case DT_JMPREL: o->tables[0] = (const void *)at; break;
+        case DT_PLTRELSZ: plt_bytes = dynamic->d_un.d_val; break;
+        case DT_RELA: o->tables[1] = (const void *)at; break;
+        case DT_RELASZ: rela_bytes = dynamic->d_un.d_val; break;
+        case DT_GNU_HASH: o->gnu_hash = (const void *)at; break;
+        case DT_HASH: o->hash = (const void *)at; break;
+        case DT_PLTREL: if (dynamic->d_un.d_val != DT_RELA) return 0; break;
+        }
+    }
+    o->counts[0] = o->tables[0] ? plt_bytes / sizeof(ElfW(Rela)) : 0;
+    o->counts[1] = o->tables[1] ? rela_bytes / sizeof(ElfW(Rela)) : 0;
+    return o->symbols && o->strings;
+}
+
+static uint32_t gnu_hash_of(const char *name)
+{
+    uint32_t h = 5381;
+    for (; *name; name++) h = h * 33 + (unsigned char)*name;
+    return h;
+}
+
+/* A function that this object defines, or 0. */
+static uintptr_t defined(const struct object *o, const char *name)
+{
+    const ElfW(Sym) *found = NULL;
+    if (o->gnu_hash) {
+        const uint32_t buckets = o->gnu_hash[0], first = o->gnu_hash[1], bloom = o->gnu_hash[2];
+        const uint32_t *bucket = o->gnu_hash + 4 + bloom * (sizeof(ElfW(Addr)) / 4), *chain = bucket + buckets, h = gnu_hash_of(name);
+        uint32_t i = buckets ? bucket[h % buckets] : 0;
+        for (; i >= first && i; i++) {
+            if ((chain[i - first] | 1) == (h | 1) && !strcmp(o->strings + o->symbols[i].st_name, name)) { found = &o->symbols[i]; break; }
+            if (chain[i - first] & 1) break;
+        }
+    } else if (o->hash) {
+        for (Elf32_Word i = 1; i < o->hash[1] && !found; i++)
+            if (!strcmp(o->strings + o->symbols[i].st_name, name)) found = &o->symbols[i];
+    }
+    if (!found || found->st_shndx == SHN_UNDEF || found->st_value == 0 || ELF64_ST_TYPE(found->st_info) != STT_FUNC) return 0;
+    return o->base + found->st_value;
+}
+
+static int is_loader(const struct dl_phdr_info *info)
+{
+    const char *name = strrchr(info->dlpi_name, '/');
+    name = name ? name + 1 : info->dlpi_name;
+    return !strncmp(name, "ld-", 3) || !strncmp(name, "linux-vdso", 10);
+}
+
+/* -- finding the real functions: the first object that defines one answers for it, as the loader would have it ------------------------- */
+
+static uintptr_t usable_size;
+
+static int find_in_object(struct dl_phdr_info *info, size_t size, void *first)
+{
+    struct object o;
+    (void)size;
+    int is_first = *(int *)first;
+    *(int *)first = 0;
+    if (is_loader(info) || !read_object(info, &o)) return 0;
+    if (is_first) patch.executable = o.base;
+    for (int i = 0; i < HOOK_COUNT; i++) {
+        if (patch.real[i]) continue;
+        patch.real[i] = defined(&o, hook_names[i]);
+        if (patch.real[i] && i == HOOK_malloc) {
+            patch.provider = o.base;
+            strncpy(patch.provider_path, info->dlpi_name, sizeof patch.provider_path - 1);
+        }
+    }
+    if (!usable_size) usable_size = defined(&o, "malloc_usable_size");
+    if ((uintptr_t)&patch >= o.base && patch.self < o.base) {
+        for (int i = 0; i < info->dlpi_phnum; i++) {
+            const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+            uintptr_t begin = o.base + p->p_vaddr;
+            if (p->p_type == PT_LOAD && (uintptr_t)&patch >= begin && (uintptr_t)&patch < begin + p->p_memsz) patch.self = o.base;
+        }
+    }
+    return 0;
+}
+
+/* A non-PIE executable that takes a function's address gives it a canonical PLT entry: an undefined symbol with a value. */
+static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    struct object o;
+    (void)size, (void)unused;
+    if (read_object(info, &o))
+        for (int table = 0; table < 2; table++)
+            for (size_t n = 0; n < o.counts[table]; n++) {
+                const ElfW(Sym) *s = &o.symbols[ELF64_R_SYM(o.tables[table][n].r_info)];
+                if (s->st_shndx != SHN_UNDEF || s->st_value == 0) continue;
+                for (int i = 0; i < HOOK_COUNT; i++)
+                    if (!strcmp(o.strings + s->st_name, hook_names[i])) patch.plt[i] = o.base + s->st_value;
+            }
+    return 1; /* the executable only: it comes first */
+}
+
+int patch_find(struct real_functions *real)
+{
+    int first = 1;
+    pthread_mutex_lock(&patch.mutex);
+    if (!patch.real[HOOK_malloc]) {
+        dl_iterate_phdr(find_in_object, &first);
+        dl_iterate_phdr(find_canonical, NULL);
+    }
+#define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
+    HOOKS(COPY)
+#undef COPY
+    real->malloc_usable_size = (size_t(*)(void *))usable_size;
+    int ok = real->malloc && real->free && real->malloc_usable_size;
+    pthread_mutex_unlock(&patch.mutex);
+    return ok ? 0 : -ENOENT;
+}
+
+/* -- rewriting -------------------------------------------------------------------------------------------------------------------------- */
+
+static int hook_of(const char *name)
+{
+    /* Most names are told apart by their first letter. */
+    if (!strchr("macrfpvd", name[0])) return -1;
+    for (int i = 0; i < HOOK_COUNT; i++)
+        if (!strcmp(name, hook_names[i])) return i;
+    return -1;
+}
+
+static void write_slot(const struct object *o, uintptr_t *slot, uintptr_t value)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)slot & ~(page - 1);
+    int sealed = (uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end;
+    if (sealed && mprotect((void *)from, page, PROT_READ | PROT_WRITE) < 0) return;
+    __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+    /* The loader seals whole pages only: the last, partial one stays writable. */
+    if (sealed && from + page <= (o->relro_end & ~(page - 1))) mprotect((void *)from, page, PROT_READ);
+    patch.changed++;
+}
+
+/* Slots that hold something else than the function they are named for are somebody's variable: not ours to change. */
+static int is_ours_to_patch(const struct object *o, int hook, uintptr_t held, int call_slot)
+{
+    if (held == patch.real[hook] || (patch.plt[hook] && held == patch.plt[hook])) return 1;
+    return call_slot && held >= o->text && held < o->text_end; /* not bound yet */
+}
+
+static void patch_object(const struct object *o)
+{
+    int is_provider = o->base == patch.provider;
+    for (int table = 0; table < 2; table++)
+        for (size_t n = 0; n < o->counts[table]; n++) {
+            const ElfW(Rela) *r = &o->tables[table][n];
+            uint32_t type = ELF64_R_TYPE(r->r_info);
+            int call_slot = IS_CALL_SLOT(type);
+            if ((!call_slot && !IS_POINTER(type)) || !ELF64_R_SYM(r->r_info)) continue;
+            int hook = hook_of(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name);
+            if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) continue;
+            if (is_provider && hook >= FIRST_MAPPING) continue;
+            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset), held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+            if (!is_ours_to_patch(o, hook, held, call_slot)) continue;
+            write_slot(o, slot, patch.wrapper[hook]);
+            if (hook == HOOK_malloc && !patch.sentinel) patch.sentinel = slot;
+        }
+}
+
+static void restore_object(const struct object *o)
+{
+    for (int table = 0; table < 2; table++)
+        for (size_t n = 0; n < o->counts[table]; n++) {
+            const ElfW(Rela) *r = &o->tables[table][n];
+            uint32_t type = ELF64_R_TYPE(r->r_info);
+            if (!IS_CALL_SLOT(type) && !IS_POINTER(type)) continue;
+            int hook = hook_of(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name);
+            if (hook < 0) continue;
+            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset);
+            if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == patch.wrapper[hook]) write_slot(o, slot, patch.real[hook]);
+        }
+}
+
+/* 1 if the base was not in the set yet. A full set forgets: objects are looked at once more, which is harmless. */
+static int first_sight(uintptr_t base)
+{
+    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64; tries++, i = (i + 1) % OBJECTS_MOST) {
+        if (patch.seen[i] == base + 1) return 0;
+        if (patch.seen[i] == 0) return patch.seen[i] = base + 1, 1;
+    }
+    return 1;
+}
+
+static int visit(struct dl_phdr_info *info, size_t size, void *action)
+{
+    struct object o;
+    (void)size;
+    store_relaxed(&patch.adds, info->dlpi_adds);
+    store_relaxed(&patch.subs, info->dlpi_subs);
+    if (is_loader(info) || info->dlpi_addr == patch.self) return 0;
+    if (action == (void *)patch_object && !first_sight(info->dlpi_addr)) return 0;
+    if (read_object(info, &o)) ((void (*)(const struct object *))action)(&o);
+    return 0;
+}
+
+static int counters(struct dl_phdr_info *info, size_t size, void *out)
+{
+    (void)size;
+    ((word *)out)[0] = info->dlpi_adds;
+    ((word *)out)[1] = info->dlpi_subs;
+    return 1;
+}
+
+/* -- dlsym: the first thing a program does with a library that it has just opened ------------------------------------------------------- */
+
+__attribute__((used, visibility("hidden"))) void patch_before_dlsym(void) { patch_refresh(); }
+__attribute__((used, visibility("hidden"))) uintptr_t patch_real_dlsym;
+
+/* A jump, not a call: dlsym looks at its return address to know who asks. */
+void patch_dlsym(void);
+#if defined(__x86_64__)
+__asm__(".text\n.local patch_dlsym\n.type patch_dlsym,@function\npatch_dlsym:\n"
+        "  endbr64\n  push %rdi\n  push %rsi\n  sub $8,%rsp\n  call patch_before_dlsym\n  add $8,%rsp\n  pop %rsi\n  pop %rdi\n"
+        "  mov patch_real_dlsym(%rip),%rax\n  jmp *%rax\n.size patch_dlsym,.-patch_dlsym\n");
+#else
+__asm__(".text\n.local patch_dlsym\n.type patch_dlsym,%function\npatch_dlsym:\n"
+        "  stp x29,x30,[sp,#-32]!\n  mov x29,sp\n  stp x0,x1,[sp,#16]\n  bl patch_before_dlsym\n  ldp x0,x1,[sp,#16]\n  ldp x29,x30,[sp],#32\n"
+        "  adrp x16,patch_real_dlsym\n  ldr x16,[x16,#:lo12:patch_real_dlsym]\n  br x16\n.size patch_dlsym,.-patch_dlsym\n");
+#endif
+
+/* -- the contract ----------------------------------------------------------------------------------------------------------------------- */
+
+int patch_install(const struct patch_wrappers *wrappers)
+{
+    pthread_mutex_lock(&patch.mutex);
+#define COPY(name) patch.wrapper[HOOK_##name] = (uintptr_t)wrappers->name;
+    HOOKS(COPY)
+#undef COPY
+    patch.wrapper[HOOK_dlsym] = (uintptr_t)patch_dlsym;
+    patch_real_dlsym = patch.real[HOOK_dlsym];
+    patch.changed = 0;
+    memset(patch.seen, 0, sizeof patch.seen);
+    dl_iterate_phdr(visit, patch_object);
+    patch.held += patch.changed;
+    store_release(&patch.installed, 1);
+    int held = patch.held;
+    pthread_mutex_unlock(&patch.mutex);
+    return held;
+}
+
+int patch_refresh(void)
+{
+    word now[2];
+    if (!load_acquire(&patch.installed)) return 0;
+    dl_iterate_phdr(counters, now);
+    if (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs)) return 0;
+    int saved = errno;
+    pthread_mutex_lock(&patch.mutex);
+    if (now[1] != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen); /* a base may have a new tenant */
+    patch.changed = 0;
+    if (load_relaxed(&patch.installed)) dl_iterate_phdr(visit, patch_object);
+    patch.held += patch.changed;
+    int changed = patch.changed;
+    pthread_mutex_unlock(&patch.mutex);
+    errno = saved;
+    return changed;
+}
+
+int patch_remove(void)
+{
+    pthread_mutex_lock(&patch.mutex);
+    patch.changed = 0;
+    if (load_relaxed(&patch.installed)) {
+        store_release(&patch.installed, 0);
+        dl_iterate_phdr(visit, restore_object);
+        patch.held = 0;
+        patch.sentinel = NULL;
+    }
+    int changed = patch.changed;
+    pthread_mutex_unlock(&patch.mutex);
+    return changed;
+}
+
+int patch_holds(void)
+{
+    pthread_mutex_lock(&patch.mutex);
+    int holds = patch.sentinel && __atomic_load_n(patch.sentinel, __ATOMIC_ACQUIRE) == patch.wrapper[HOOK_malloc];
+    pthread_mutex_unlock(&patch.mutex);
+    return holds;
+}
+
+const char *patch_provider(void) { return patch.provider_path; }
+
+void patch_lock(void) { pthread_mutex_lock(&patch.mutex); }
+void patch_unlock(void) { pthread_mutex_unlock(&patch.mutex); }
+void patch_forked(void) { pthread_mutex_init(&patch.mutex, NULL); }

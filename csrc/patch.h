@@ -1,0 +1,35 @@
+/* See allocation calls by rewriting the GOT entries of the loaded objects, in a running process, without LD_PRELOAD.
+ *
+ * Objects loaded later are found by patch_refresh, which costs one short call while nothing was loaded. Undone by walking again: nothing
+ * is restored from saved addresses, so an object that was unloaded meanwhile is not touched.
+ * Calls are serialised inside; none of them allocates.
+ */
+#ifndef DWSR_PATCH_H
+#define DWSR_PATCH_H
+
+#include "hooks.h"
+
+/* Finds the functions in use; 0, or -ENOENT if there is no malloc to be found (static programs). */
+int patch_find(struct real_functions *real);
+/* The wrappers: same order and types as real_functions, without the last. */
+struct patch_wrappers {
+#define FIELD(name) name##_function name;
+    HOOKS(FIELD)
+#undef FIELD
+};
+
+/* Returns how many slots lead to a wrapper now. */
+int patch_install(const struct patch_wrappers *wrappers);
+/* Patches objects loaded since; how many slots, 0 mostly. Also called right after dlopen, through a hook on dlsym. */
+int patch_refresh(void);
+int patch_remove(void);
+/* Whether a slot that was rewritten still leads to its wrapper: 0 when there was none to rewrite, or another tool did it after us. */
+int patch_holds(void);
+/* Around fork: lock before, unlock in the parent, forked in the child. */
+void patch_lock(void);
+void patch_unlock(void);
+void patch_forked(void);
+/* Path of the object that malloc comes from. */
+const char *patch_provider(void);
+
+#endif

@@ -1,0 +1,292 @@
+/* Accounting through the real GOT of this program, with arithmetic truth. Not under the sanitizers: they hold malloc themselves. */
+#include "check.h"
+#include "alloc.h"
+#include "atomics.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+
+static void *volatile keep;
+
+/* Not inlined: the compiler may not pair malloc and free away. */
+__attribute__((noinline)) static void *take(size_t n) { return keep = malloc(n); }
+
+static struct alloc_figures now(uint32_t slot, uint64_t serial)
+{
+    struct alloc_figures f = { 0, 0, 0 };
+    CHECK(alloc_task_now(slot, serial, &f) == 0);
+    return f;
+}
+
+static struct alloc_figures end(uint32_t slot, uint64_t serial)
+{
+    struct alloc_figures f;
+    alloc_task_end(slot, serial, &f);
+    return f;
+}
+
+static void begin(uint32_t slot, uint64_t serial) { alloc_task_begin(slot, serial, ALLOC_NO_SLOT, 0); }
+static int near(uint64_t value, uint64_t truth) { return value + 64 * KIB >= truth && value <= truth + truth / 200 + 64 * KIB; }
+
+static void large_blocks(void)
+{
+    begin(0, 1);
+    keep = malloc(10 * MIB);
+    CHECK(near(now(0, 1).live_bytes, 10 * MIB));
+    void *other = calloc(1, 5 * MIB);
+    free(keep);
+    CHECK(near(now(0, 1).live_bytes, 5 * MIB));
+    keep = realloc(other, 8 * MIB);
+    CHECK(near(now(0, 1).live_bytes, 8 * MIB) && near(now(0, 1).peak_bytes, 15 * MIB));
+    errno = 0;
+    CHECK(!realloc(keep, SIZE_MAX / 4) && errno == ENOMEM && near(now(0, 1).live_bytes, 8 * MIB)); /* failed: nothing has changed */
+    free(keep);
+    void *aligned;
+    CHECK(posix_memalign(&aligned, 4096, 3 * MIB) == 0);
+    void *unaligned;
+    CHECK(posix_memalign(&unaligned, 3, 8) == EINVAL);
+    CHECK(near(now(0, 1).live_bytes, 3 * MIB));
+    free(aligned);
+    keep = aligned_alloc(64, 1 * MIB), free(keep);
+    keep = memalign(64, 1 * MIB), free(keep);
+    keep = valloc(1 * MIB), free(keep);
+    keep = reallocarray(NULL, 1024, 1024), free(keep);
+    struct alloc_figures f = end(0, 1);
+    CHECK(near(f.peak_bytes, 15 * MIB) && f.live_bytes < 64 * KIB && f.count >= 8);
+}
+
+static void small_blocks(void)
+{
+    static void *blocks[20000];
+    begin(0, 2);
+    for (int i = 0; i < 20000; i++) blocks[i] = malloc(1000);
+    uint64_t truth = 20000 * malloc_usable_size(blocks[0]);
+    CHECK(near(now(0, 2).live_bytes, truth));
+    for (int i = 0; i < 20000; i++) free(blocks[i]);
+    struct alloc_figures f = end(0, 2);
+    CHECK(near(f.peak_bytes, truth) && f.live_bytes < 64 * KIB);
+}
+
+static void older_memory_does_not_hide_a_tasks_own(void)
+{
+    static void *older[20000], *own[20000];
+    for (int i = 0; i < 20000; i++) older[i] = malloc(1000);
+    keep = malloc(50 * MIB);
+    begin(0, 3);
+    for (int i = 0; i < 20000; i++) free(older[i]);
+    free(keep);
+    for (int i = 0; i < 20000; i++) own[i] = malloc(1000);
+    void *big = take(5 * MIB);
+    struct alloc_figures f = end(0, 3);
+    CHECK(near(f.peak_bytes, 20000 * malloc_usable_size(own[0]) + 5 * MIB));
+    for (int i = 0; i < 20000; i++) free(own[i]);
+    free(big);
+}
+
+static void mappings(void)
+{
+    begin(0, 4);
+    char *p = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *reserved = mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(near(now(0, 4).live_bytes, 8 * MIB));
+    munmap(p + 2 * MIB, 2 * MIB);
+    CHECK(near(now(0, 4).live_bytes, 6 * MIB));
+    char *q = mremap(p, 2 * MIB, 5 * MIB, MREMAP_MAYMOVE);
+    CHECK(q != MAP_FAILED && near(now(0, 4).live_bytes, 9 * MIB));
+    munmap(q, 5 * MIB);
+    munmap(p + 4 * MIB, 4 * MIB);
+    munmap(reserved, 64 * MIB);
+    CHECK(end(0, 4).live_bytes < 64 * KIB);
+}
+
+static void nested(void)
+{
+    begin(0, 5);
+    void *a = take(4 * MIB);
+    alloc_task_begin(1, 6, 0, 5);
+    void *b = take(6 * MIB);
+    struct alloc_figures inner = end(1, 6);
+    CHECK(near(inner.peak_bytes, 6 * MIB) && near(inner.live_bytes, 6 * MIB));
+    begin(1, 7); /* somebody else in the inner task's slot */
+    end(1, 7);
+    free(b); /* passed to the outer one */
+    CHECK(near(now(0, 5).live_bytes, 4 * MIB));
+    free(a);
+    struct alloc_figures outer = end(0, 5);
+    CHECK(near(outer.peak_bytes, 10 * MIB) && outer.live_bytes < 64 * KIB);
+}
+
+static void *free_it(void *p) { free(p); return NULL; }
+
+static void freed_by_others(void)
+{
+    pthread_t thread;
+    begin(0, 8);
+    void *during = take(7 * MIB), *after = take(9 * MIB);
+    pthread_create(&thread, NULL, free_it, during);
+    pthread_join(thread, NULL);
+    CHECK(near(now(0, 8).live_bytes, 9 * MIB));
+    CHECK(near(end(0, 8).live_bytes, 9 * MIB));
+    begin(0, 9);
+    keep = malloc(2 * MIB);
+    free(after); /* not this task's */
+    CHECK(near(now(0, 9).live_bytes, 2 * MIB));
+    free(keep);
+    end(0, 9);
+}
+
+static pthread_barrier_t gate;
+
+static void *task_of_its_own(void *argument)
+{
+    uint64_t n = (uint64_t)argument;
+    begin((uint32_t)n, 100 + n);
+    pthread_barrier_wait(&gate);
+    void *volatile p = malloc(n * 10 * MIB);
+    pthread_barrier_wait(&gate);
+    free(p);
+    struct alloc_figures f = end((uint32_t)n, 100 + n);
+    CHECK(near(f.peak_bytes, n * 10 * MIB) && f.live_bytes < 64 * KIB);
+    return NULL;
+}
+
+static void eight_neighbours(void)
+{
+    pthread_t threads[8];
+    pthread_barrier_init(&gate, NULL, 8);
+    for (uint64_t i = 0; i < 8; i++) pthread_create(&threads[i], NULL, task_of_its_own, (void *)i);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+}
+
+/* 20 KB blocks through a queue: allocated here, freed there, 500 of them live at a time. */
+static void *queue[500];
+static word produced, consumed;
+
+static void *consume(void *unused)
+{
+    for (uint64_t n = 0; n < 20000; n++) {
+        while (load_acquire(&produced) <= n + 450) { if (n + 451 > 20000) break; }
+        while (load_acquire(&produced) <= n) { }
+        free(queue[n % 500]);
+        store_release(&consumed, n + 1);
+    }
+    return unused;
+}
+
+static void middle_sized_blocks_through_a_queue(void)
+{
+    pthread_t thread;
+    begin(0, 20);
+    produced = consumed = 0;
+    pthread_create(&thread, NULL, consume, NULL);
+    for (uint64_t n = 0; n < 20000; n++) {
+        while (n >= load_acquire(&consumed) + 500) { }
+        queue[n % 500] = malloc(20000);
+        store_release(&produced, n + 1);
+    }
+    pthread_join(thread, NULL);
+    struct alloc_figures f = end(0, 20);
+    printf("     20 KB blocks through a queue: peak %.2f MB of 10.00 true\n", (double)f.peak_bytes / 1e6);
+    CHECK(f.peak_bytes >= 9 * 1000000 && f.peak_bytes <= 11 * 1000000 + 512 * KIB);
+}
+
+static void *start_and_allocate(void *unused)
+{
+    keep = malloc(6 * MIB);
+    return unused;
+}
+
+static void threads_started_inside(void)
+{
+    pthread_t thread;
+    begin(0, 30);
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL);
+    CHECK(near(now(0, 30).live_bytes, 6 * MIB));
+    free(keep);
+    end(0, 30);
+    pthread_create(&thread, NULL, start_and_allocate, NULL); /* outside: nobody's */
+    pthread_join(thread, NULL);
+    CHECK(alloc_unowned_bytes() >= 6 * MIB);
+    free(keep);
+}
+
+static int native(void) { return 0; }
+
+static void native_threads(void)
+{
+    pthread_t thread;
+    alloc_stop();
+    CHECK(alloc_start(ALLOC_LARGE, native) == 0);
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL); /* no task runs: unowned */
+    free(keep);
+    begin(0, 40);
+    alloc_running(1, 0, 40);
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL);
+    CHECK(near(now(0, 40).live_bytes, 6 * MIB)); /* the only one */
+    free(keep);
+    alloc_running(2, 0, 40);
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL);
+    CHECK(now(0, 40).live_bytes < MIB && alloc_was_ambiguous()); /* one of several: nobody's, and said */
+    free(keep);
+    end(0, 40);
+    alloc_stop();
+    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0);
+}
+
+static word busy;
+
+static void *churn(void *unused)
+{
+    while (load_acquire(&busy)) {
+        void *volatile p = malloc(100000), *volatile q = malloc(100);
+        free(p);
+        free(q);
+        p = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        munmap(p, 1 << 16);
+    }
+    return unused;
+}
+
+static void start_and_stop_with_busy_threads(void)
+{
+    pthread_t threads[4];
+    store_release(&busy, 1);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
+    for (int i = 0; i < 1000; i++) {
+        alloc_stop();
+        CHECK(alloc_start(ALLOC_LARGE, NULL) == 0 && alloc_holds());
+    }
+    store_release(&busy, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    alloc_stop();
+    CHECK(!alloc_holds() && !alloc_active());
+    keep = malloc(MIB);
+    free(keep);
+}
+
+int main(void)
+{
+    if (SANITIZED) return puts("ok   not under the sanitizers"), 0;
+    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0);
+    RUN(large_blocks);
+    RUN(small_blocks);
+    RUN(older_memory_does_not_hide_a_tasks_own);
+    RUN(mappings);
+    RUN(nested);
+    RUN(freed_by_others);
+    RUN(eight_neighbours);
+    RUN(middle_sized_blocks_through_a_queue);
+    RUN(threads_started_inside);
+    RUN(native_threads);
+    RUN(start_and_stop_with_busy_threads);
+    return failures;
+}

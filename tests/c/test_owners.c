@@ -1,0 +1,83 @@
+#include "check.h"
+#include "owners.h"
+
+#include <pthread.h>
+
+static void blocks(void)
+{
+    struct owned stale;
+    CHECK(owners_open() == 0);
+    CHECK(owners_insert(0x10000, 100, 7, &stale) == OWNERS_ADDED && owners_count() == 1);
+    CHECK(owners_insert(0x10000, 200, 8, &stale) == OWNERS_REPLACED && stale.owner == 7 && stale.bytes == 100);
+    struct owned o = owners_remove(0x10000);
+    CHECK(o.found && o.owner == 8 && o.bytes == 200 && owners_count() == 0);
+    CHECK(!owners_remove(0x10000).found);
+}
+
+static void a_hundred_thousand(void)
+{
+    struct owned stale;
+    const uintptr_t strides[] = { 68 << 10, 20 << 10, (1 << 20) + 4096, 2 << 20, 1 << 16 };
+    for (unsigned s = 0; s < sizeof strides / sizeof *strides; s++) {
+        uint64_t full = 0, n = 100000;
+        CHECK(owners_open() == 0);
+        for (uint64_t i = 0; i < n; i++) full += owners_insert(0x7f0000000010 + i * strides[s], i, i, &stale) == OWNERS_FULL;
+        CHECK(full == 0 && owners_count() == n);
+        for (uint64_t i = 0; i < n; i++) CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner == i);
+    }
+    CHECK(owners_open() == 0);
+    uint64_t full = 0;
+    for (uint64_t i = 0; i < 1000; i++) full += owners_insert(0x1000 + (i << 50), 1, 1, &stale) == OWNERS_FULL;
+    CHECK(full > 0 && owners_count() == 1000 - full); /* counted, not lost by silence */
+}
+
+static uint64_t freed_bytes, freed_owner;
+static void freed(uint64_t owner, int64_t bytes) { freed_owner = owner, freed_bytes += (uint64_t)bytes; }
+
+static void mappings_in_parts(void)
+{
+    CHECK(owners_open() == 0);
+    freed_bytes = 0;
+    CHECK(owners_map(0x100000, 0x10000, 5, freed) == OWNERS_ADDED && owners_covers(0x10ffff) && !owners_covers(0x110000));
+    owners_unmap(0x104000, 0x2000, freed); /* a hole */
+    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000) && owners_covers(0x106000));
+    owners_unmap(0x0, 0x102000, freed); /* the front */
+    CHECK(freed_bytes == 0x4000);
+    CHECK(owners_map(0x103000, 0x2000, 6, freed) == OWNERS_ADDED && freed_bytes == 0x5000); /* over the rest of the first piece, and the hole */
+    owners_unmap(0x0, 0x1000000, freed);
+    CHECK(freed_bytes == 0x5000 + 0x1000 + 0x2000 + 0xa000);
+    owners_unmap(0x0, 0x1000000, freed);
+    CHECK(freed_bytes == 0x12000);
+}
+
+static void *churn(void *argument)
+{
+    struct owned stale;
+    uintptr_t base = (uintptr_t)argument << 32;
+    for (int round = 0; round < (SANITIZED ? 20 : 200); round++) {
+        for (uintptr_t i = 1; i < 500; i++) CHECK(owners_insert(base + i * 70000, i, base, &stale) == OWNERS_ADDED);
+        for (uintptr_t i = 1; i < 500; i++) {
+            struct owned o = owners_remove(base + i * 70000);
+            CHECK(o.found && o.owner == base && o.bytes == i);
+        }
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t t[8];
+    CHECK(owners_open() == 0);
+    for (uintptr_t i = 0; i < 8; i++) pthread_create(&t[i], NULL, churn, (void *)(i + 1));
+    for (int i = 0; i < 8; i++) pthread_join(t[i], NULL);
+    CHECK(owners_count() == 0);
+}
+
+int main(void)
+{
+    RUN(blocks);
+    RUN(a_hundred_thousand);
+    RUN(mappings_in_parts);
+    RUN(threads);
+    return failures;
+}
