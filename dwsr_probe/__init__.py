@@ -2,11 +2,11 @@
 
 Inside a probed process only the standard library and `_core` are imported; everything else here is loaded when it is asked for.
 """
-from dwsr_probe._core import task
+from dwsr_probe._core import adopt, task
 from dwsr_probe.probe import start, stop
 
 __version__ = "0.1.0"
-__all__ = ["TaskRecord", "records", "snapshot", "start", "stop", "task"]
+__all__ = ["TaskRecord", "adopt", "records", "snapshot", "start", "stop", "task"]
 
 
 def __getattr__(name):

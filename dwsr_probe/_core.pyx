@@ -23,10 +23,11 @@ cdef extern from "board_layout.h" nogil:
     struct board_live:
         uint64_t state
     struct task_fields:
-        uint64_t name_len, key_len, inputs_len, output_len
+        uint64_t serial, alloc_peak_bytes, alloc_end_bytes, alloc_count, name_len, key_len, inputs_len, output_len
     struct sample:
         uint64_t time_ns
     struct slot:
+        uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count
         task_fields task
         char text[1]
     struct frame:
@@ -58,7 +59,8 @@ cdef extern from "probe.h" nogil:
         const char *proc_root
         const char *cgroup_root
         uint64_t period_ns
-        int keep_peak
+        int keep_peak, alloc
+        int (*is_python_thread)() noexcept nogil
     int probe_start(const probe_settings *s, const char **failed_step)
     void probe_stop(int state, int at_exit, int remove)
     int probe_active()
@@ -66,6 +68,7 @@ cdef extern from "probe.h" nogil:
     int probe_board_path(char *path, size_t size)
     uint64_t probe_task_begin(const task_begin *begin)
     void probe_task_end(uint64_t handle, const task_end *end)
+    uint64_t probe_adopt(uint64_t handle)
     void probe_fork_announced()
     void probe_fork_done()
     void probe_note_exec()
@@ -99,6 +102,15 @@ cdef extern from "board.h" nogil:
     int board_create(board *b, const board_settings *s, const char **failed_step)
     void board_unmap(board *b, int remove)
 
+cdef extern from "alloc.h" nogil:
+    const uint64_t ALLOC_LARGE
+    int alloc_start(uint64_t large_from, int (*is_python)() noexcept nogil)
+    void alloc_stop()
+    int alloc_holds()
+
+cdef extern from "patch.h" nogil:
+    const char *patch_provider()
+
 cdef extern from "limit.h" nogil:
     uint64_t limit_bytes(const char *proc_root, const char *cgroup_root)
 
@@ -124,14 +136,22 @@ TASK_FIELDS = names(<const char **>board_task_names)
 SAMPLE_FIELDS = names(<const char **>board_sample_names)
 
 
+cdef extern from "Python.h" nogil:
+    void *PyGILState_GetThisThreadState()
+
+
+cdef int is_python_thread() noexcept nogil:
+    return PyGILState_GetThisThreadState() != NULL
+
+
 # -- the probe of this process --------------------------------------------------------------------------------------------------------
 
-def start(bytes directory, bytes run, bytes host, bytes task_name, bytes worker, bytes python, uint64_t period_ns, bint keep_peak,
+def start(bytes directory, bytes run, bytes host, bytes task_name, bytes worker, bytes python, uint64_t period_ns, bint keep_peak, bint alloc,
           bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
     """Start the probe; OSError(errno, what was being done) if it cannot."""
     cdef probe_settings s = probe_settings(
         directory=directory, run=run, host=host, task_name=task_name, worker=worker, python=python, proc_root=proc_root,
-        cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak)
+        cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak, alloc=alloc, is_python_thread=is_python_thread)
     cdef const char *failed_step = NULL
     cdef int e
     with nogil:
@@ -185,6 +205,15 @@ def try_board(bytes directory):
     if e < 0:
         raise OSError(-e, failed_step.decode())
     board_unmap(&b, 1)
+
+
+def try_accounting():
+    """Where malloc comes from, and whether its calls can be seen in this interpreter. For doctor; not beside a running probe."""
+    if probe_active():
+        return os.fsdecode(patch_provider()), alloc_holds() != 0
+    cdef bint works = alloc_start(ALLOC_LARGE, is_python_thread) == 0
+    alloc_stop()
+    return os.fsdecode(patch_provider()), works
 
 
 def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
@@ -336,6 +365,33 @@ cdef class task:
         return wrap_function(function, self.name, self.inputs, self.key)
 
 
+cdef class adopt:
+    """Work for a task from another thread: `with adopt(block):` where `block` is the task's open block.
+
+    What this thread allocates inside counts for that task, as long as it runs and this thread runs no task of its own.
+    """
+    cdef task block
+    cdef uint64_t before
+
+    def __init__(self, task block):
+        self.block = block
+
+    def __enter__(self):
+        cdef tuple entry
+        cdef uint64_t handle = 0
+        with cython.critical_section(self.block):
+            if self.block.entries:
+                entry = self.block.entries[len(self.block.entries) - 1]
+                if entry[2] == probe_generation():
+                    handle = entry[1]
+        self.before = probe_adopt(handle)
+        return self.block
+
+    def __exit__(self, kind, value, trace):
+        probe_adopt(self.before)
+        return None
+
+
 # -- reading boards -------------------------------------------------------------------------------------------------------------------
 
 class BoardError(Exception):
@@ -425,6 +481,8 @@ cdef class Reader:
                 if <uint64_t>len(found) >= running:
                     break
                 if self.check(board_read_slot(&self.reader, i, s)):
+                    if s.alloc_serial == s.task.serial:  # what the sampler last saw of this very task
+                        s.task.alloc_peak_bytes, s.task.alloc_end_bytes, s.task.alloc_count = s.alloc_peak_bytes, s.alloc_live_bytes, s.alloc_count
                     found.append(task_tuple(&s.task, s.text))
         finally:
             free(s)

@@ -13,7 +13,7 @@ from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of
 _SEQ = FIELDS.index("seq")
 _HEALTH = (
     "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
-    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed")
+    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "alloc_state", "unowned_bytes", "untracked_bytes")
 
 
 class _Followed:

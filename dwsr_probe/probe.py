@@ -40,13 +40,13 @@ def failure_text(error, directory):
     return f"cannot {step} {directory}: {why}; {_ADVICE.get(step, 'run dwsr-probe doctor')}"
 
 
-def start(period_ms=None, keep_peak=None, board_dir=None, settings=None):
+def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, settings=None):
     """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
     global _settings, _said
     chosen = settings or Settings.from_environ()
-    if period_ms is not None or keep_peak is not None or board_dir is not None:
-        chosen = Settings(chosen.run, board_dir or chosen.board_dir, chosen.period_ms if period_ms is None else period_ms,
-                          chosen.keep_peak if keep_peak is None else keep_peak, chosen.worker)
+    for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc)):
+        if value is not None:
+            chosen = chosen.but(**{name: value})
     try:
         start_board(chosen, process_name())
     except OSError as error:
@@ -67,7 +67,7 @@ def start_board(settings, name):
     _core.start(
         *(os.fsencode(text).replace(b"\0", b"") for text in (
             settings.board_dir, settings.run, os.uname().nodename, name, settings.worker, sys.version.split()[0])),
-        round(settings.period_ms * 1e6), settings.keep_peak)
+        round(settings.period_ms * 1e6), settings.keep_peak, settings.alloc)
 
 
 def stop():

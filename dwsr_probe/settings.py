@@ -13,15 +13,20 @@ PERIOD_MS_LEAST, PERIOD_MS_MOST = 0.1, 1000.0
 class Settings:
     """What a process needs to know to start its probe. Every field has an environment variable: PREFIX + its name in capitals."""
 
-    __slots__ = ("board_dir", "keep_peak", "period_ms", "run", "worker")
+    __slots__ = ("alloc", "board_dir", "keep_peak", "period_ms", "run", "worker")
 
-    def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker=""):
+    def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker="", alloc=False):
         self.run = run  # the collector's name for the run; empty: nobody collects
         self.board_dir = board_dir or default_board_directory()
         period_ms = float(period_ms)
         self.period_ms = min(max(period_ms, PERIOD_MS_LEAST), PERIOD_MS_MOST) if period_ms == period_ms else PERIOD_MS  # not NaN
         self.keep_peak = bool(keep_peak)
         self.worker = worker
+        self.alloc = bool(alloc)
+
+    def but(self, **changes):
+        """The same with some fields changed."""
+        return Settings(**{name: changes.get(name, getattr(self, name)) for name in self.__slots__})
 
     def to_environ(self):
         return {
@@ -30,6 +35,7 @@ class Settings:
             PREFIX + "PERIOD_MS": repr(self.period_ms),
             PREFIX + "KEEP_PEAK": "1" if self.keep_peak else "",
             PREFIX + "WORKER": self.worker,
+            PREFIX + "ALLOC": "1" if self.alloc else "0",
         }
 
     @classmethod
@@ -41,7 +47,7 @@ class Settings:
             period_ms = float(get("PERIOD_MS") or PERIOD_MS)
         except ValueError:
             period_ms = PERIOD_MS
-        return cls(get("RUN"), get("BOARD_DIR"), period_ms, get("KEEP_PEAK"), get("WORKER"))
+        return cls(get("RUN"), get("BOARD_DIR"), period_ms, get("KEEP_PEAK"), get("WORKER"), get("ALLOC") == "1")
 
 
 def default_board_directory(environ=os.environ):

@@ -113,6 +113,16 @@ def _peaks():
         "short peaks may be missed; in a container allow writing to /proc/self/clear_refs, or sample faster with `run --period`")
 
 
+def _allocations():
+    from dwsr_probe import _core
+    provider, holds = _core.try_accounting()
+    name = next((kind for kind in ("jemalloc", "mimalloc", "tcmalloc") if kind in provider), "glibc" if "libc.so" in provider else provider)
+    if holds:
+        return OK, "allocations", f"can be accounted (`run --alloc`); malloc is {name}", None
+    return LIMITED, "allocations", "cannot be accounted: no call slot of this interpreter leads to malloc", (
+        "another tool (memray, for one) holds them, or the interpreter is linked statically")
+
+
 def _limit():
     import psutil
 
@@ -148,4 +158,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _board_directory, _peaks, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _limit, _sampler, _network_store)

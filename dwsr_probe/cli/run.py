@@ -12,10 +12,11 @@ from dwsr_probe.settings import PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
 @click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
               metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
 @click.option("--keep-peak", is_flag=True, help="Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled.")
+@click.option("--alloc/--no-alloc", default=False, show_default=True, help="Account allocations: each task's own live bytes and their peak.")
 @click.option("--strict", is_flag=True, help="Do not run the command if the probe cannot work (exit code 125).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.pass_context
-def command(ctx, output, quiet, period_ms, keep_peak, strict, command):
+def command(ctx, output, quiet, period_ms, keep_peak, alloc, strict, command):
     """Run COMMAND under the probe and print what its tasks needed.
 
     Options stand before the command. It keeps its input, output, signals and exit code (128+n if signal n ended it); Python programs that
@@ -28,7 +29,7 @@ def command(ctx, output, quiet, period_ms, keep_peak, strict, command):
     from dwsr_probe import launch
     from dwsr_probe.settings import Settings
     try:
-        code, directory = launch.run(list(command), output, Settings(period_ms=period_ms, keep_peak=keep_peak), strict)
+        code, directory = launch.run(list(command), output, Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc), strict)
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)

@@ -12,6 +12,8 @@ class NameSummary:
     killed: int = 0
     growths: list = field(default_factory=list)  # rss peak minus rss before, bytes
     durations: list = field(default_factory=list)  # seconds
+    alloc_peaks: list = field(default_factory=list)  # bytes
+    shared: int = 0  # tasks whose figures cannot be theirs alone
     rss_peak_bytes: int | None = None
     overlap: int = 0
     sampled: int = 0  # tasks whose peak was sampled, not the kernel's
@@ -25,6 +27,9 @@ class NameSummary:
         if record.rss_growth_bytes is not None:
             self.growths.append(record.rss_growth_bytes)
             self.rss_peak_bytes = max(self.rss_peak_bytes or 0, record.rss_peak_bytes)
+        self.shared += record.attribution == "shared"
+        if record.alloc_peak_bytes is not None:
+            self.alloc_peaks.append(record.alloc_peak_bytes)
         if record.duration is not None:
             self.durations.append(record.duration)
         self.overlap = max(self.overlap, record.overlap or 0)
@@ -36,6 +41,14 @@ class NameSummary:
     @property
     def growth_max_bytes(self):
         return max(self.growths, default=None)
+
+    @property
+    def alloc_peak_median_bytes(self):
+        return median(self.alloc_peaks) if self.alloc_peaks else None
+
+    @property
+    def alloc_peak_max_bytes(self):
+        return max(self.alloc_peaks, default=None)
 
     @property
     def duration_median(self):
@@ -67,6 +80,10 @@ def process_notes(record, health):
 
     if health.get("unprobed"):
         return ["ran without the probe: peak from wait4, of it or of a child it waited for"]
+    if health.get("alloc_state") == 2:
+        notes.append("allocations could not be accounted: another tool holds the hooks")
+    if health.get("untracked_bytes"):
+        notes.append(f"{health['untracked_bytes']:,} bytes of large blocks found the owner table full")
     if health.get("rss_peak_source") == "sampled":
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")

@@ -54,7 +54,7 @@ def print_report(store, file):
     """The whole report of one run."""
     console = _Console(file=file, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console.width = max(console.width, 150)  # nobody wraps lines in a log
+        console.width = max(console.width, 180)  # nobody wraps lines in a log
     names, processes = summarise(store.tasks()), store.processes()
     if names:
         console.print(_task_table(names))
@@ -72,16 +72,21 @@ def print_report(store, file):
 def _task_table(names):
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("task", no_wrap=True, overflow="ellipsis")
-    for title in ("count", "failed", "rss growth, median", "max", "rss peak, max", "duration, median", "max", "overlap"):
+    accounted = any(s.alloc_peaks for s in names)
+    own = ("own peak, median", "max") if accounted else ()
+    for title in ("count", "failed", *own, "rss growth, median", "max", "rss peak, max", "duration, median", "max", "overlap"):
         table.add_column(title, justify="right")
     for s in names:
+        own = (bytes_text(s.alloc_peak_median_bytes), bytes_text(s.alloc_peak_max_bytes) + ("†" if s.shared else "")) if accounted else ()
         table.add_row(
-            name_text(s.task_name), f"{s.count:,}", _outcome(s), bytes_text(s.growth_median_bytes), bytes_text(s.growth_max_bytes),
+            name_text(s.task_name), f"{s.count:,}", _outcome(s), *own, bytes_text(s.growth_median_bytes), bytes_text(s.growth_max_bytes),
             bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else ""), seconds_text(s.duration_median), seconds_text(s.duration_max),
             str(s.overlap))
-    if any(s.sampled for s in names):
-        table.caption = "* sampled: short peaks may be higher"
-        table.caption_justify = "left"
+    notes = [text for wanted, text in (
+        (any(s.sampled for s in names), "* sampled: short peaks may be higher"),
+        (accounted and any(s.shared for s in names), "† not this task's alone: native threads or coroutines of several tasks")) if wanted]
+    if notes:
+        table.caption, table.caption_justify = "; ".join(notes), "left"
     return table
 
 

@@ -8,7 +8,7 @@ from dwsr_probe.settings import Settings, default_board_directory
 
 
 def test_settings_survive_the_environment():
-    given = Settings("run-1", "/x/y", 2.5, True, "tcp://w")
+    given = Settings("run-1", "/x/y", 2.5, True, "tcp://w", True)
     back = Settings.from_environ(given.to_environ())
     assert all(getattr(back, name) == getattr(given, name) for name in Settings.__slots__)
 
