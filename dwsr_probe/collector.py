@@ -60,6 +60,7 @@ class Collector:
                 board.close()
                 continue
             self.pids.add(board.pid)
+            self.replaced.discard(board.pid)  # what it became has a board after all
             self._followed[path] = _Followed(board, *self.store.progress_of(board.process))
 
     # -- rounds
