@@ -133,6 +133,17 @@ def test_a_job_that_execs_something_else(cli):
     assert {r["task_name"]: r["state"] for r in processes(records)} == {"job.py": "ok", f"{Path(PY).name} (exec)": "error"}
 
 
+def test_a_job_that_becomes_python_again_after_a_while(cli):
+    """The collector sees a program without a board first: its row must not be made of wait4 then."""
+    cli.script("import dwsr_probe\nwith dwsr_probe.task('second'): pass", "second.py")
+    done, records = cli.job(f"""
+        import os
+        os.execvp("sh", ["sh", "-c", "sleep 1.3; exec {PY} second.py"])
+    """, cwd=cli.cwd)
+    assert done.returncode == 0, done.stderr
+    assert {r["task_name"]: r["state"] for r in processes(records)} == {"job.py": "ok", "second.py": "ok"}
+
+
 def test_a_job_that_daemonises(cli):
     """`run` ends with the command; what the daemon does later is collected by `report`."""
     cli.boards_may_stay = True
