@@ -54,5 +54,5 @@ def run(quick=False):
             section.rows.append(("every block a task" if marked else "no task marked", spread(bare), spread([b / a for a, b in zip(bare, again, strict=True)], 3),
                                  spread([2 * o / (a + b) for a, b, o in zip(bare, again, ours, strict=True)], 3), f"{min(ours) / min(bare + again):.3f}",
                                  f"{count / sorted(bare)[len(bare) // 2]:.0f}"))
-    section.notes.append("One thread. `run / bare` compares each run with the mean of the bare runs before and after it; the least of each is freer of the machine's noise. With every block a task and memory moving all the time, the sampler holds 1 kHz: an empty loop of that rate has its cost in the sampler's table; `--period 10` takes it to a tenth.")
+    section.notes.append("One thread. `run / bare` compares each run with the mean of the bare runs before and after it; the least of each is freer of the machine's noise. With every block a task and memory moving all the time, the sampler holds 1 kHz: an empty loop of that rate has its cost in the sampler's table; `--period 10` wakes it a tenth as often.")
     return section
