@@ -48,6 +48,7 @@ def polled(folder, held, period):
 
 def mprof(folder, held, period):
     out = Path(folder) / "mprof.dat"
+    out.unlink(missing_ok=True)  # it appends
     done = subprocess.run([PY, "-m", "mprof", "run", "-T", str(period), "-o", out, PY, script(folder, held)], capture_output=True, text=True,
                           check=True)
     truth = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))[0]
