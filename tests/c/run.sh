@@ -27,5 +27,7 @@ for kind in "${@:-plain}"; do
     [ $code -eq 0 ] || [ "$lines" -gt 0 ] || { echo "FAIL $name ended with code $code"; failed=$((failed + 1)); }
   done
 done
+# Once more at the end, where a long log is cut last.
+[ "$failed" -eq 0 ] || grep -HE '^FAIL|failed:|ERROR: |WARNING: ' "$out"/*/*.log | head -n 40
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
