@@ -17,23 +17,35 @@
 #define MID_CROSSED   (-(256 << 10))
 #define MID_KEPT      (1 << 20)
 #define LINEAGE_COUNT (1 << 16)
-#define LIVE_BITS     48
-#define LIVE_MASK     ((UINT64_C(1) << LIVE_BITS) - 1)
+#define SERIAL_BITS   40
+#define SERIAL_MASK   ((UINT64_C(1) << SERIAL_BITS) - 1)
+#define SUM_BITS      48
+#define SUM_ZERO      (UINT64_C(1) << (SUM_BITS - 1))
+#define SUM_MASK      ((UINT64_C(1) << SUM_BITS) - 1)
 
-/* live_word: the generation in the upper 16 bits, so that a credit can never reach the slot's next task. */
+/* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain stores, and `others`, by all other
+ * threads, with atomic ones. Each sum may be below zero, so it is kept above SUM_ZERO; its upper 16 bits are the task's generation, so
+ * that a late change can never pass for one of the slot's next task. */
 struct account {
-    word serial, live_word, peak, small, count;
+    word serial, own, others, peak, small, count;
+    const void *home; /* the thread that began it: the address of its `local` */
     uint32_t parent_slot;
 } __attribute__((aligned(64)));
 
 static struct {
-    word active, large_from, untracked_bytes, ambiguous;
-    word sole; /* handle of the one task that runs, 0: none, ABSENT: several */
+    /* Read at every call, hardly ever written. */
     struct real_functions real;
+    word active;
+    word large_from, tracked_from; /* blocks of this size on are in the owner table: large ones, later perhaps also middle-sized ones */
+    int glibc_headers;
     int (*is_python)(void);
+    word starts; /* of the accounting, in this process */
+    word sole;   /* handle of the one task that runs, 0: none, ABSENT: several */
+    /* Written now and then. */
+    word untracked_bytes __attribute__((aligned(64)));
+    word ambiguous, slots_used;
     struct account accounts[SLOT_COUNT], unowned;
     struct { word serial, parent; } lineage[LINEAGE_COUNT]; /* of nested tasks: whom their memory passes to */
-    word slots_used;
 } alloc;
 
 /* 32 bytes: static TLS is scarce. */
@@ -47,20 +59,44 @@ static __thread struct {
     uint16_t adopted; /* base counts for native threads, too */
 } local;
 
+static void enter(void)
+{
+    local.busy = 1;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static void leave(void)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    local.busy = 0;
+}
+
 static uint64_t handle_of(uint32_t slot, uint64_t serial) { return serial ? serial * SLOT_COUNT + slot : 0; }
+
+/* Serials begin anew with each board; a thread may still hold a handle of the last start's. */
+static uint64_t unique(uint64_t serial) { return serial && serial <= SERIAL_MASK ? serial | alloc.starts << SERIAL_BITS : serial; }
 
 /* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Adds to one account if it is still that generation's; live never falls below zero. */
+static word zero_of(uint64_t serial) { return (serial & 0xffff) << SUM_BITS | SUM_ZERO; }
+
+static uint64_t live_bytes(const struct account *a)
+{
+    int64_t live = (int64_t)((load_relaxed(&a->own) & SUM_MASK) + (load_relaxed(&a->others) & SUM_MASK) - 2 * SUM_ZERO);
+    return live < 0 ? 0 : (uint64_t)live;
+}
+
+/* Adds to one account if it is still that generation's. */
 static int add_live(struct account *a, uint64_t serial, int64_t bytes)
 {
-    word old = load_relaxed(&a->live_word), new_live;
-    do {
-        if (old >> LIVE_BITS != (serial & 0xffff)) return 0;
-        int64_t live = (int64_t)(old & LIVE_MASK) + bytes;
-        new_live = live < 0 ? 0 : (word)live;
-    } while (!__atomic_compare_exchange_n(&a->live_word, &old, (old & ~LIVE_MASK) | new_live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    if (bytes > 0 && load_relaxed(&a->serial) == serial) max_relaxed(&a->peak, new_live);
+    if (a->home == &local) {
+        store_relaxed(&a->own, load_relaxed(&a->own) + (word)bytes);
+    } else {
+        word old = load_relaxed(&a->others);
+        do if ((old ^ zero_of(serial)) >> SUM_BITS) return 0;
+        while (!__atomic_compare_exchange_n(&a->others, &old, old + (word)bytes, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    }
+    if (bytes > 0 && load_relaxed(&a->serial) == serial) max_relaxed(&a->peak, live_bytes(a));
     return 1;
 }
 
@@ -172,54 +208,99 @@ static void count_middle(int32_t bytes)
     if (local.mid > MID_KEPT) local.mid = MID_KEPT;
     if (local.mid >= MID_CROSSED) return;
     local.mid = 0;
-    if (load_relaxed(&alloc.large_from) > MID_FROM) store_relaxed(&alloc.large_from, MID_FROM);
+    if (load_relaxed(&alloc.tracked_from) > MID_FROM) store_relaxed(&alloc.tracked_from, MID_FROM);
 }
 
-static void small_changed(int32_t bytes)
+static __attribute__((noinline)) void flush_full(void)
+{
+    if (local.busy) return; /* a signal handler's: with the next one */
+    enter();
+    if (load_relaxed(&alloc.active)) flush();
+    else local.pending = 0;
+    leave();
+}
+
+static inline void small_changed(int32_t bytes)
 {
     local.pending += bytes;
-    if (__builtin_expect(local.pending > FLUSH_BYTES || local.pending < -FLUSH_BYTES, 0)) {
-        local.busy = 1;
-        flush();
-        local.busy = 0;
+    if (__builtin_expect((uint32_t)(local.pending + FLUSH_BYTES) > 2 * FLUSH_BYTES, 0)) flush_full();
+}
+
+/* glibc keeps a block's size in the word before it, with three flags: read here, it saves two calls a pair. */
+static inline uint64_t size_in_header(const void *block)
+{
+    uint64_t header = ((const uint64_t *)block)[-1];
+    return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8); /* 2: a mapping of its own */
+}
+
+static inline uint64_t size_of(void *block) { return alloc.glibc_headers ? size_in_header(block) : alloc.real.malloc_usable_size(block); }
+
+static int headers_are_glibcs(void)
+{
+    const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 300000, 1 << 20, 40 << 20 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *block = alloc.real.malloc(sizes[i]);
+        if (!block) return 0;
+        int same = size_in_header(block) == alloc.real.malloc_usable_size(block);
+        alloc.real.free(block);
+        if (!same) return 0;
     }
+    return strstr(patch_provider(), "libc.so") != NULL;
 }
 
 static inline int watching(const void *block) { return block && !local.busy && load_relaxed(&alloc.active); }
 
-static void added(void *block)
+static __attribute__((noinline)) void added_beyond_small(void *block, uint64_t bytes)
 {
     if (!watching(block)) return;
-    uint64_t bytes = alloc.real.malloc_usable_size(block);
-    if (__builtin_expect(bytes >= MID_FROM, 0)) {
-        if (bytes >= load_relaxed(&alloc.large_from)) {
-            local.busy = 1;
-            large_added(block, bytes);
-            local.busy = 0;
-            return;
-        }
+    if (bytes >= load_relaxed(&alloc.tracked_from)) {
+        enter();
+        large_added(block, bytes);
+        leave();
+    } else {
         count_middle((int32_t)bytes);
+        local.pending_count++;
+        small_changed((int32_t)bytes);
     }
-    local.pending_count++;
-    small_changed((int32_t)bytes);
 }
 
-/* Before the real free: afterwards the address may be another thread's. */
-static struct owned removed(void *block)
+static inline void added(void *block)
+{
+    if (__builtin_expect(!block, 0)) return;
+    uint64_t bytes = size_of(block);
+    if (__builtin_expect(bytes >= MID_FROM, 0)) {
+        added_beyond_small(block, bytes);
+    } else {
+        local.pending_count++;
+        small_changed((int32_t)bytes);
+    }
+}
+
+static __attribute__((noinline)) struct owned removed_beyond_small(void *block, uint64_t bytes)
 {
     struct owned o = { 0, 0, 0 };
     if (!watching(block)) return o;
-    uint64_t bytes = alloc.real.malloc_usable_size(block);
-    if (__builtin_expect(bytes >= MID_FROM, 0)) {
-        local.busy = 1;
+    if (bytes >= load_relaxed(&alloc.tracked_from)) {
+        enter();
         o = owners_remove((uintptr_t)block);
         if (o.found) release(o.owner, (int64_t)o.bytes);
-        local.busy = 0;
-        if (o.found || bytes >= ALLOC_LARGE) return o; /* a large one not found is older than the probe: nobody's */
-        count_middle(-(int32_t)bytes);
+        leave();
+        if (o.found || bytes >= alloc.large_from) return o; /* a large one not found is older than the probe: nobody's */
     }
     o.bytes = bytes;
+    count_middle(-(int32_t)bytes);
     small_changed(-(int32_t)bytes);
+    return o;
+}
+
+/* Before the real free: afterwards the address may be another thread's. */
+static inline struct owned removed(void *block)
+{
+    struct owned o = { 0, 0, 0 };
+    if (__builtin_expect(!block, 0)) return o;
+    o.bytes = size_of(block);
+    if (__builtin_expect(o.bytes >= MID_FROM, 0)) return removed_beyond_small(block, o.bytes);
+    small_changed(-(int32_t)o.bytes);
     return o;
 }
 
@@ -315,22 +396,22 @@ static void map_added(void *p, size_t n, int protection, int flags)
 {
     if (p == MAP_FAILED || !watching(p) || !(flags & MAP_ANONYMOUS) || protection == PROT_NONE || (flags & MAP_NORESERVE)) return;
     int saved = errno;
-    local.busy = 1;
+    enter();
     uint64_t handle = current_handle();
     n = (n + 4095) & ~(size_t)4095;
     if (owners_map((uintptr_t)p, n, handle, release) == OWNERS_FULL) add_relaxed(&alloc.untracked_bytes, n);
     else own(handle, n);
     local.pending_count++;
-    local.busy = 0;
+    leave();
     errno = saved;
 }
 
 static void map_removed(void *p, size_t n)
 {
     if (!watching(p)) return;
-    local.busy = 1;
+    enter();
     owners_unmap((uintptr_t)p, (n + 4095) & ~(size_t)4095, release);
-    local.busy = 0;
+    leave();
 }
 
 static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
@@ -398,8 +479,9 @@ static const struct patch_wrappers wrappers = {
 void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint64_t parent_serial)
 {
     struct account *a = &alloc.accounts[slot];
-    local.busy = 1;
+    enter();
     flush();
+    serial = unique(serial), parent_serial = unique(parent_serial);
     if (parent_serial) {
         store_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent, handle_of(parent_slot, parent_serial));
         store_release(&alloc.lineage[serial % LINEAGE_COUNT].serial, serial);
@@ -408,48 +490,53 @@ void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint
     store_relaxed(&a->peak, 0);
     store_relaxed(&a->small, 0);
     store_relaxed(&a->count, 0);
-    store_relaxed(&a->live_word, (serial & 0xffff) << LIVE_BITS);
+    store_relaxed(&a->own, zero_of(serial));
+    store_relaxed(&a->others, zero_of(serial));
+    a->home = &local;
     store_release(&a->serial, serial);
     max_relaxed(&alloc.slots_used, slot + 1);
     local.handle = handle_of(slot, serial);
-    local.busy = 0;
+    leave();
 }
 
 uint32_t alloc_slots_used(void) { return (uint32_t)load_relaxed(&alloc.slots_used); }
-uint64_t alloc_serial_in(uint32_t slot) { return load_acquire(&alloc.accounts[slot].serial); }
+uint64_t alloc_serial_in(uint32_t slot) { return load_acquire(&alloc.accounts[slot].serial) & SERIAL_MASK; }
 
-static void read_figures(const struct account *a, struct alloc_figures *f)
+static void read_figures(const struct account *a, uint64_t serial, struct alloc_figures *f)
 {
-    f->live_bytes = load_relaxed(&a->live_word) & LIVE_MASK;
+    f->live_bytes = live_bytes(a);
     f->peak_bytes = load_relaxed(&a->peak);
     f->count = load_relaxed(&a->count);
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
+    /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
+    if ((load_relaxed(&a->own) ^ zero_of(serial)) >> SUM_BITS) *f = (struct alloc_figures){ ABSENT, ABSENT, ABSENT };
 }
 
 void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figures)
 {
     struct account *a = &alloc.accounts[slot];
-    local.busy = 1;
+    enter();
+    serial = unique(serial);
     if (local.handle == handle_of(slot, serial)) {
         flush();
         local.handle = a->parent_slot == ALLOC_NO_SLOT ? 0 : handle_of(a->parent_slot, load_relaxed(&alloc.accounts[a->parent_slot].serial));
     }
-    read_figures(a, figures);
+    read_figures(a, serial, figures);
     store_release(&a->serial, 0);
-    store_relaxed(&a->live_word, (word)0xffff << LIVE_BITS ^ (serial & 0xffff) << LIVE_BITS); /* nobody's generation */
-    local.busy = 0;
+    store_relaxed(&a->others, ~zero_of(serial)); /* nobody's generation */
+    leave();
 }
 
 int alloc_task_now(uint32_t slot, uint64_t serial, struct alloc_figures *figures)
 {
-    if (load_acquire(&alloc.accounts[slot].serial) != serial) return -ENOENT;
-    read_figures(&alloc.accounts[slot], figures);
+    if (load_acquire(&alloc.accounts[slot].serial) != unique(serial)) return -ENOENT;
+    read_figures(&alloc.accounts[slot], serial, figures);
     return 0;
 }
 
 void alloc_running(uint32_t lanes, uint32_t slot, uint64_t serial)
 {
-    store_relaxed(&alloc.sole, lanes == 0 ? 0 : lanes == 1 ? handle_of(slot, serial) : ABSENT);
+    store_relaxed(&alloc.sole, lanes == 0 ? 0 : lanes == 1 ? handle_of(slot, unique(serial)) : ABSENT);
 }
 
 int alloc_was_ambiguous(void) { return (int)__atomic_exchange_n(&alloc.ambiguous, 0, __ATOMIC_RELAXED); }
@@ -458,11 +545,11 @@ void alloc_adopt(uint32_t slot, uint64_t serial, uint32_t *old_slot, uint64_t *o
 {
     *old_slot = (uint32_t)(local.base % SLOT_COUNT);
     *old_serial = local.base / SLOT_COUNT;
-    local.busy = 1;
+    enter();
     flush();
-    local.base = handle_of(slot, serial);
+    local.base = handle_of(slot, unique(serial));
     local.adopted = serial != 0;
-    local.busy = 0;
+    leave();
 }
 
 /* -- start, stop, fork ------------------------------------------------------------------------------------------------------------------------ */
@@ -473,8 +560,11 @@ int alloc_start(uint64_t large_from, int (*is_python)(void))
     if (e == 0) e = owners_open();
     if (e < 0) return e;
     alloc.is_python = is_python;
-    alloc.unowned = (struct account){ .parent_slot = ALLOC_NO_SLOT };
-    store_relaxed(&alloc.large_from, large_from < MID_FROM ? MID_FROM : large_from);
+    alloc.starts++;
+    alloc.glibc_headers = headers_are_glibcs();
+    alloc.unowned = (struct account){ .parent_slot = ALLOC_NO_SLOT, .own = zero_of(0), .others = zero_of(0) };
+    alloc.large_from = large_from < MID_FROM ? MID_FROM : large_from;
+    store_relaxed(&alloc.tracked_from, alloc.large_from);
     store_relaxed(&alloc.untracked_bytes, 0);
     store_relaxed(&alloc.ambiguous, 0);
     for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&alloc.accounts[i].serial, 0);
@@ -511,6 +601,6 @@ void alloc_forked(void)
     local.handle = local.base = 0;
 }
 
-uint64_t alloc_unowned_bytes(void) { return load_relaxed(&alloc.unowned.live_word) & LIVE_MASK; }
+uint64_t alloc_unowned_bytes(void) { return live_bytes(&alloc.unowned); }
 uint64_t alloc_untracked_bytes(void) { return load_relaxed(&alloc.untracked_bytes); }
 int alloc_holds(void) { return alloc_active() && patch_holds(); }

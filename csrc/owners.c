@@ -6,15 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "atomics.h"
+#define INTERVALS (1 << 15)
 
-#define PLACES     (UINT64_C(1) << 18)
-#define WINDOW     32 /* places looked at for one address */
-#define INTERVALS  (1 << 15)
+struct owner_place *owners_places;
 
 static struct {
-    word *keys, *bytes, *owners;
-    word count;
     pthread_mutex_t mutex;
     struct interval { uintptr_t from, to; uint64_t owner; } *intervals; /* sorted, disjoint */
     uint32_t interval_count;
@@ -22,71 +18,32 @@ static struct {
 
 int owners_open(void)
 {
-    const size_t bytes = 3 * PLACES * sizeof(word) + INTERVALS * sizeof(struct interval);
-    if (!table.keys) {
+    const size_t bytes = OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
+    int e = 0;
+    pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still be at work */
+    if (!owners_places) {
         char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) return -errno;
+        if (p == MAP_FAILED) {
+            e = -errno;
+            goto out;
+        }
         madvise(p, bytes, MADV_NOHUGEPAGE); /* small and scattered: a huge page would be felt in rss */
-        table.intervals = (struct interval *)(p + 3 * PLACES * sizeof(word));
-        table.bytes = (word *)p + PLACES;
-        table.owners = (word *)p + 2 * PLACES;
-        __atomic_store_n(&table.keys, (word *)p, __ATOMIC_RELEASE);
+        table.intervals = (struct interval *)(p + OWNER_PLACES * sizeof(struct owner_place));
+        __atomic_store_n(&owners_places, (struct owner_place *)p, __ATOMIC_RELEASE);
     } else {
-        madvise(table.keys, bytes, MADV_DONTNEED); /* zero again; a wrapper still at work finds nothing, which it can bear */
+        madvise(owners_places, bytes, MADV_DONTNEED); /* zero again */
     }
-    store_relaxed(&table.count, 0);
     table.interval_count = 0;
-    return 0;
+out:
+    pthread_mutex_unlock(&table.mutex);
+    return e;
 }
 
 uint64_t owners_count(void)
 {
-    int64_t n = (int64_t)load_relaxed(&table.count);
-    return n < 0 ? 0 : (uint64_t)n;
-}
-
-/* One place per 4 KiB; each GiB is shifted, so that equal strides in different regions do not meet. */
-static uint64_t place_of(uintptr_t address) { return ((address >> 12) + (address >> 30) * UINT64_C(40503)) % PLACES; }
-
-enum owners_result owners_insert(uintptr_t address, uint64_t bytes, uint64_t owner, struct owned *stale)
-{
-    const uint64_t home = place_of(address);
-    uint64_t first_empty = WINDOW;
-    for (uint64_t i = 0; i < WINDOW; i++) {
-        uint64_t at = (home + i) % PLACES;
-        word key = load_relaxed(&table.keys[at]);
-        if (key == address) {
-            *stale = (struct owned){ 1, load_relaxed(&table.owners[at]), load_relaxed(&table.bytes[at]) };
-            store_relaxed(&table.bytes[at], bytes);
-            store_relaxed(&table.owners[at], owner);
-            return OWNERS_REPLACED;
-        }
-        if (key == 0 && first_empty == WINDOW) first_empty = i;
-    }
-    for (uint64_t i = first_empty; i < WINDOW; i++) {
-        uint64_t at = (home + i) % PLACES;
-        word none = 0;
-        if (!__atomic_compare_exchange_n(&table.keys[at], &none, address, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
-        store_relaxed(&table.bytes[at], bytes);
-        store_relaxed(&table.owners[at], owner);
-        add_relaxed(&table.count, 1);
-        return OWNERS_ADDED;
-    }
-    return OWNERS_FULL;
-}
-
-struct owned owners_remove(uintptr_t address)
-{
-    struct owned o = { 0, 0, 0 };
-    uint64_t at = place_of(address);
-    for (int i = 0; i < WINDOW; i++, at = (at + 1) % PLACES) {
-        if (load_relaxed(&table.keys[at]) != address) continue;
-        o = (struct owned){ 1, load_relaxed(&table.owners[at]), load_relaxed(&table.bytes[at]) };
-        store_release(&table.keys[at], 0);
-        add_relaxed(&table.count, (word)-1);
-        break;
-    }
-    return o;
+    uint64_t count = 0;
+    for (uint64_t i = 0; owners_places && i < OWNER_PLACES; i++) count += load_relaxed(&owners_places[i].key) != 0;
+    return count;
 }
 
 /* -- mappings ------------------------------------------------------------------------------------------------------------------------------ */

@@ -9,17 +9,59 @@
 
 #include <stdint.h>
 
+#include "atomics.h"
+
+#define OWNER_PLACES (UINT64_C(1) << 18)
+#define OWNER_WINDOW 32 /* places looked at for one address */
+
 struct owned { int found; uint64_t owner, bytes; };
 
 enum owners_result { OWNERS_ADDED, OWNERS_REPLACED, OWNERS_FULL };
 
 /* 0 or -errno. Again: forgets everything. */
 int owners_open(void);
-uint64_t owners_count(void);
+uint64_t owners_count(void); /* by looking at every place: for tests and doubts */
+
+/* Inline: the two calls that every large block pays. */
+struct owner_place { word key, bytes, owner; };
+extern struct owner_place *owners_places;
+
+/* One place per 4 KiB; each GiB is shifted, so that equal strides in different regions do not meet. */
+static inline uint64_t owners_place(uintptr_t address) { return ((address >> 12) + (address >> 30) * UINT64_C(40503)) % OWNER_PLACES; }
 
 /* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
-enum owners_result owners_insert(uintptr_t address, uint64_t bytes, uint64_t owner, struct owned *stale);
-struct owned owners_remove(uintptr_t address);
+static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, uint64_t owner, struct owned *stale)
+{
+    enum owners_result result = OWNERS_ADDED;
+    uint64_t at = owners_place(address);
+    for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
+        struct owner_place *p = &owners_places[at];
+        word key = 0;
+        if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            if (key != address) continue;
+            *stale = (struct owned){ 1, load_relaxed(&p->owner), load_relaxed(&p->bytes) };
+            result = OWNERS_REPLACED;
+        }
+        store_relaxed(&p->bytes, bytes);
+        store_relaxed(&p->owner, owner);
+        return result;
+    }
+    return OWNERS_FULL;
+}
+
+static inline struct owned owners_remove(uintptr_t address)
+{
+    struct owned o = { 0, 0, 0 };
+    uint64_t at = owners_place(address);
+    for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
+        struct owner_place *p = &owners_places[at];
+        if (load_relaxed(&p->key) != address) continue;
+        o = (struct owned){ 1, load_relaxed(&p->owner), load_relaxed(&p->bytes) };
+        store_release(&p->key, 0);
+        break;
+    }
+    return o;
+}
 
 /* Mappings; `freed` is called, under the mutex, for each owned piece that was inside the range. */
 enum owners_result owners_map(uintptr_t address, uint64_t bytes, uint64_t owner, void (*freed)(uint64_t owner, int64_t bytes));

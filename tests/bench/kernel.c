@@ -109,3 +109,14 @@ double kernel_calls(unsigned pairs, size_t bytes, int floor)
     close(clear_refs);
     return (double)total / pairs;
 }
+
+/* Nanoseconds of a malloc/free pair of that size, CPU time of this thread. */
+double malloc_pairs(unsigned count, size_t bytes)
+{
+    uint64_t begin = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    for (unsigned i = 0; i < count; i++) {
+        void *volatile p = malloc(bytes);
+        free(p);
+    }
+    return (double)(clock_of(CLOCK_THREAD_CPUTIME_ID) - begin) / count;
+}

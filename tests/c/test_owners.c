@@ -73,11 +73,36 @@ static void threads(void)
     CHECK(owners_count() == 0);
 }
 
+static word open_again;
+
+static void *map_and_unmap(void *argument)
+{
+    uintptr_t base = (uintptr_t)argument << 32;
+    while (load_acquire(&open_again))
+        for (uintptr_t i = 1; i < 50; i++) {
+            owners_map(base + i * 0x10000, 0x8000, 1, freed);
+            if (i % 3) owners_unmap(base + i * 0x10000, 0x4000, freed);
+        }
+    return NULL;
+}
+
+/* A wrapper of the last start may be at work while the table is opened again. */
+static void opened_again_under_wrappers(void)
+{
+    pthread_t threads[3];
+    store_release(&open_again, 1);
+    for (uintptr_t i = 0; i < 3; i++) pthread_create(&threads[i], NULL, map_and_unmap, (void *)(i + 1));
+    for (int i = 0; i < 500; i++) CHECK(owners_open() == 0);
+    store_release(&open_again, 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+}
+
 int main(void)
 {
     RUN(blocks);
     RUN(a_hundred_thousand);
     RUN(mappings_in_parts);
     RUN(threads);
+    RUN(opened_again_under_wrappers);
     return failures;
 }
