@@ -13,7 +13,7 @@
 #include "patch.h"
 
 #define FLUSH_BYTES   (32 << 10)
-#define MID_FROM      (4 << 10)         /* tracked like large ones once they are seen to cross threads */
+#define MID_FROM      ALLOC_LARGE_LEAST /* tracked like large ones once they are seen to cross threads */
 #define MID_CROSSED   (-(256 << 10))
 #define MID_KEPT      (1 << 20)
 #define LINEAGE_COUNT (1 << 16)
@@ -552,6 +552,23 @@ void alloc_adopt(uint32_t slot, uint64_t serial, uint32_t *old_slot, uint64_t *o
     leave();
 }
 
+uint64_t alloc_current(uint32_t *slot)
+{
+    uint64_t handle = running_handle(local.handle);
+    if (!handle) handle = running_handle(local.base);
+    *slot = (uint32_t)(handle % SLOT_COUNT);
+    return handle / SLOT_COUNT;
+}
+
+uint64_t alloc_live_now(uint32_t slot, uint64_t serial)
+{
+    struct alloc_figures f;
+    enter();
+    flush();
+    leave();
+    return alloc_task_now(slot, serial, &f) == 0 ? f.live_bytes : ABSENT;
+}
+
 /* -- start, stop, fork ------------------------------------------------------------------------------------------------------------------------ */
 
 int alloc_start(uint64_t large_from, int (*is_python)(void))
@@ -563,7 +580,7 @@ int alloc_start(uint64_t large_from, int (*is_python)(void))
     alloc.starts++;
     alloc.glibc_headers = headers_are_glibcs();
     alloc.unowned = (struct account){ .parent_slot = ALLOC_NO_SLOT, .own = zero_of(0), .others = zero_of(0) };
-    alloc.large_from = large_from < MID_FROM ? MID_FROM : large_from;
+    alloc.large_from = large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from;
     store_relaxed(&alloc.tracked_from, alloc.large_from);
     store_relaxed(&alloc.untracked_bytes, 0);
     store_relaxed(&alloc.ambiguous, 0);

@@ -13,11 +13,13 @@
 #include <stdint.h>
 
 #define ALLOC_LARGE (UINT64_C(64) << 10)
+#define ALLOC_LARGE_LEAST (UINT64_C(4) << 10)
+#define ALLOC_LARGE_MOST (UINT64_C(64) << 20)
 #define ALLOC_NO_SLOT UINT32_MAX
 
 struct alloc_figures { uint64_t peak_bytes, live_bytes, count; };
 
-/* 0 or -errno. is_python: whether the calling thread has a Python thread state; NULL: all have. */
+/* 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes. is_python: whether the calling thread has a Python thread state; NULL: all have. */
 int alloc_start(uint64_t large_from, int (*is_python)(void));
 void alloc_stop(void);
 int alloc_active(void);
@@ -44,6 +46,11 @@ int alloc_was_ambiguous(void);
 /* The calling thread works for that task too, while it has no task of its own, until released (serial 0) or the task's end. Returns the
  * task it worked for before, as slot and serial. Python threads that a task starts begin like this. */
 void alloc_adopt(uint32_t slot, uint64_t serial, uint32_t *old_slot, uint64_t *old_serial);
+
+/* Whom the calling thread allocates for now: its slot and serial; 0 if nobody, or only by the rule for native threads. */
+uint64_t alloc_current(uint32_t *slot);
+/* The running task's live bytes with everything that the calling thread has allocated so far, ABSENT if it does not run. */
+uint64_t alloc_live_now(uint32_t slot, uint64_t serial);
 
 /* Live bytes allocated outside every task since the start; large blocks that found the table full, in all. Never block. */
 uint64_t alloc_unowned_bytes(void);

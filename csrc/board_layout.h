@@ -16,7 +16,7 @@
 #include "atomics.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(1)
+#define BOARD_VERSION UINT64_C(2)
 #define ABSENT        UINT64_MAX
 
 #define SLOT_COUNT    512
@@ -73,7 +73,7 @@
     X(start_ns) X(duration_ns)                                                                \
     X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
     X(overlap)                                                                                \
-    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count)                                     \
+    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
     X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
     X(name_len) X(key_len) X(inputs_len) X(output_len) /* texts that follow, in this order */
 

@@ -110,7 +110,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
     }
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
-    int accounting = s->alloc ? alloc_start(ALLOC_LARGE, s->is_python_thread) == 0 : 0;
+    int accounting = s->alloc ? alloc_start(s->alloc_from, s->is_python_thread) == 0 : 0;
     store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON : s->alloc ? ALLOC_UNAVAILABLE : ALLOC_OFF);
     tasks_open(&probe.tasks, &probe.board, accounting);
     start_sampler();
@@ -175,6 +175,18 @@ uint64_t probe_adopt(uint64_t handle)
     uint64_t serial;
     alloc_adopt((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT, &slot, &serial);
     return serial * SLOT_COUNT + slot;
+}
+
+uint64_t probe_current(void)
+{
+    uint32_t slot;
+    uint64_t serial = alloc_active() ? alloc_current(&slot) : 0;
+    return serial ? serial * SLOT_COUNT + slot : 0;
+}
+
+uint64_t probe_live_bytes(uint64_t handle)
+{
+    return alloc_active() ? alloc_live_now((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT) : ABSENT;
 }
 
 void probe_fork_announced(void) { fork_announced = 1; }

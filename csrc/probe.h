@@ -14,7 +14,8 @@ struct probe_settings {
     const char *proc_root, *cgroup_root; /* "/proc", "/sys/fs/cgroup", or fixtures */
     uint64_t period_ns;
     int keep_peak; /* leave the kernel's mark alone; peaks are sampled then */
-    int alloc;     /* account allocations */
+    int alloc;     /* account allocations; blocks of alloc_from bytes on are followed one by one */
+    uint64_t alloc_from;
     int (*is_python_thread)(void); /* whether the calling thread has a Python thread state; NULL: all have */
 };
 
@@ -34,6 +35,10 @@ void probe_task_end(uint64_t handle, const struct task_end *end);
 
 /* The calling thread works for that task (0: for none) while it runs none of its own. Returns the handle it worked for before. */
 uint64_t probe_adopt(uint64_t handle);
+/* The task that the calling thread works for, to be handed to probe_adopt elsewhere; 0: none, or no accounting. */
+uint64_t probe_current(void);
+/* Live bytes of a running task; ABSENT without accounting. */
+uint64_t probe_live_bytes(uint64_t handle);
 
 /* Around a fork whose caller will call probe_fork_done in the parent: the sampler restarts there, not inside fork, because
  * Python 3.12+ counts threads in between. Any other fork restarts it by itself. */

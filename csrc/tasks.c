@@ -84,7 +84,8 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     const struct task_fields f = {
         .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution,
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
-        .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
+        .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
+        .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
         .start_ns = now_ns(),
     };
     append(append(append(t->text, name), key), inputs);
@@ -178,6 +179,8 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     done.alloc_peak_bytes = figures.peak_bytes;
     done.alloc_end_bytes = figures.live_bytes;
     done.alloc_count = figures.count;
+    done.gc_freed_bytes = end->gc_freed_bytes;
+    if (end->shared) done.attribution = ATTRIBUTION_SHARED;
     board_publish_record(t->board, &done, t->text);
     store_release(&slot->turn, slot->turn + 1);
     store_release(&slot->task.state, TASK_NONE);
@@ -207,7 +210,7 @@ void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end)
 
 void tasks_thread_exit(struct tasks *t)
 {
-    const struct task_end abandoned = { .state = TASK_CANCELLED, .output_bytes = ABSENT };
+    const struct task_end abandoned = { .state = TASK_CANCELLED, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
     uint64_t end_ns = now_ns();
     uint32_t thread = thread_id();
     pthread_mutex_lock(&t->mutex);
@@ -235,7 +238,7 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
 
 void tasks_close(struct tasks *t, int leave_running)
 {
-    const struct task_end cut_off = { .state = TASK_CANCELLED, .output_bytes = ABSENT };
+    const struct task_end cut_off = { .state = TASK_CANCELLED, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
     uint64_t end_ns = now_ns();
     pthread_mutex_lock(&t->mutex);
     if (t->board) {

@@ -28,7 +28,8 @@ struct task_begin {
 struct task_end {
     enum task_state state;
     struct text output; /* JSON */
-    uint64_t output_bytes;
+    uint64_t output_bytes, gc_freed_bytes;
+    int shared; /* its figures are not its own alone, after all */
 };
 
 struct tasks {

@@ -46,7 +46,8 @@ cdef extern from "tasks.h" nogil:
     struct task_end:
         int state
         text output
-        uint64_t output_bytes
+        uint64_t output_bytes, gc_freed_bytes
+        int shared
 
 cdef extern from "probe.h" nogil:
     struct probe_settings:
@@ -58,7 +59,7 @@ cdef extern from "probe.h" nogil:
         const char *python
         const char *proc_root
         const char *cgroup_root
-        uint64_t period_ns
+        uint64_t period_ns, alloc_from
         int keep_peak, alloc
         int (*is_python_thread)() noexcept nogil
     int probe_start(const probe_settings *s, const char **failed_step)
@@ -69,6 +70,8 @@ cdef extern from "probe.h" nogil:
     uint64_t probe_task_begin(const task_begin *begin)
     void probe_task_end(uint64_t handle, const task_end *end)
     uint64_t probe_adopt(uint64_t handle)
+    uint64_t probe_current()
+    uint64_t probe_live_bytes(uint64_t handle)
     void probe_fork_announced()
     void probe_fork_done()
     void probe_note_exec()
@@ -147,11 +150,11 @@ cdef int is_python_thread() noexcept nogil:
 # -- the probe of this process --------------------------------------------------------------------------------------------------------
 
 def start(bytes directory, bytes run, bytes host, bytes task_name, bytes worker, bytes python, uint64_t period_ns, bint keep_peak, bint alloc,
-          bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
+          uint64_t alloc_from=ALLOC_LARGE, bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
     """Start the probe; OSError(errno, what was being done) if it cannot."""
     cdef probe_settings s = probe_settings(
         directory=directory, run=run, host=host, task_name=task_name, worker=worker, python=python, proc_root=proc_root,
-        cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak, alloc=alloc, is_python_thread=is_python_thread)
+        cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak, alloc=alloc, alloc_from=alloc_from, is_python_thread=is_python_thread)
     cdef const char *failed_step = NULL
     cdef int e
     with nogil:
@@ -221,6 +224,16 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
     return None if limit == C_ABSENT else limit
 
 
+def adopt_handle(uint64_t handle):
+    """Work for that task, 0 for none; the handle it was before. For pools: people use `adopt`."""
+    return probe_adopt(handle)
+
+
+def current_handle():
+    """The task that this thread works for, or 0."""
+    return probe_current()
+
+
 # -- tasks ----------------------------------------------------------------------------------------------------------------------------
 
 cdef object describe = None  # the module dwsr_probe.describe, given at start: importing in the middle of a job could fail there
@@ -229,6 +242,38 @@ cdef object describe = None  # the module dwsr_probe.describe, given at start: i
 def use_describe(module):
     global describe
     describe = module
+
+
+cdef object collect = None  # gc.collect, or None: no collections
+cdef bint collect_after = False
+cdef object foreign_count = None  # of allocations that are not seen (pyarrow's pool), a function, or None
+
+
+def use_gc(function, bint after):
+    """Collect before each task, and after it, too, to tell floating garbage from what the task keeps."""
+    global collect, collect_after
+    collect, collect_after = function, after
+
+
+def use_foreign_count(function):
+    """Allocations that we do not see are counted by this; a task during which the count changes is not exact."""
+    global foreign_count
+    foreign_count = function
+
+
+cdef object count_foreign():
+    try:
+        return foreign_count()
+    except Exception:
+        return None
+
+
+cdef uint64_t freed_by_collection(uint64_t handle):
+    """Bytes of the task's own memory that a collection frees. Its finalizers are the job's: what they raise, Python reports."""
+    cdef uint64_t before = probe_live_bytes(handle), after
+    collect()
+    after = probe_live_bytes(handle)
+    return C_ABSENT if before == C_ABSENT or after == C_ABSENT else before - after if before > after else 0
 
 
 cdef bytes as_bytes(object value):
@@ -274,6 +319,7 @@ cdef class task:
     cdef public object output
     cdef bint shared
     cdef tuple described  # of the inputs: JSON, bytes, count, omitted
+    cdef object foreign  # the count of unseen allocations at begin
     cdef list entries  # (thread, handle, generation) of each entry: one object may be entered again, and in several threads
 
     def __init__(self, name, inputs=None, *, key=None, bint shared=False):
@@ -287,6 +333,10 @@ cdef class task:
     def __enter__(self):
         cdef uint64_t handle, generation
         if probe_active():
+            if collect is not None:
+                collect()
+            if foreign_count is not None:
+                self.foreign = count_foreign()
             generation = probe_generation()
             handle = self.begin()
             with cython.critical_section(self):
@@ -345,13 +395,17 @@ cdef class task:
         if handle == 0 or entry[2] != probe_generation():  # forked or restarted since: that task belongs to another board
             return None
         e.state = TASK_OK
-        e.output_bytes = C_ABSENT
+        e.output_bytes = e.gc_freed_bytes = C_ABSENT
+        e.shared = foreign_count is not None and count_foreign() != self.foreign
         try:
             if kind is not None:
                 e.state = TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
             if output is not None:
                 described, nbytes = describe.describe_output(output)
                 e.output_bytes = bytes_word(nbytes)
+            if collect is not None and collect_after:
+                output = None
+                e.gc_freed_bytes = freed_by_collection(handle)
         except Exception:
             described = b""
         finally:

@@ -15,9 +15,10 @@ import dwsr_probe.boot
 from dwsr_probe import _core
 from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
-from dwsr_probe.probe import failure_text, say
+from dwsr_probe.probe import failure_text
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import remember
+from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
 

@@ -7,7 +7,8 @@ import atexit
 import os
 import sys
 
-from dwsr_probe import _core, describe
+from dwsr_probe import _core, describe, unseen
+from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
 
 _settings = None  # of the running probe, for a forked child's own one
@@ -24,15 +25,6 @@ _ADVICE = {
 }
 
 
-def say(text):
-    """One line on stderr, if there is one and it takes it. Never on another stream, never an exception."""
-    if sys.stderr is not None:
-        try:
-            print(f"dwsr-probe: {text}", file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            pass
-
-
 def failure_text(error, directory):
     """One line: what failed, why, what to do."""
     step = error.strerror or "start"
@@ -40,11 +32,12 @@ def failure_text(error, directory):
     return f"cannot {step} {directory}: {why}; {_ADVICE.get(step, 'run dwsr-probe doctor')}"
 
 
-def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, settings=None):
+def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None):
     """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
     global _settings, _said
     chosen = settings or Settings.from_environ()
-    for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc)):
+    for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc),
+                        ("alloc_from", alloc_from), ("gc", gc)):
         if value is not None:
             chosen = chosen.but(**{name: value})
     try:
@@ -67,7 +60,14 @@ def start_board(settings, name):
     _core.start(
         *(os.fsencode(text).replace(b"\0", b"") for text in (
             settings.board_dir, settings.run, os.uname().nodename, name, settings.worker, sys.version.split()[0])),
-        round(settings.period_ms * 1e6), settings.keep_peak, settings.alloc)
+        round(settings.period_ms * 1e6), settings.keep_peak, settings.alloc, settings.alloc_from)
+    if settings.gc != "none":
+        import gc
+        _core.use_gc(gc.collect, settings.gc == "around")
+    else:
+        _core.use_gc(None, False)
+    if settings.alloc:
+        unseen.watch()
 
 
 def stop():

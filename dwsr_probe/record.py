@@ -67,10 +67,10 @@ NESTED = ("inputs", "output", "gpu", "oom")  # lists and dicts; JSON text in the
 
 
 _INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT) = (
+(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED) = (
     _INDEX[name] for name in (
         "seq", "thread", "state", "attribution", "start_ns", "duration_ns", "rss_before_bytes", "rss_peak_bytes", "rss_source", "overlap",
-        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count"))
+        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes"))
 SERIAL = _INDEX["serial"]
 
 
@@ -91,7 +91,7 @@ def row_of(board, raw):
         None if running else (words[_DURATION] or 0) / 1e9,
         text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],
         words[_BEFORE], words[_PEAK], SOURCES.get(words[_SOURCE]), board.rss_error_bytes,
-        words[_ALLOC_PEAK], words[_ALLOC_END], words[_ALLOC_COUNT], None, None, None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task")
+        words[_ALLOC_PEAK], words[_ALLOC_END], words[_ALLOC_COUNT], words[_GC_FREED], None, None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task")
 
 
 def to_row(record):

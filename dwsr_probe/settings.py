@@ -8,14 +8,16 @@ PREFIX = "DWSR_PROBE_"
 ROOMY_BYTES = 256 << 20
 PERIOD_MS = 1.0
 PERIOD_MS_LEAST, PERIOD_MS_MOST = 0.1, 1000.0
+ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST = 64 << 10, 4 << 10, 64 << 20
+GC_MODES = ("none", "before", "around")
 
 
 class Settings:
     """What a process needs to know to start its probe. Every field has an environment variable: PREFIX + its name in capitals."""
 
-    __slots__ = ("alloc", "board_dir", "keep_peak", "period_ms", "run", "worker")
+    __slots__ = ("alloc", "alloc_from", "board_dir", "gc", "keep_peak", "period_ms", "run", "worker")
 
-    def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker="", alloc=False):
+    def __init__(self, run="", board_dir="", period_ms=PERIOD_MS, keep_peak=False, worker="", alloc=True, alloc_from=ALLOC_FROM, gc="none"):
         self.run = run  # the collector's name for the run; empty: nobody collects
         self.board_dir = board_dir or default_board_directory()
         period_ms = float(period_ms)
@@ -23,6 +25,8 @@ class Settings:
         self.keep_peak = bool(keep_peak)
         self.worker = worker
         self.alloc = bool(alloc)
+        self.alloc_from = min(max(int(alloc_from), ALLOC_FROM_LEAST), ALLOC_FROM_MOST)  # bytes
+        self.gc = gc if gc in GC_MODES else "none"
 
     def but(self, **changes):
         """The same with some fields changed."""
@@ -36,6 +40,8 @@ class Settings:
             PREFIX + "KEEP_PEAK": "1" if self.keep_peak else "",
             PREFIX + "WORKER": self.worker,
             PREFIX + "ALLOC": "1" if self.alloc else "0",
+            PREFIX + "ALLOC_FROM": str(self.alloc_from),
+            PREFIX + "GC": self.gc,
         }
 
     @classmethod
@@ -43,11 +49,14 @@ class Settings:
         def get(name):
             return environ.get(PREFIX + name, "")
 
-        try:
-            period_ms = float(get("PERIOD_MS") or PERIOD_MS)
-        except ValueError:
-            period_ms = PERIOD_MS
-        return cls(get("RUN"), get("BOARD_DIR"), period_ms, get("KEEP_PEAK"), get("WORKER"), get("ALLOC") == "1")
+        def number(name, kind, otherwise):
+            try:
+                return kind(get(name) or otherwise)
+            except ValueError:
+                return otherwise
+
+        return cls(get("RUN"), get("BOARD_DIR"), number("PERIOD_MS", float, PERIOD_MS), get("KEEP_PEAK"), get("WORKER"), get("ALLOC") != "0",
+                   number("ALLOC_FROM", int, ALLOC_FROM), get("GC"))
 
 
 def default_board_directory(environ=os.environ):

@@ -2,6 +2,7 @@
 import os
 
 from dwsr_probe import _core, probe
+from dwsr_probe.say import say
 
 _boot_dir = ""
 
@@ -13,7 +14,7 @@ def boot(boot_dir):
         if probe.start():
             _watch_spawns()
     except Exception as error:
-        probe.say(f"cannot start the probe: {error!r}; this process runs unprobed")
+        say(f"cannot start the probe: {error!r}; this process runs unprobed")
 
 
 def _watch_spawns():

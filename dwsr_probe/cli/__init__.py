@@ -25,7 +25,7 @@ def group():
 
 def fail(text, code=1):
     """One message on stderr, then exit."""
-    from dwsr_probe.probe import say
+    from dwsr_probe.say import say
     say(text)
     sys.exit(code)
 

@@ -14,7 +14,10 @@ def command():
     """Say what works on this machine, what does not, why, and what to do. Exit code 1 if the probe cannot work."""
     worst = OK
     for check in CHECKS:
-        state, title, text, advice = check()
+        found = check()
+        if found is None:
+            continue
+        state, title, text, advice = found
         mark = {OK: "✓", LIMITED: "!", FAILED: "✗"}[state]
         click.echo(f"{click.style(mark, fg={OK: 'green', LIMITED: 'yellow', FAILED: 'red'}[state])} {title:<18} {text}")
         if advice:
@@ -118,9 +121,21 @@ def _allocations():
     provider, holds = _core.try_accounting()
     name = next((kind for kind in ("jemalloc", "mimalloc", "tcmalloc") if kind in provider), "glibc" if "libc.so" in provider else provider)
     if holds:
-        return OK, "allocations", f"can be accounted (`run --alloc`); malloc is {name}", None
+        return OK, "allocations", f"each task's own are accounted; malloc is {name}", None
     return LIMITED, "allocations", "cannot be accounted: no call slot of this interpreter leads to malloc", (
         "another tool (memray, for one) holds them, or the interpreter is linked statically")
+
+
+def _pyarrow():
+    """Only where it is installed: an allocator inside a library is the one thing that the accounting does not see."""
+    import importlib.util
+    if importlib.util.find_spec("pyarrow") is None:
+        return None
+    pool = os.environ.get("ARROW_DEFAULT_MEMORY_POOL")
+    if pool == "system":
+        return OK, "pyarrow", "allocates with malloc (ARROW_DEFAULT_MEMORY_POOL=system): accounted", None
+    return LIMITED, "pyarrow", f"its own allocator ({pool or 'mimalloc by default'}) is not seen; tasks that use it are marked `shared`", (
+        "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted")
 
 
 def _limit():
@@ -158,4 +173,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _limit, _sampler, _network_store)

@@ -14,8 +14,8 @@ def command(run, form):
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash)."""
     import sqlite3
 
-    from dwsr_probe.probe import say
     from dwsr_probe.runs import collect_leftovers, last_run
+    from dwsr_probe.say import say
     from dwsr_probe.store import Store, StoreError
     try:
         if run and os.path.isfile(run):

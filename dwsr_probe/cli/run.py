@@ -3,7 +3,7 @@ import sys
 
 import click
 
-from dwsr_probe.settings import PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
+from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, GC_MODES, PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}, options_metavar="[OPTIONS]")
@@ -12,11 +12,16 @@ from dwsr_probe.settings import PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
 @click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
               metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
 @click.option("--keep-peak", is_flag=True, help="Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled.")
-@click.option("--alloc/--no-alloc", default=False, show_default=True, help="Account allocations: each task's own live bytes and their peak.")
+@click.option("--alloc/--no-alloc", default=True, show_default=True,
+              help="Account allocations: each task's own live bytes and their peak.")
+@click.option("--alloc-from", "alloc_from_kib", type=click.IntRange(ALLOC_FROM_LEAST >> 10, ALLOC_FROM_MOST >> 10), default=ALLOC_FROM >> 10,
+              show_default=True, metavar="KIB", help="Follow blocks of this size on one by one, whoever frees them; smaller ones are netted per thread.")
+@click.option("--gc", "gc_mode", type=click.Choice(GC_MODES), default="none", show_default=True,
+              help="Collect garbage before each task, or before and after it, to tell cycles from working memory.")
 @click.option("--strict", is_flag=True, help="Do not run the command if the probe cannot work (exit code 125).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.pass_context
-def command(ctx, output, quiet, period_ms, keep_peak, alloc, strict, command):
+def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_mode, strict, command):
     """Run COMMAND under the probe and print what its tasks needed.
 
     Options stand before the command. It keeps its input, output, signals and exit code (128+n if signal n ended it); Python programs that
@@ -29,7 +34,8 @@ def command(ctx, output, quiet, period_ms, keep_peak, alloc, strict, command):
     from dwsr_probe import launch
     from dwsr_probe.settings import Settings
     try:
-        code, directory = launch.run(list(command), output, Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc), strict)
+        settings = Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc, alloc_from=alloc_from_kib << 10, gc=gc_mode)
+        code, directory = launch.run(list(command), output, settings, strict)
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)

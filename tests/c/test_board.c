@@ -150,13 +150,13 @@ static void refused_files(void)
 {
     struct board b = open_board();
     char path[256];
-    word zero = 0, two = 2, magic = BOARD_MAGIC;
+    word zero = 0, next = BOARD_VERSION + 1, magic = BOARD_MAGIC;
     int fd = open(b.path, O_RDWR);
-    CHECK(pwrite(fd, &two, 8, 8) == 8 && reopen(b.path) == BOARD_VERSION_UNKNOWN);
+    CHECK(pwrite(fd, &next, 8, 8) == 8 && reopen(b.path) == BOARD_VERSION_UNKNOWN);
     CHECK(pwrite(fd, &zero, 8, 0) == 8 && reopen(b.path) == BOARD_NOT_READY);
     CHECK(pwrite(fd, "not a board at all", 18, 0) == 18 && reopen(b.path) == BOARD_FOREIGN);
-    word one = 1;
-    CHECK(pwrite(fd, &magic, 8, 0) == 8 && pwrite(fd, &one, 8, 8) == 8 && pwrite(fd, &one, 8, 40) == 8 && reopen(b.path) == BOARD_DAMAGED);
+    word one = 1, version = BOARD_VERSION;
+    CHECK(pwrite(fd, &magic, 8, 0) == 8 && pwrite(fd, &version, 8, 8) == 8 && pwrite(fd, &one, 8, 40) == 8 && reopen(b.path) == BOARD_DAMAGED);
     close(fd);
     board_unmap(&b, 1);
 

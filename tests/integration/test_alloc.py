@@ -46,7 +46,7 @@ with task("grows"):
     for i in range(64): parts += bytes(1_000_000)
 with task("file"):
     m = np.memmap("file.bin", dtype=np.uint8, mode="w+", shape=(50_000_000,)); m[:] = 1; del m
-""", "--alloc", cwd=cli.cwd)
+""", cwd=cli.cwd)
     assert done.returncode == 0, done.stderr
     for name, truth in (("one", 40 * MB), ("untouched", 40 * MB), ("frees others'", 0), ("chained", 16 * MB), ("in place", 0), ("view", 0),
                         ("copy", 4 * MB), ("inner", 16 * MB), ("outer", 16 * MB), ("file", 0)):
@@ -69,7 +69,7 @@ for order in ((0.01, 0.03, 0.05), (0.05, 0.03, 0.01), (0.03, 0.05, 0.01), (0.01,
     threads = [threading.Thread(target=work, args=a) for a in zip(("big", "small", "sleep"), (50_000_000, 6_250_000, 0), order)]
     [t.start() for t in threads]; [t.join() for t in threads]
 work("big", 50_000_000, 0)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     for name, truth in (("big", 400 * MB), ("small", 50 * MB), ("sleep", 0)):
         own(records, name, truth)
@@ -91,7 +91,7 @@ with task("producer"):
 kept = []
 with task("makes"): kept.append(np.ones(3_000_000))
 with task("drops"): kept.clear(); x = np.ones(1_000_000)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     (producer,), (consumer,) = tasks(records, "producer"), tasks(records, "consumer")
     assert 8 * MB <= producer["alloc_peak_bytes"] <= 7 * 8.1 * MB and producer["alloc_end_bytes"] <= 16.1 * MB
@@ -115,7 +115,7 @@ block = task("adopts")
 t = threading.Thread(target=helper, args=(block,)); t.start()   # outside every task
 with block: ready.set(); go.wait()
 t.join()
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "starts a thread", 16 * MB, 1 << 20)
     own(records, "adopts", 32 * MB, 1 << 20)
@@ -129,7 +129,7 @@ with dwsr_probe.task("imports and works"):
     x = np.ones(5_000_000)
     del x
     y = np.ones(5_000_000)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     (task,) = tasks(records)
     assert 40 * MB <= task["alloc_peak_bytes"] < 60 * MB  # NumPy's own objects on top
@@ -140,7 +140,7 @@ def test_python_objects(cli):
 import dwsr_probe
 with dwsr_probe.task("strings"): x = [str(i) * 20 for i in range(200_000)]
 with dwsr_probe.task("bytes"): y = bytes(30_000_000)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "bytes", 30 * MB)
     strings = tasks(records, "strings")[0]["alloc_peak_bytes"]
@@ -162,7 +162,7 @@ with task("parent"):
             time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     for name, truth in (("parent", 16 * MB), ("child", 24 * MB), ("doomed", 32 * MB)):
         own(records, name, truth)
@@ -172,7 +172,7 @@ with task("parent"):
 @pytest.mark.parametrize("environ", [{"PYTHONMALLOC": "malloc"}, {"PYTHONDEVMODE": "1"}, {"MALLOC_ARENA_MAX": "1"}], ids=str)
 def test_other_ways_to_run_python(cli, environ):
     cli.env.update(environ)
-    done, records = cli.job(NUMPY + "with task('one'): a = np.ones(5_000_000)", "--alloc")
+    done, records = cli.job(NUMPY + "with task('one'): a = np.ones(5_000_000)")
     assert done.returncode == 0, done.stderr
     own(records, "one", 40 * MB)
 
@@ -187,7 +187,7 @@ text = json.dumps({str(i): [i, str(i) * 3] for i in range(2000)})
 print(hashlib.sha256(b"".join(p.tobytes() for p in parts) + text.encode()).hexdigest())
 """
     bare = subprocess.run([PY, "-c", code], capture_output=True, text=True, check=True)
-    done = cli("run", "-q", "--alloc", PY, "-c", code)
+    done = cli("run", "-q", PY, "-c", code)
     assert (done.stdout, done.stderr, done.returncode) == (bare.stdout, bare.stderr, 0)
 
 
@@ -198,6 +198,92 @@ def test_without_accounting_the_figures_are_null(cli):
 
 
 def test_children_that_are_not_python_are_left_alone(cli):
-    done = cli("run", "-q", "--alloc", PY, "-c", "import subprocess; print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
+    done = cli("run", "-q", PY, "-c", "import subprocess; print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
     assert "LD_PRELOAD" not in done.stdout and done.returncode == 0
     assert "LD_PRELOAD" not in os.environ
+
+
+def test_pools_older_than_the_task(cli):
+    """What a task submits to a pool works for it; what is submitted outside does not, also in the same threads."""
+    done, records = cli.job(NUMPY + """
+from concurrent.futures import ThreadPoolExecutor
+def fail(): np.ones(1_000_000); raise ValueError("as it was")
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(time.sleep, [0.01] * 2))                 # both threads are there
+    with task("submits"):
+        kept = [f.result() for f in [pool.submit(np.ones, 2_000_000) for _ in range(2)]]
+        error = pool.submit(fail).exception()
+    with task("beside"):
+        go, ready = threading.Event(), threading.Event()
+        def outside():
+            other.append(pool.submit(np.ones, 3_000_000).result())
+        other = []
+        t = threading.Thread(target=outside)
+    t.start(); t.join()
+import traceback
+print("".join(traceback.format_exception(error)))
+""")
+    assert done.returncode == 0, done.stderr
+    own(records, "submits", 40 * MB, 1 << 20)
+    own(records, "beside", 0, 1 << 20)
+    assert "as it was" in done.stdout and "dwsr" not in done.stdout
+
+
+GARBAGE = NUMPY + """
+import gc
+gc.disable()
+class Ring: pass
+def ring():
+    r = Ring(); r.me = r; r.data = np.ones(1_000_000)
+with task("cycles"):
+    for i in range(3): ring()
+with task("next"): pass
+"""
+
+
+@pytest.mark.parametrize("mode", ["none", "before", "around"])
+def test_garbage_of_cycles(cli, mode):
+    done, records = cli.job(GARBAGE, "--gc", mode)
+    assert done.returncode == 0, done.stderr
+    (cycles,), (after,) = tasks(records, "cycles"), tasks(records, "next")
+    own(records, "cycles", 24 * MB)  # the peak has it in any case
+    if mode == "around":
+        assert abs(cycles["gc_freed_bytes"] - 24 * MB) < 200_000 and cycles["alloc_end_bytes"] < 200_000 and after["gc_freed_bytes"] < 200_000
+    else:
+        assert cycles["gc_freed_bytes"] is None and abs(cycles["alloc_end_bytes"] - 24 * MB) < 200_000
+    assert after["rss_before_bytes"] < cycles["rss_peak_bytes"] - 20 * MB or mode == "none"
+
+
+@pytest.mark.parametrize("pool", ["system", "mimalloc"])
+def test_memory_of_arrow(cli, pool):
+    """Arrow's own allocator is inside its library: a task that uses it says so. With malloc it is accounted."""
+    cli.env["ARROW_DEFAULT_MEMORY_POOL"] = pool
+    done, records = cli.job("""
+import dwsr_probe
+with dwsr_probe.task("before"): pass
+import pyarrow as pa
+with dwsr_probe.task("unused"): x = bytearray(1_000_000)
+with dwsr_probe.task("arrow"): b = pa.allocate_buffer(20_000_000)
+""")
+    assert done.returncode == 0, done.stderr
+    assert tasks(records, "unused")[0]["attribution"] == "exact"
+    if pool == "system":
+        own(records, "arrow", 20 * MB)
+    else:
+        assert tasks(records, "arrow")[0]["attribution"] == "shared"
+    doctor = cli("doctor").stdout
+    assert "ARROW_DEFAULT_MEMORY_POOL=system" in doctor and ("mimalloc" in doctor) == (pool != "system")
+
+
+def test_a_threshold_of_ones_own(cli):
+    """With 4 KiB, blocks of 20 KB have an owner each from the first on."""
+    code = NUMPY + """
+kept = []
+with task("makes"): kept.extend(np.ones(2500) for _ in range(100))
+with task("drops, and makes"): kept.clear(); x = np.ones(60_000)
+"""
+    done, records = cli.job(code, "--alloc-from", "4")
+    assert done.returncode == 0, done.stderr
+    own(records, "makes", 2 * MB, 2 << 20)  # perhaps an arena for the objects
+    own(records, "drops, and makes", 480_000, 16 << 10)
+    assert "4<=x<=65536" in cli("run", "--alloc-from", "1", "true").stderr

@@ -133,7 +133,7 @@ def test_where_clear_refs_is_missing_it_is_sampled_and_says_so(board_dir, tmp_pa
     proc.mkdir(parents=True)
     for name in ("statm", "status", "stat"):
         (proc / name).symlink_to(f"/proc/self/{name}")
-    _core.start(os.fsencode(board_dir), b"", b"h", b"t", b"", b"3", 1_000_000, False, False, os.fsencode(proc.parent))
+    _core.start(os.fsencode(board_dir), b"", b"h", b"t", b"", b"3", 1_000_000, False, False, proc_root=os.fsencode(proc.parent))
     try:
         with _core.task("t"):
             pass

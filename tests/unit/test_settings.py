@@ -8,7 +8,7 @@ from dwsr_probe.settings import Settings, default_board_directory
 
 
 def test_settings_survive_the_environment():
-    given = Settings("run-1", "/x/y", 2.5, True, "tcp://w", True)
+    given = Settings("run-1", "/x/y", 2.5, True, "tcp://w", False, 1 << 20, "around")
     back = Settings.from_environ(given.to_environ())
     assert all(getattr(back, name) == getattr(given, name) for name in Settings.__slots__)
 
@@ -17,6 +17,9 @@ def test_nonsense_in_the_environment_gives_defaults():
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "soon"}).period_ms == 1.0
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "-5"}).period_ms == 0.1
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "1e9"}).period_ms == 1000.0
+    assert Settings.from_environ({"DWSR_PROBE_ALLOC_FROM": "1"}).alloc_from == 4096
+    assert Settings.from_environ({"DWSR_PROBE_ALLOC_FROM": "x", "DWSR_PROBE_GC": "often"}).alloc_from == 65536
+    assert Settings.from_environ({"DWSR_PROBE_GC": "often"}).gc == "none" and Settings.from_environ({}).alloc
 
 
 def test_board_directory(tmp_path, monkeypatch):

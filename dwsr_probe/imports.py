@@ -1,0 +1,66 @@
+"""Call a function once a module has been imported, now or later, without importing it.
+
+Runs in the probed process: a program that never imports the module pays one look into a dict per import.
+"""
+import sys
+
+from dwsr_probe.say import say
+
+_waiting = {}  # module name → functions
+
+
+def when_imported(name, function):
+    """function(module), now if the module is there, else right after its import. What it raises is ours to lose, not the job's."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call(function, module)
+        return
+    _waiting.setdefault(name, []).append(function)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def _call(function, module):
+    try:
+        function(module)
+    except Exception as error:
+        say(f"cannot hook {module.__name__}: {error!r}; it is not measured")
+
+
+class _Finder:
+    """First on sys.meta_path: finds nothing itself, but has the true finder's loader call us after it has run the module."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _run_after(spec.loader, name)
+                return spec
+        return None
+
+    def invalidate_caches(self):
+        pass
+
+
+def _run_after(loader, name):
+    original = getattr(loader, "exec_module", None)
+    if original is None:
+        return
+
+    def exec_module(module):
+        del loader.exec_module  # the loader is its own again
+        original(module)
+        for function in _waiting.pop(name, ()):
+            _call(function, module)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:  # a loader without attributes (a built-in module's): not hooked
+        pass
+
+
+_finder = _Finder()

@@ -1,0 +1,49 @@
+"""What the accounting cannot see by itself: work that is handed to a pool, and allocators that are linked into a library.
+
+Runs in the probed process, with nothing imported until the job imports it.
+"""
+from dwsr_probe import _core
+from dwsr_probe.imports import when_imported
+
+_watching = False
+
+
+def watch():
+    """Once per process; after a stop the hooks only pass on."""
+    global _watching
+    if not _watching:
+        _watching = True
+        when_imported("concurrent.futures.thread", _hook_pools)
+        when_imported("pyarrow", _hook_pyarrow)
+
+
+def _hook_pools(thread):
+    """What a task submits to a ThreadPoolExecutor works for that task, also in a pool that is older than the task."""
+    item = thread._WorkItem
+    original_init, original_run = item.__init__, item.run
+
+    def __init__(self, *args, **kwargs):
+        original_init(self, *args, **kwargs)
+        handle = _core.current_handle()
+        if handle:
+            self._dwsr_probe_task = handle
+
+    def run(self, *args, **kwargs):
+        handle = self.__dict__.get("_dwsr_probe_task")
+        if handle is None:
+            return original_run(self, *args, **kwargs)
+        before = _core.adopt_handle(handle)
+        try:
+            return original_run(self, *args, **kwargs)
+        finally:
+            _core.adopt_handle(before)
+
+    item.__init__, item.run = __init__, run
+
+
+def _hook_pyarrow(pyarrow):
+    """Arrow's own mimalloc or jemalloc is inside its library: what it allocates is counted here, to mark the tasks that use it."""
+    pool = pyarrow.default_memory_pool()
+    if pool.backend_name != "system":
+        count = getattr(pool, "num_allocations", None) or pool.max_memory  # the first since Arrow 19
+        _core.use_foreign_count(lambda: (count(), pool.bytes_allocated()))
