@@ -46,7 +46,8 @@ static struct {
     word installed;
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
     uintptr_t plt[HOOK_COUNT]; /* the executable's canonical PLT entry, where other objects' pointers may lead */
-    uintptr_t provider, self, executable;
+    uintptr_t real_from, real_to, wrapper_from, wrapper_to;
+    uintptr_t provider, self;
     char provider_path[256];
     word adds, subs; /* of the loader, when all objects were last looked at */
     uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
@@ -66,6 +67,7 @@ struct object {
     const uint32_t *gnu_hash;
     const Elf32_Word *hash;
     uintptr_t relro, relro_end, text, text_end;
+    int opened; /* its sealed pages are writable just now */
 };
 
 static int read_object(const struct dl_phdr_info *info, struct object *o)
@@ -85,7 +87,7 @@ static int read_object(const struct dl_phdr_info *info, struct object *o)
         }
     }
     if (!dynamic) return 0;
-    size_t plt_bytes = 0, rela_bytes = 0;
+    size_t plt_bytes = 0, rela_bytes = 0, relative = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
         uintptr_t at = dynamic->d_un.d_ptr; /* glibc relocates these in place, except in read-only sections */
         if (at < o->base) at += o->base;
@@ -96,6 +98,7 @@ static int read_object(const struct dl_phdr_info *info, struct object *o)
         case DT_PLTRELSZ: plt_bytes = dynamic->d_un.d_val; break;
         case DT_RELA: o->tables[1] = (const void *)at; break;
         case DT_RELASZ: rela_bytes = dynamic->d_un.d_val; break;
+        case DT_RELACOUNT: relative = dynamic->d_un.d_val; break; /* these come first and have no name */
         case DT_GNU_HASH: o->gnu_hash = (const void *)at; break;
         case DT_HASH: o->hash = (const void *)at; break;
         case DT_PLTREL: if (dynamic->d_un.d_val != DT_RELA) return 0; break;
@@ -103,6 +106,8 @@ static int read_object(const struct dl_phdr_info *info, struct object *o)
     }
     o->counts[0] = o->tables[0] ? plt_bytes / sizeof(ElfW(Rela)) : 0;
     o->counts[1] = o->tables[1] ? rela_bytes / sizeof(ElfW(Rela)) : 0;
+    if (relative > o->counts[1]) relative = 0;
+    if (relative) o->tables[1] += relative, o->counts[1] -= relative;
     return o->symbols && o->strings;
 }
 
@@ -144,14 +149,11 @@ static int is_loader(const struct dl_phdr_info *info)
 
 static uintptr_t usable_size;
 
-static int find_in_object(struct dl_phdr_info *info, size_t size, void *first)
+static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct object o;
-    (void)size;
-    int is_first = *(int *)first;
-    *(int *)first = 0;
+    (void)size, (void)unused;
     if (is_loader(info) || !read_object(info, &o)) return 0;
-    if (is_first) patch.executable = o.base;
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (patch.real[i]) continue;
         patch.real[i] = defined(&o, hook_names[i]);
@@ -189,10 +191,9 @@ static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
 
 int patch_find(struct real_functions *real)
 {
-    int first = 1;
     pthread_mutex_lock(&patch.mutex);
     if (!patch.real[HOOK_malloc]) {
-        dl_iterate_phdr(find_in_object, &first);
+        dl_iterate_phdr(find_in_object, NULL);
         dl_iterate_phdr(find_canonical, NULL);
     }
 #define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
@@ -208,21 +209,25 @@ int patch_find(struct real_functions *real)
 
 static int hook_of(const char *name)
 {
-    /* Most names are told apart by their first letter. */
-    if (!strchr("macrfpvd", name[0])) return -1;
     for (int i = 0; i < HOOK_COUNT; i++)
-        if (!strcmp(name, hook_names[i])) return i;
+        if (name[0] == hook_names[i][0] && !strcmp(name, hook_names[i])) return i;
     return -1;
 }
 
-static void write_slot(const struct object *o, uintptr_t *slot, uintptr_t value)
+/* The loader seals whole pages only: the last, partial one stays writable. */
+static int seal(const struct object *o, int protection)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)slot & ~(page - 1);
-    int sealed = (uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end;
-    if (sealed && mprotect((void *)from, page, PROT_READ | PROT_WRITE) < 0) return;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = o->relro & ~(page - 1), to = o->relro_end & ~(page - 1);
+    return to > from ? mprotect((void *)from, to - from, protection) : 0;
+}
+
+static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
+{
+    if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && !o->opened) {
+        if (seal(o, PROT_READ | PROT_WRITE) < 0) return;
+        o->opened = 1;
+    }
     __atomic_store_n(slot, value, __ATOMIC_RELEASE);
-    /* The loader seals whole pages only: the last, partial one stays writable. */
-    if (sealed && from + page <= (o->relro_end & ~(page - 1))) mprotect((void *)from, page, PROT_READ);
     patch.changed++;
 }
 
@@ -233,37 +238,59 @@ static int is_ours_to_patch(const struct object *o, int hook, uintptr_t held, in
     return call_slot && held >= o->text && held < o->text_end; /* not bound yet */
 }
 
-static void patch_object(const struct object *o)
+/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a cache miss or two away. */
+static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, int, uintptr_t *, uintptr_t, int))
 {
-    int is_provider = o->base == patch.provider;
     for (int table = 0; table < 2; table++)
         for (size_t n = 0; n < o->counts[table]; n++) {
             const ElfW(Rela) *r = &o->tables[table][n];
-            uint32_t type = ELF64_R_TYPE(r->r_info);
+            uint32_t type = ELF64_R_TYPE(r->r_info), symbol = ELF64_R_SYM(r->r_info);
             int call_slot = IS_CALL_SLOT(type);
-            if ((!call_slot && !IS_POINTER(type)) || !ELF64_R_SYM(r->r_info)) continue;
-            int hook = hook_of(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name);
-            if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) continue;
-            if (is_provider && hook >= FIRST_MAPPING) continue;
+            if ((!call_slot && !IS_POINTER(type)) || !symbol) continue;
             uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset), held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-            if (!is_ours_to_patch(o, hook, held, call_slot)) continue;
-            write_slot(o, slot, patch.wrapper[hook]);
-            if (hook == HOOK_malloc && !patch.sentinel) patch.sentinel = slot;
+            if (!may_concern(o, held)) continue;
+            int hook = hook_of(o->strings + o->symbols[symbol].st_name);
+            if (hook >= 0 && patch.wrapper[hook] && patch.real[hook]) act(o, hook, slot, held, call_slot);
         }
+    if (o->opened) seal(o, PROT_READ);
 }
 
-static void restore_object(const struct object *o)
+static int may_be_real(const struct object *o, uintptr_t held)
 {
-    for (int table = 0; table < 2; table++)
-        for (size_t n = 0; n < o->counts[table]; n++) {
-            const ElfW(Rela) *r = &o->tables[table][n];
-            uint32_t type = ELF64_R_TYPE(r->r_info);
-            if (!IS_CALL_SLOT(type) && !IS_POINTER(type)) continue;
-            int hook = hook_of(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name);
-            if (hook < 0) continue;
-            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset);
-            if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == patch.wrapper[hook]) write_slot(o, slot, patch.real[hook]);
-        }
+    return (held >= patch.real_from && held <= patch.real_to) || (held >= o->text && held < o->text_end);
+}
+
+static void patch_slot(struct object *o, int hook, uintptr_t *slot, uintptr_t held, int call_slot)
+{
+    if ((o->base == patch.provider && hook >= FIRST_MAPPING) || !is_ours_to_patch(o, hook, held, call_slot)) return;
+    write_slot(o, slot, patch.wrapper[hook]);
+    if (hook == HOOK_malloc && !patch.sentinel) patch.sentinel = slot;
+}
+
+static void patch_object(struct object *o) { each_slot(o, may_be_real, patch_slot); }
+
+static int may_be_wrapper(const struct object *o, uintptr_t held)
+{
+    (void)o;
+    return held >= patch.wrapper_from && held <= patch.wrapper_to;
+}
+
+static void restore_slot(struct object *o, int hook, uintptr_t *slot, uintptr_t held, int call_slot)
+{
+    (void)call_slot;
+    if (held == patch.wrapper[hook]) write_slot(o, slot, patch.real[hook]);
+}
+
+static void restore_object(struct object *o) { each_slot(o, may_be_wrapper, restore_slot); }
+
+/* The addresses from the least to the largest. */
+static void find_range(const uintptr_t *values, uintptr_t *from, uintptr_t *to)
+{
+    *from = UINTPTR_MAX, *to = 0;
+    for (int i = 0; i < HOOK_COUNT; i++) {
+        if (values[i] && values[i] < *from) *from = values[i];
+        if (values[i] > *to) *to = values[i];
+    }
 }
 
 /* 1 if the base was not in the set yet. A full set forgets: objects are looked at once more, which is harmless. */
@@ -284,7 +311,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *action)
     store_relaxed(&patch.subs, info->dlpi_subs);
     if (is_loader(info) || info->dlpi_addr == patch.self) return 0;
     if (action == (void *)patch_object && !first_sight(info->dlpi_addr)) return 0;
-    if (read_object(info, &o)) ((void (*)(const struct object *))action)(&o);
+    if (read_object(info, &o)) ((void (*)(struct object *))action)(&o);
     return 0;
 }
 
@@ -323,6 +350,12 @@ int patch_install(const struct patch_wrappers *wrappers)
 #undef COPY
     patch.wrapper[HOOK_dlsym] = (uintptr_t)patch_dlsym;
     patch_real_dlsym = patch.real[HOOK_dlsym];
+    find_range(patch.wrapper, &patch.wrapper_from, &patch.wrapper_to);
+    find_range(patch.real, &patch.real_from, &patch.real_to);
+    for (int i = 0; i < HOOK_COUNT; i++) { /* the executable's entries count as real */
+        if (patch.plt[i] && patch.plt[i] < patch.real_from) patch.real_from = patch.plt[i];
+        if (patch.plt[i] > patch.real_to) patch.real_to = patch.plt[i];
+    }
     patch.changed = 0;
     memset(patch.seen, 0, sizeof patch.seen);
     dl_iterate_phdr(visit, patch_object);

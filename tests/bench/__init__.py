@@ -29,12 +29,22 @@ class Section:
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes), ""])
 
 
+def compiled(name, *sources):
+    """Path of a library compiled from C sources."""
+    path = Path(tempfile.mkdtemp(prefix="dwsr-bench-")) / name
+    subprocess.run(["cc", "-O2", "-std=gnu11", "-shared", "-fPIC", "-ftls-model=initial-exec", "-pthread", "-Icsrc", "-o", path, *sources], check=True)
+    return path
+
+
 @cache
 def kernel_library():
-    """Path of the compiled kernel.c."""
-    path = Path(tempfile.mkdtemp(prefix="dwsr-bench-")) / "kernel.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, HERE / "kernel.c"], check=True)
-    return path
+    return compiled("kernel.so", HERE / "kernel.c")
+
+
+@cache
+def core_library():
+    """All of csrc with boundary.c: the probe without Python."""
+    return compiled("core.so", *sorted(Path("csrc").glob("*.c")), HERE / "boundary.c")
 
 
 def kernel(hold_gil=False):
@@ -45,6 +55,8 @@ def kernel(hold_gil=False):
     library.move_memory.argtypes = (ctypes.c_double,)
     library.kernel_calls.argtypes, library.kernel_calls.restype = (ctypes.c_uint, ctypes.c_size_t, ctypes.c_int), ctypes.c_double
     library.touch_and_free.argtypes = (ctypes.c_size_t,)
+    library.malloc_pairs.argtypes, library.malloc_pairs.restype = (ctypes.c_uint, ctypes.c_size_t), ctypes.c_double
+    library.hold_blocks.argtypes, library.hold_blocks.restype = (ctypes.c_uint, ctypes.c_size_t), ctypes.c_uint64
     return library
 
 

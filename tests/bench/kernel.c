@@ -120,3 +120,22 @@ double malloc_pairs(unsigned count, size_t bytes)
     }
     return (double)(clock_of(CLOCK_THREAD_CPUTIME_ID) - begin) / count;
 }
+
+static uint64_t resident(void)
+{
+    unsigned long pages[2] = { 0, 0 };
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lu %lu", &pages[0], &pages[1]) != 2) pages[1] = 0;
+    if (f) fclose(f);
+    return pages[1] * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Allocate that many blocks and keep them; the resident size then. */
+uint64_t hold_blocks(unsigned count, size_t bytes)
+{
+    for (unsigned i = 0; i < count; i++) {
+        void *volatile p = malloc(bytes);
+        (void)p;
+    }
+    return resident();
+}
