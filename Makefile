@@ -53,10 +53,13 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
+# Allocators that the accounting is tested with, preloaded.
 $(VENV)/.test: $(VENV)/.built
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built
+	@deploy/system-packages $(PYTHON) valgrind
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[bench]'
 	@touch $@

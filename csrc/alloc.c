@@ -13,9 +13,8 @@
 #include "patch.h"
 
 #define FLUSH_BYTES   (32 << 10)
-#define MID_FROM      ALLOC_LARGE_LEAST /* tracked like large ones once they are seen to cross threads */
-#define MID_CROSSED   (-(256 << 10))
-#define MID_KEPT      (1 << 20)
+#define NETTED_MOST   (64 << 10) /* larger blocks that find the table full are counted as untracked */
+#define PAGE          4096 /* what the kernel rounds mappings to, at least */
 #define LINEAGE_COUNT (1 << 16)
 #define SERIAL_BITS   40
 #define SERIAL_MASK   ((UINT64_C(1) << SERIAL_BITS) - 1)
@@ -24,37 +23,35 @@
 #define SUM_MASK      ((UINT64_C(1) << SUM_BITS) - 1)
 
 /* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain stores, and `others`, by all other
- * threads, with atomic ones. Each sum may be below zero, so it is kept above SUM_ZERO; its upper 16 bits are the task's generation, so
- * that a late change can never pass for one of the slot's next task. */
+ * threads, with atomic ones. Each sum may be below zero, so it is kept above SUM_ZERO. The upper 16 bits of sums and peak are the task's
+ * generation, so that nothing meant for one task can reach the slot's next one. */
 struct account {
     word serial, own, others, peak, small, count;
+    word parent;      /* handle of the task around it, or 0 */
     const void *home; /* the thread that began it: the address of its `local` */
-    uint32_t parent_slot;
 } __attribute__((aligned(64)));
 
 static struct {
-    /* Read at every call, hardly ever written. */
+    /* Read at every call, hardly ever written: one cache line, with the first two of `real`. */
+    word active, large_from;
+    uint64_t glibc_headers;
     struct real_functions real;
-    word active;
-    word large_from, tracked_from; /* blocks of this size on are in the owner table: large ones, later perhaps also middle-sized ones */
-    int glibc_headers;
     int (*is_python)(void);
     word starts; /* of the accounting, in this process */
     word sole;   /* handle of the one task that runs, 0: none, ABSENT: several */
     /* Written now and then. */
     word untracked_bytes __attribute__((aligned(64)));
-    word ambiguous, slots_used;
+    word overflowed, ambiguous, slots_used;
     struct account accounts[SLOT_COUNT], unowned;
     struct { word serial, parent; } lineage[LINEAGE_COUNT]; /* of nested tasks: whom their memory passes to */
-} alloc;
+} alloc __attribute__((aligned(64)));
 
 /* 32 bytes: static TLS is scarce. */
 static __thread struct {
     int32_t pending; /* small bytes not yet in the account */
-    int32_t mid;     /* net bytes of middle-sized blocks: far below zero, they come from other threads */
+    uint32_t pending_count;
     uint64_t handle; /* of the innermost task that this thread runs, or 0 */
     uint64_t base;   /* of the task that it was started in, or adopted by */
-    uint32_t pending_count;
     uint16_t busy;    /* inside a wrapper: a signal handler, or malloc calling itself */
     uint16_t adopted; /* base counts for native threads, too */
 } local;
@@ -78,7 +75,8 @@ static uint64_t unique(uint64_t serial) { return serial && serial <= SERIAL_MASK
 
 /* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
 
-static word zero_of(uint64_t serial) { return (serial & 0xffff) << SUM_BITS | SUM_ZERO; }
+static word tag_of(uint64_t serial) { return (serial & 0xffff) << SUM_BITS; }
+static word zero_of(uint64_t serial) { return tag_of(serial) | SUM_ZERO; }
 
 static uint64_t live_bytes(const struct account *a)
 {
@@ -86,18 +84,30 @@ static uint64_t live_bytes(const struct account *a)
     return live < 0 ? 0 : (uint64_t)live;
 }
 
+static inline void raise_peak(struct account *a, uint64_t serial)
+{
+    word peak = load_relaxed(&a->peak), live = live_bytes(a) | tag_of(serial);
+    while (__builtin_expect(peak < live, 0) && !((peak ^ live) >> SUM_BITS)
+           && !__atomic_compare_exchange_n(&a->peak, &peak, live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { }
+}
+
+static inline void add_own(struct account *a, uint64_t serial, int64_t bytes)
+{
+    store_relaxed(&a->own, load_relaxed(&a->own) + (word)bytes);
+    if (bytes > 0) raise_peak(a, serial);
+}
+
 /* Adds to one account if it is still that generation's. */
-static int add_live(struct account *a, uint64_t serial, int64_t bytes)
+static void add_live(struct account *a, uint64_t serial, int64_t bytes)
 {
     if (a->home == &local) {
-        store_relaxed(&a->own, load_relaxed(&a->own) + (word)bytes);
-    } else {
-        word old = load_relaxed(&a->others);
-        do if ((old ^ zero_of(serial)) >> SUM_BITS) return 0;
-        while (!__atomic_compare_exchange_n(&a->others, &old, old + (word)bytes, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+        add_own(a, serial, bytes);
+        return;
     }
-    if (bytes > 0 && load_relaxed(&a->serial) == serial) max_relaxed(&a->peak, live_bytes(a));
-    return 1;
+    word old = load_relaxed(&a->others);
+    do if ((old ^ tag_of(serial)) >> SUM_BITS) return;
+    while (!__atomic_compare_exchange_n(&a->others, &old, old + (word)bytes, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (bytes > 0) raise_peak(a, serial);
 }
 
 static struct account *account_of(uint64_t handle)
@@ -106,45 +116,51 @@ static struct account *account_of(uint64_t handle)
     return handle && load_acquire(&a->serial) == handle / SLOT_COUNT ? a : NULL;
 }
 
-/* The task itself, or the nearest one around it that still runs: an ended task's memory belongs to that. */
-static struct account *heir_of(uint64_t handle)
+/* Of a task that has ended, too. */
+static uint64_t parent_of(uint64_t handle)
 {
-    struct account *a;
-    for (int depth = 0; handle && !(a = account_of(handle)); depth++) {
-        uint64_t serial = handle / SLOT_COUNT;
-        if (depth > SLOT_COUNT || load_acquire(&alloc.lineage[serial % LINEAGE_COUNT].serial) != serial) return NULL;
-        handle = load_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent);
-    }
-    return handle ? a : NULL;
+    uint64_t serial = handle / SLOT_COUNT;
+    const struct account *a = &alloc.accounts[handle % SLOT_COUNT];
+    uint64_t parent = load_relaxed(&a->parent);
+    if (load_acquire(&a->serial) != serial)
+        parent = load_acquire(&alloc.lineage[serial % LINEAGE_COUNT].serial) != serial ? 0 : load_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent);
+    return parent < handle ? parent : 0;
 }
 
-/* A task and all around it. */
-static void charge(struct account *a, int64_t bytes)
+/* The task itself, or the nearest one around it that still runs: an ended task's memory belongs to that. 0: none. */
+static uint64_t heir_of(uint64_t handle)
 {
-    while (a) {
-        uint64_t serial = load_relaxed(&a->serial);
-        uint32_t parent = a->parent_slot;
-        if (!add_live(a, serial, bytes)) return;
-        a = parent == ALLOC_NO_SLOT ? NULL : &alloc.accounts[parent];
-    }
+    while (handle && !account_of(handle)) handle = parent_of(handle); /* ends: a parent's serial is smaller */
+    return handle;
 }
 
-/* Small bytes of one account: frees of older memory cannot hide what is its own. */
-static void charge_small(struct account *a, int64_t bytes)
+static __attribute__((noinline)) void charge_all(uint64_t handle, int64_t bytes)
 {
-    for (; a; a = a->parent_slot == ALLOC_NO_SLOT ? NULL : &alloc.accounts[a->parent_slot]) {
-        word old = load_relaxed(&a->small), new_small;
-        do new_small = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
-        while (!__atomic_compare_exchange_n(&a->small, &old, new_small, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-        if (new_small != old) add_live(a, load_relaxed(&a->serial), (int64_t)(new_small - old));
+    if (!handle) add_live(&alloc.unowned, 0, bytes);
+    while (handle) {
+        struct account *a = account_of(handle);
+        if (a) add_live(a, handle / SLOT_COUNT, bytes);
+        handle = parent_of(handle);
     }
 }
 
-static uint64_t running_handle(uint64_t handle)
+/* A task and all around it that run; of an ended one, those around it. 0: nobody's. */
+static inline void charge(uint64_t handle, int64_t bytes)
 {
-    if (!handle || account_of(handle)) return handle;
-    struct account *heir = heir_of(handle);
-    return heir ? handle_of((uint32_t)(heir - alloc.accounts), load_relaxed(&heir->serial)) : 0;
+    struct account *a = &alloc.accounts[handle % SLOT_COUNT];
+    if (__builtin_expect(handle && a->home == &local && load_relaxed(&a->serial) == handle / SLOT_COUNT && !load_relaxed(&a->parent), 1))
+        add_own(a, handle / SLOT_COUNT, bytes);
+    else
+        charge_all(handle, bytes);
+}
+
+/* Small bytes: frees of older memory cannot hide what is the account's own. */
+static void add_small(struct account *a, uint64_t serial, int64_t bytes)
+{
+    word old = load_relaxed(&a->small), new_small;
+    do new_small = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
+    while (!__atomic_compare_exchange_n(&a->small, &old, new_small, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (new_small != old) add_live(a, serial, (int64_t)(new_small - old));
 }
 
 static int in_python_thread(void) { return !alloc.is_python || alloc.is_python(); }
@@ -152,9 +168,9 @@ static int in_python_thread(void) { return !alloc.is_python || alloc.is_python()
 /* Whom this thread allocates for: its own task, the one it works for, or, of native threads, the only one that runs. */
 static uint64_t current_handle(void)
 {
-    uint64_t handle = running_handle(local.handle);
-    if (handle) return handle;
-    if (local.base && (handle = running_handle(local.base)) && (local.adopted || in_python_thread())) return handle;
+    uint64_t handle = local.handle;
+    if (__builtin_expect(account_of(handle) != NULL, 1) || (handle = heir_of(handle))) return handle;
+    if (local.base && (handle = heir_of(local.base)) && (local.adopted || in_python_thread())) return handle;
     word sole = load_relaxed(&alloc.sole);
     if (sole == 0 || in_python_thread()) return 0;
     if (sole != ABSENT) return sole;
@@ -162,53 +178,40 @@ static uint64_t current_handle(void)
     return 0;
 }
 
-static void flush(void)
+static void flush_to(uint64_t handle)
 {
-    uint64_t handle = current_handle();
     struct account *a = handle ? account_of(handle) : &alloc.unowned;
-    if (!a) a = &alloc.unowned;
-    charge_small(a, local.pending);
-    add_relaxed(&a->count, local.pending_count);
+    if (a) add_relaxed(&a->count, local.pending_count);
+    if (!handle) add_small(&alloc.unowned, 0, local.pending);
+    for (; handle; handle = parent_of(handle))
+        if ((a = account_of(handle))) add_small(a, handle / SLOT_COUNT, local.pending);
     local.pending = 0;
     local.pending_count = 0;
 }
 
+static void flush(void) { flush_to(current_handle()); }
+
 /* -- blocks ------------------------------------------------------------------------------------------------------------------------------ */
 
-static void release(uint64_t owner, int64_t bytes)
-{
-    if (!owner) add_live(&alloc.unowned, 0, -bytes);
-    else charge(heir_of(owner), -bytes);
-}
+/* What belonged to a task that has ended goes to those around it, and to nobody else. */
+static inline void release(uint64_t owner, int64_t bytes) { charge(owner, -bytes); }
 
-static void own(uint64_t handle, uint64_t bytes)
-{
-    struct account *a = handle ? account_of(handle) : &alloc.unowned;
-    charge(a ? a : &alloc.unowned, (int64_t)bytes);
-}
-
-static void large_added(void *block, uint64_t bytes)
+/* 0 if the table is full and the block is to be netted. */
+static inline int large_added(void *block, uint64_t bytes)
 {
     uint64_t handle = current_handle();
     struct owned stale = { 0, 0, 0 };
     enum owners_result result = owners_insert((uintptr_t)block, bytes, handle, &stale);
     if (result == OWNERS_FULL) {
+        store_relaxed(&alloc.overflowed, 1);
+        if (bytes < NETTED_MOST) return 0;
         add_relaxed(&alloc.untracked_bytes, bytes);
-        return;
+        return 1;
     }
     if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes); /* its free was not seen */
-    own(handle, bytes);
+    charge(handle, (int64_t)bytes);
     local.pending_count++;
-}
-
-/* Middle-sized blocks are netted like small ones until a thread frees many that it did not allocate; from then on they are tracked. */
-static void count_middle(int32_t bytes)
-{
-    local.mid += bytes;
-    if (local.mid > MID_KEPT) local.mid = MID_KEPT;
-    if (local.mid >= MID_CROSSED) return;
-    local.mid = 0;
-    if (load_relaxed(&alloc.tracked_from) > MID_FROM) store_relaxed(&alloc.tracked_from, MID_FROM);
+    return 1;
 }
 
 static __attribute__((noinline)) void flush_full(void)
@@ -248,47 +251,42 @@ static int headers_are_glibcs(void)
     return strstr(patch_provider(), "libc.so") != NULL;
 }
 
-static inline int watching(const void *block) { return block && !local.busy && load_relaxed(&alloc.active); }
+static inline int watching(void) { return !local.busy && load_relaxed(&alloc.active); }
 
-static __attribute__((noinline)) void added_beyond_small(void *block, uint64_t bytes)
+static inline void small_added(uint64_t bytes)
 {
-    if (!watching(block)) return;
-    if (bytes >= load_relaxed(&alloc.tracked_from)) {
-        enter();
-        large_added(block, bytes);
-        leave();
-    } else {
-        count_middle((int32_t)bytes);
-        local.pending_count++;
-        small_changed((int32_t)bytes);
-    }
+    local.pending_count++;
+    small_changed((int32_t)bytes);
+}
+
+static __attribute__((noinline)) void added_large(void *block, uint64_t bytes)
+{
+    if (!watching()) return;
+    enter();
+    int done = large_added(block, bytes);
+    leave();
+    if (!done) small_added(bytes);
 }
 
 static inline void added(void *block)
 {
     if (__builtin_expect(!block, 0)) return;
     uint64_t bytes = size_of(block);
-    if (__builtin_expect(bytes >= MID_FROM, 0)) {
-        added_beyond_small(block, bytes);
-    } else {
-        local.pending_count++;
-        small_changed((int32_t)bytes);
-    }
+    if (bytes >= load_relaxed(&alloc.large_from)) added_large(block, bytes);
+    else small_added(bytes);
 }
 
-static __attribute__((noinline)) struct owned removed_beyond_small(void *block, uint64_t bytes)
+static __attribute__((noinline)) struct owned removed_large(void *block, uint64_t bytes)
 {
     struct owned o = { 0, 0, 0 };
-    if (!watching(block)) return o;
-    if (bytes >= load_relaxed(&alloc.tracked_from)) {
-        enter();
-        o = owners_remove((uintptr_t)block);
-        if (o.found) release(o.owner, (int64_t)o.bytes);
-        leave();
-        if (o.found || bytes >= alloc.large_from) return o; /* a large one not found is older than the probe: nobody's */
-    }
+    if (!watching()) return o;
+    enter();
+    o = owners_remove((uintptr_t)block);
+    if (o.found) release(o.owner, (int64_t)o.bytes);
+    leave();
+    /* One not found is older than the probe, nobody's; or the table was full. */
+    if (o.found || bytes >= NETTED_MOST || !load_relaxed(&alloc.overflowed)) return o;
     o.bytes = bytes;
-    count_middle(-(int32_t)bytes);
     small_changed(-(int32_t)bytes);
     return o;
 }
@@ -299,7 +297,7 @@ static inline struct owned removed(void *block)
     struct owned o = { 0, 0, 0 };
     if (__builtin_expect(!block, 0)) return o;
     o.bytes = size_of(block);
-    if (__builtin_expect(o.bytes >= MID_FROM, 0)) return removed_beyond_small(block, o.bytes);
+    if (o.bytes >= load_relaxed(&alloc.large_from)) return removed_large(block, o.bytes);
     small_changed(-(int32_t)o.bytes);
     return o;
 }
@@ -309,8 +307,7 @@ static void put_back(void *block, struct owned o)
 {
     struct owned stale;
     if (o.found && owners_insert((uintptr_t)block, o.bytes, o.owner, &stale) == OWNERS_ADDED) {
-        if (o.owner) charge(heir_of(o.owner), (int64_t)o.bytes);
-        else add_live(&alloc.unowned, 0, (int64_t)o.bytes);
+        charge(o.owner, (int64_t)o.bytes);
     } else if (o.bytes && !o.found) {
         small_changed((int32_t)o.bytes);
     }
@@ -391,26 +388,29 @@ static void *alloc_pvalloc(size_t n)
     return p;
 }
 
+static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
+
 /* Anonymous and accessible: memory. Files, reservations and guard pages are not. */
 static void map_added(void *p, size_t n, int protection, int flags)
 {
-    if (p == MAP_FAILED || !watching(p) || !(flags & MAP_ANONYMOUS) || protection == PROT_NONE || (flags & MAP_NORESERVE)) return;
-    int saved = errno;
+    if (p == MAP_FAILED || !watching()) return;
+    int saved = errno, counts = flags & MAP_ANONYMOUS && protection != PROT_NONE && !(flags & MAP_NORESERVE);
+    if (!counts && !(flags & MAP_FIXED)) return;
     enter();
-    uint64_t handle = current_handle();
-    n = (n + 4095) & ~(size_t)4095;
-    if (owners_map((uintptr_t)p, n, handle, release) == OWNERS_FULL) add_relaxed(&alloc.untracked_bytes, n);
-    else own(handle, n);
-    local.pending_count++;
+    uint64_t handle = counts ? current_handle() : 0;
+    n = whole_pages(n);
+    if (!counts) owners_unmap((uintptr_t)p, n, release); /* what was there is given back */
+    else if (owners_map((uintptr_t)p, n, handle, release) == OWNERS_FULL) add_relaxed(&alloc.untracked_bytes, n);
+    else charge(handle, (int64_t)n), local.pending_count++;
     leave();
     errno = saved;
 }
 
 static void map_removed(void *p, size_t n)
 {
-    if (!watching(p)) return;
+    if (!watching() || n == 0 || (uintptr_t)p % PAGE) return; /* those the kernel refuses */
     enter();
-    owners_unmap((uintptr_t)p, (n + 4095) & ~(size_t)4095, release);
+    owners_unmap((uintptr_t)p, whole_pages(n), release);
     leave();
 }
 
@@ -434,32 +434,59 @@ static int alloc_munmap(void *p, size_t n)
     return alloc.real.munmap(p, n);
 }
 
+/* A mremap that failed. */
+static void map_put_back(void *p, size_t n, uint64_t owner)
+{
+    int saved = errno;
+    enter();
+    n = whole_pages(n);
+    if (owners_map((uintptr_t)p, n, owner, release) == OWNERS_ADDED) charge(owner, (int64_t)n);
+    leave();
+    errno = saved;
+}
+
 static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
 {
     va_list arguments;
     va_start(arguments, flags);
     void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
     va_end(arguments);
-    int known = watching(old) && owners_covers((uintptr_t)old);
+    uint64_t owner;
+    int known = watching() && old_n && (uintptr_t)old % PAGE == 0 && owners_covers((uintptr_t)old, &owner);
     if (known) map_removed(old, old_n);
     void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to) : alloc.real.mremap(old, old_n, n, flags);
-    if (known) map_added(p == MAP_FAILED ? old : p, p == MAP_FAILED ? old_n : n, PROT_READ, MAP_ANONYMOUS);
+    if (known && p != MAP_FAILED) map_added(p, n, PROT_READ, MAP_ANONYMOUS);
+    else if (known) map_put_back(old, old_n, owner);
     return p;
 }
 
 struct beginning { void *(*function)(void *); void *argument; uint64_t handle; };
 
+/* What is left of a thread that a task started is the task's. Python has forgotten the thread by now: current_handle would not know. */
+static void end_thread(void *unused)
+{
+    (void)unused;
+    if (!load_relaxed(&alloc.active)) return;
+    enter();
+    flush_to(heir_of(local.handle ? local.handle : local.base));
+    leave();
+}
+
 static void *begin_thread(void *p)
 {
+    void *result;
     struct beginning b = *(struct beginning *)p;
     alloc.real.free(p);
     local.base = b.handle;
-    return b.function(b.argument);
+    pthread_cleanup_push(end_thread, NULL); /* for pthread_exit, too */
+    result = b.function(b.argument);
+    pthread_cleanup_pop(1);
+    return result;
 }
 
 static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *), void *argument)
 {
-    uint64_t handle = watching(thread) ? running_handle(local.handle ? local.handle : local.base) : 0;
+    uint64_t handle = watching() ? heir_of(local.handle ? local.handle : local.base) : 0;
     struct beginning *b = handle ? alloc.real.malloc(sizeof *b) : NULL;
     if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);
     *b = (struct beginning){ function, argument, handle };
@@ -479,15 +506,16 @@ static const struct patch_wrappers wrappers = {
 void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint64_t parent_serial)
 {
     struct account *a = &alloc.accounts[slot];
+    uint64_t parent = handle_of(parent_slot, unique(parent_serial));
+    serial = unique(serial);
     enter();
     flush();
-    serial = unique(serial), parent_serial = unique(parent_serial);
-    if (parent_serial) {
-        store_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent, handle_of(parent_slot, parent_serial));
+    if (parent) {
+        store_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent, parent);
         store_release(&alloc.lineage[serial % LINEAGE_COUNT].serial, serial);
     }
-    a->parent_slot = parent_serial ? parent_slot : ALLOC_NO_SLOT;
-    store_relaxed(&a->peak, 0);
+    store_relaxed(&a->parent, parent);
+    store_relaxed(&a->peak, tag_of(serial));
     store_relaxed(&a->small, 0);
     store_relaxed(&a->count, 0);
     store_relaxed(&a->own, zero_of(serial));
@@ -505,7 +533,7 @@ uint64_t alloc_serial_in(uint32_t slot) { return load_acquire(&alloc.accounts[sl
 static void read_figures(const struct account *a, uint64_t serial, struct alloc_figures *f)
 {
     f->live_bytes = live_bytes(a);
-    f->peak_bytes = load_relaxed(&a->peak);
+    f->peak_bytes = load_relaxed(&a->peak) & SUM_MASK;
     f->count = load_relaxed(&a->count);
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
     /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
@@ -519,7 +547,7 @@ void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figure
     serial = unique(serial);
     if (local.handle == handle_of(slot, serial)) {
         flush();
-        local.handle = a->parent_slot == ALLOC_NO_SLOT ? 0 : handle_of(a->parent_slot, load_relaxed(&alloc.accounts[a->parent_slot].serial));
+        local.handle = load_relaxed(&a->parent);
     }
     read_figures(a, serial, figures);
     store_release(&a->serial, 0);
@@ -554,8 +582,8 @@ void alloc_adopt(uint32_t slot, uint64_t serial, uint32_t *old_slot, uint64_t *o
 
 uint64_t alloc_current(uint32_t *slot)
 {
-    uint64_t handle = running_handle(local.handle);
-    if (!handle) handle = running_handle(local.base);
+    uint64_t handle = heir_of(local.handle);
+    if (!handle) handle = heir_of(local.base);
     *slot = (uint32_t)(handle % SLOT_COUNT);
     return handle / SLOT_COUNT;
 }
@@ -579,27 +607,27 @@ int alloc_start(uint64_t large_from, int (*is_python)(void))
     alloc.is_python = is_python;
     alloc.starts++;
     alloc.glibc_headers = headers_are_glibcs();
-    alloc.unowned = (struct account){ .parent_slot = ALLOC_NO_SLOT, .own = zero_of(0), .others = zero_of(0) };
-    alloc.large_from = large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from;
-    store_relaxed(&alloc.tracked_from, alloc.large_from);
+    alloc.unowned = (struct account){ .own = zero_of(0), .others = zero_of(0) };
+    store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
     store_relaxed(&alloc.untracked_bytes, 0);
+    store_relaxed(&alloc.overflowed, 0);
     store_relaxed(&alloc.ambiguous, 0);
     for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&alloc.accounts[i].serial, 0);
     store_relaxed(&alloc.slots_used, 0);
     store_relaxed(&alloc.sole, 0);
-    local.pending = local.mid = 0;
+    local.pending = 0;
     local.handle = local.base = 0;
     store_release(&alloc.active, 1);
     patch_install(&wrappers);
     if (patch_holds()) return 0;
-    alloc_stop(); /* nothing to rewrite: another tool holds the slots */
+    alloc_stop(0); /* nothing to rewrite: another tool holds the slots */
     return -EBUSY;
 }
 
-void alloc_stop(void)
+void alloc_stop(int at_exit)
 {
     if (!load_relaxed(&alloc.active)) return;
-    patch_remove();
+    if (!at_exit) patch_remove();
     store_release(&alloc.active, 0);
 }
 

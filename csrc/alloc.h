@@ -1,7 +1,8 @@
 /* Whose memory is it: live and peak bytes of each running task, from the allocation calls themselves.
  *
  * Blocks from ALLOC_LARGE on and anonymous mappings enter an owner table, so that a free from any thread, also after the task's end, is
- * credited to the task that allocated them and to nobody else. Smaller blocks are netted per thread and flushed into the thread's task.
+ * credited to the task that allocated them and to nobody else. Smaller blocks are netted per thread and flushed into the thread's task;
+ * so are those below 64 KiB that find the table full.
  * Paths of malloc and free take no lock and allocate nothing; mmap and munmap take one short mutex.
  *
  * The wrappers have no argument that could carry a handle, so this file keeps state of its own, beside the probe's one global. It is
@@ -12,7 +13,7 @@
 
 #include <stdint.h>
 
-#define ALLOC_LARGE (UINT64_C(64) << 10)
+#define ALLOC_LARGE (UINT64_C(4) << 10)
 #define ALLOC_LARGE_LEAST (UINT64_C(4) << 10)
 #define ALLOC_LARGE_MOST (UINT64_C(64) << 20)
 #define ALLOC_NO_SLOT UINT32_MAX
@@ -21,7 +22,8 @@ struct alloc_figures { uint64_t peak_bytes, live_bytes, count; };
 
 /* 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes. is_python: whether the calling thread has a Python thread state; NULL: all have. */
 int alloc_start(uint64_t large_from, int (*is_python)(void));
-void alloc_stop(void);
+/* at_exit: the slots may stay as they are, the process is about to end. */
+void alloc_stop(int at_exit);
 int alloc_active(void);
 /* In a forked child: forget the parent's tasks. Around fork: alloc_fork_lock, then alloc_fork_unlock in the parent and alloc_forked in
  * the child. */
@@ -55,7 +57,7 @@ uint64_t alloc_live_now(uint32_t slot, uint64_t serial);
 /* Live bytes allocated outside every task since the start; large blocks that found the table full, in all. Never block. */
 uint64_t alloc_unowned_bytes(void);
 uint64_t alloc_untracked_bytes(void);
-/* Our wrappers are still in place. */
+/* Our wrappers are in place and have been since the start; if not, no figure can be trusted. Cheap. */
 int alloc_holds(void);
 
 #endif

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 #define MALLOC_HOOKS(X) \
-    X(malloc) X(calloc) X(realloc) X(reallocarray) X(free) X(posix_memalign) X(aligned_alloc) X(memalign) X(valloc) X(pvalloc)
+    X(malloc) X(free) X(calloc) X(realloc) X(reallocarray) X(posix_memalign) X(aligned_alloc) X(memalign) X(valloc) X(pvalloc)
 #define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap)
 #define THREAD_HOOKS(X) X(pthread_create) /* a Python thread that a task starts works for it */
 #define HOOKS(X) MALLOC_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)

@@ -106,11 +106,12 @@ void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(uint64_t owne
     pthread_mutex_unlock(&table.mutex);
 }
 
-int owners_covers(uintptr_t address)
+int owners_covers(uintptr_t address, uint64_t *owner)
 {
     pthread_mutex_lock(&table.mutex);
     uint32_t i = find(address);
     int covered = i < table.interval_count && table.intervals[i].from <= address;
+    if (covered) *owner = table.intervals[i].owner;
     pthread_mutex_unlock(&table.mutex);
     return covered;
 }

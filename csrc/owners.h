@@ -66,8 +66,8 @@ static inline struct owned owners_remove(uintptr_t address)
 /* Mappings; `freed` is called, under the mutex, for each owned piece that was inside the range. */
 enum owners_result owners_map(uintptr_t address, uint64_t bytes, uint64_t owner, void (*freed)(uint64_t owner, int64_t bytes));
 void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(uint64_t owner, int64_t bytes));
-/* Whether the address lies in a known mapping. */
-int owners_covers(uintptr_t address);
+/* Whether the address lies in a known mapping, and whose that is. */
+int owners_covers(uintptr_t address, uint64_t *owner);
 void owners_lock(void);
 void owners_unlock(void);
 void owners_forked(void);

@@ -1,10 +1,12 @@
 #define _GNU_SOURCE
 #include "patch.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,6 +25,7 @@
 #endif
 
 #define OBJECTS_MOST 4096
+#define INSTALL_TRIES 1000
 
 enum hook {
 #define NAME(name) HOOK_##name,
@@ -44,16 +47,20 @@ static const char *const hook_names[HOOK_COUNT] = {
 static struct {
     pthread_mutex_t mutex;
     word installed;
+    word looking, forking; /* threads that ask for the loader's counters, and a fork that waits for them */
+    word inherited;        /* in a forked child: the slots are as the parent had them, the loader's lock may be held for ever */
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
     uintptr_t plt[HOOK_COUNT]; /* the executable's canonical PLT entry, where other objects' pointers may lead */
     uintptr_t real_from, real_to, wrapper_from, wrapper_to;
     uintptr_t provider, self;
     char provider_path[256];
     word adds, subs; /* of the loader, when all objects were last looked at */
+    word settled;    /* its adds, up to which all objects are relocated */
     uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
     int changed;
     int held;            /* slots that lead to a wrapper */
-    uintptr_t *sentinel; /* one of them, for malloc, in an object that stays */
+    uintptr_t *sentinel; /* the first object's slot for malloc: whoever holds the hooks holds this one */
+    word lost;           /* it led elsewhere once */
 } patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 /* -- one loaded object ---------------------------------------------------------------------------------------------------------------- */
@@ -162,7 +169,7 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
             strncpy(patch.provider_path, info->dlpi_name, sizeof patch.provider_path - 1);
         }
     }
-    if (!usable_size) usable_size = defined(&o, "malloc_usable_size");
+    if (patch.real[HOOK_malloc] && o.base == patch.provider) usable_size = defined(&o, "malloc_usable_size"); /* others read other headers */
     if ((uintptr_t)&patch >= o.base && patch.self < o.base) {
         for (int i = 0; i < info->dlpi_phnum; i++) {
             const ElfW(Phdr) *p = &info->dlpi_phdr[i];
@@ -207,6 +214,9 @@ int patch_find(struct real_functions *real)
 
 /* -- rewriting -------------------------------------------------------------------------------------------------------------------------- */
 
+/* One slot that is named for a hooked function. */
+struct call { int hook, call_slot, undefined; uintptr_t *slot, held; };
+
 static int hook_of(const char *name)
 {
     for (int i = 0; i < HOOK_COUNT; i++)
@@ -232,14 +242,15 @@ static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
 }
 
 /* Slots that hold something else than the function they are named for are somebody's variable: not ours to change. */
-static int is_ours_to_patch(const struct object *o, int hook, uintptr_t held, int call_slot)
+static int is_ours_to_patch(const struct object *o, const struct call *c)
 {
-    if (held == patch.real[hook] || (patch.plt[hook] && held == patch.plt[hook])) return 1;
-    return call_slot && held >= o->text && held < o->text_end; /* not bound yet */
+    if (c->held == patch.real[c->hook] || (patch.plt[c->hook] && c->held == patch.plt[c->hook])) return 1;
+    /* Not bound yet; in an object with a malloc of its own it may as well be that one. */
+    return c->call_slot && c->undefined && c->held >= o->text && c->held < o->text_end;
 }
 
 /* Calls `act` for each slot whose content may concern us: the value is there already, a name is a cache miss or two away. */
-static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, int, uintptr_t *, uintptr_t, int))
+static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, const struct call *))
 {
     for (int table = 0; table < 2; table++)
         for (size_t n = 0; n < o->counts[table]; n++) {
@@ -250,7 +261,8 @@ static void each_slot(struct object *o, int (*may_concern)(const struct object *
             uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset), held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
             if (!may_concern(o, held)) continue;
             int hook = hook_of(o->strings + o->symbols[symbol].st_name);
-            if (hook >= 0 && patch.wrapper[hook] && patch.real[hook]) act(o, hook, slot, held, call_slot);
+            const struct call c = { hook, call_slot, o->symbols[symbol].st_shndx == SHN_UNDEF, slot, held };
+            if (hook >= 0 && patch.wrapper[hook] && patch.real[hook]) act(o, &c);
         }
     if (o->opened) seal(o, PROT_READ);
 }
@@ -260,14 +272,25 @@ static int may_be_real(const struct object *o, uintptr_t held)
     return (held >= patch.real_from && held <= patch.real_to) || (held >= o->text && held < o->text_end);
 }
 
-static void patch_slot(struct object *o, int hook, uintptr_t *slot, uintptr_t held, int call_slot)
+static void patch_slot(struct object *o, const struct call *c)
 {
-    if ((o->base == patch.provider && hook >= FIRST_MAPPING) || !is_ours_to_patch(o, hook, held, call_slot)) return;
-    write_slot(o, slot, patch.wrapper[hook]);
-    if (hook == HOOK_malloc && !patch.sentinel) patch.sentinel = slot;
+    if ((o->base == patch.provider && c->hook >= FIRST_MAPPING) || !is_ours_to_patch(o, c)) return;
+    write_slot(o, c->slot, patch.wrapper[c->hook]);
 }
 
-static void patch_object(struct object *o) { each_slot(o, may_be_real, patch_slot); }
+static int may_be_anything(const struct object *o, uintptr_t held) { return (void)o, (void)held, 1; }
+
+static void note_sentinel(struct object *o, const struct call *c)
+{
+    (void)o;
+    if (c->hook == HOOK_malloc && c->call_slot && !patch.sentinel) __atomic_store_n(&patch.sentinel, c->slot, __ATOMIC_RELEASE);
+}
+
+static void patch_object(struct object *o)
+{
+    if (!patch.sentinel && o->base != patch.provider) each_slot(o, may_be_anything, note_sentinel);
+    each_slot(o, may_be_real, patch_slot);
+}
 
 static int may_be_wrapper(const struct object *o, uintptr_t held)
 {
@@ -275,10 +298,9 @@ static int may_be_wrapper(const struct object *o, uintptr_t held)
     return held >= patch.wrapper_from && held <= patch.wrapper_to;
 }
 
-static void restore_slot(struct object *o, int hook, uintptr_t *slot, uintptr_t held, int call_slot)
+static void restore_slot(struct object *o, const struct call *c)
 {
-    (void)call_slot;
-    if (held == patch.wrapper[hook]) write_slot(o, slot, patch.real[hook]);
+    if (c->held == patch.wrapper[c->hook]) write_slot(o, c->slot, patch.real[c->hook]);
 }
 
 static void restore_object(struct object *o) { each_slot(o, may_be_wrapper, restore_slot); }
@@ -303,15 +325,24 @@ static int first_sight(uintptr_t base)
     return 1;
 }
 
-static int visit(struct dl_phdr_info *info, size_t size, void *action)
+static int visit_new(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct object o;
-    (void)size;
+    (void)size, (void)unused;
+    if (info->dlpi_adds != patch.settled) return 1; /* the same for all objects of one walk: nothing was done yet */
+    if (info->dlpi_subs != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen); /* a base may have a new tenant */
     store_relaxed(&patch.adds, info->dlpi_adds);
     store_relaxed(&patch.subs, info->dlpi_subs);
-    if (is_loader(info) || info->dlpi_addr == patch.self) return 0;
-    if (action == (void *)patch_object && !first_sight(info->dlpi_addr)) return 0;
-    if (read_object(info, &o)) ((void (*)(struct object *))action)(&o);
+    if (is_loader(info) || info->dlpi_addr == patch.self || !first_sight(info->dlpi_addr)) return 0;
+    if (read_object(info, &o)) patch_object(&o);
+    return 0;
+}
+
+static int visit_old(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    struct object o;
+    (void)size, (void)unused;
+    if (!is_loader(info) && info->dlpi_addr != patch.self && read_object(info, &o)) restore_object(&o);
     return 0;
 }
 
@@ -323,9 +354,32 @@ static int counters(struct dl_phdr_info *info, size_t size, void *out)
     return 1;
 }
 
+/* The loader's counters; 0 while a fork is under way: the lock that dl_iterate_phdr takes would stay locked in the child for ever. */
+static int look(word now[2])
+{
+    __atomic_fetch_add(&patch.looking, 1, __ATOMIC_SEQ_CST);
+    int may = !load_seq_cst(&patch.forking);
+    if (may) dl_iterate_phdr(counters, now);
+    __atomic_fetch_sub(&patch.looking, 1, __ATOMIC_SEQ_CST);
+    return may;
+}
+
+/* An object stands on the loader's list before it is relocated. To write then would be undone, or seal a page that the loader still writes
+ * to. dlopen keeps a lock to its end, and dladdr waits for that: what was on the list before is complete afterwards. No lock of ours is held. */
+static void let_loader_finish(void)
+{
+    Dl_info unused;
+    dladdr((const void *)&patch, &unused);
+}
+
 /* -- dlsym: the first thing a program does with a library that it has just opened ------------------------------------------------------- */
 
-__attribute__((used, visibility("hidden"))) void patch_before_dlsym(void) { patch_refresh(); }
+__attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
+{
+    store_relaxed(&patch.inherited, 0); /* it waits for the loader in any case: so may we */
+    patch_refresh();
+}
+
 __attribute__((used, visibility("hidden"))) uintptr_t patch_real_dlsym;
 
 /* A jump, not a call: dlsym looks at its return address to know who asks. */
@@ -356,27 +410,42 @@ int patch_install(const struct patch_wrappers *wrappers)
         if (patch.plt[i] && patch.plt[i] < patch.real_from) patch.real_from = patch.plt[i];
         if (patch.plt[i] > patch.real_to) patch.real_to = patch.plt[i];
     }
-    patch.changed = 0;
-    memset(patch.seen, 0, sizeof patch.seen);
-    dl_iterate_phdr(visit, patch_object);
-    patch.held += patch.changed;
-    store_release(&patch.installed, 1);
-    int held = patch.held;
+    store_relaxed(&patch.lost, 0);
+    int held = patch.held, done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
     pthread_mutex_unlock(&patch.mutex);
+    for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) { /* more than one if others load objects just now */
+        word now[2];
+        if (!look(now)) {
+            sched_yield();
+            continue;
+        }
+        let_loader_finish();
+        pthread_mutex_lock(&patch.mutex);
+        patch.changed = 0;
+        patch.settled = now[0];
+        memset(patch.seen, 0, sizeof patch.seen);
+        done = dl_iterate_phdr(visit_new, NULL) == 0;
+        held = patch.held += patch.changed;
+        if (done) store_release(&patch.installed, 1);
+        pthread_mutex_unlock(&patch.mutex);
+    }
     return held;
 }
 
 int patch_refresh(void)
 {
     word now[2];
-    if (!load_acquire(&patch.installed)) return 0;
-    dl_iterate_phdr(counters, now);
-    if (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs)) return 0;
+    if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
+    if (!look(now) || (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs))) return 0;
     int saved = errno;
+    let_loader_finish();
     pthread_mutex_lock(&patch.mutex);
-    if (now[1] != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen); /* a base may have a new tenant */
     patch.changed = 0;
-    if (load_relaxed(&patch.installed)) dl_iterate_phdr(visit, patch_object);
+    patch.settled = now[0];
+    if (load_relaxed(&patch.installed)) {
+        patch_holds(); /* before slots that another tool gave back are taken again: what went by meanwhile was not seen */
+        dl_iterate_phdr(visit_new, NULL); /* an object added since: the next call has another look */
+    }
     patch.held += patch.changed;
     int changed = patch.changed;
     pthread_mutex_unlock(&patch.mutex);
@@ -388,11 +457,11 @@ int patch_remove(void)
 {
     pthread_mutex_lock(&patch.mutex);
     patch.changed = 0;
-    if (load_relaxed(&patch.installed)) {
+    if (load_relaxed(&patch.installed) && !load_relaxed(&patch.inherited)) {
         store_release(&patch.installed, 0);
-        dl_iterate_phdr(visit, restore_object);
+        dl_iterate_phdr(visit_old, NULL);
         patch.held = 0;
-        patch.sentinel = NULL;
+        __atomic_store_n(&patch.sentinel, NULL, __ATOMIC_RELEASE);
     }
     int changed = patch.changed;
     pthread_mutex_unlock(&patch.mutex);
@@ -401,14 +470,30 @@ int patch_remove(void)
 
 int patch_holds(void)
 {
-    pthread_mutex_lock(&patch.mutex);
-    int holds = patch.sentinel && __atomic_load_n(patch.sentinel, __ATOMIC_ACQUIRE) == patch.wrapper[HOOK_malloc];
-    pthread_mutex_unlock(&patch.mutex);
-    return holds;
+    uintptr_t *sentinel = __atomic_load_n(&patch.sentinel, __ATOMIC_ACQUIRE);
+    if (!sentinel) return 0;
+    if (__atomic_load_n(sentinel, __ATOMIC_ACQUIRE) != patch.wrapper[HOOK_malloc]) store_relaxed(&patch.lost, 1);
+    return !load_relaxed(&patch.lost);
 }
 
 const char *patch_provider(void) { return patch.provider_path; }
 
-void patch_lock(void) { pthread_mutex_lock(&patch.mutex); }
-void patch_unlock(void) { pthread_mutex_unlock(&patch.mutex); }
-void patch_forked(void) { pthread_mutex_init(&patch.mutex, NULL); }
+void patch_lock(void)
+{
+    pthread_mutex_lock(&patch.mutex);
+    store_seq_cst(&patch.forking, 1);
+    while (load_seq_cst(&patch.looking)) sched_yield();
+}
+
+void patch_unlock(void)
+{
+    store_seq_cst(&patch.forking, 0);
+    pthread_mutex_unlock(&patch.mutex);
+}
+
+void patch_forked(void)
+{
+    pthread_mutex_init(&patch.mutex, NULL);
+    patch.looking = patch.forking = 0;
+    patch.inherited = 1;
+}

@@ -137,7 +137,7 @@ void probe_stop(enum board_state state, int at_exit, int remove)
         store_release(&probe.active, 0);
         sampler_stop(&probe.sampler);
         tasks_close(&probe.tasks, at_exit);
-        alloc_stop();
+        alloc_stop(at_exit);
         store_relaxed(&probe.board.live->end_ns, now_ns());
         store_release(&probe.board.live->state, state);
         board_unmap(&probe.board, remove);

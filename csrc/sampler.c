@@ -46,6 +46,8 @@ static void ring(struct sampler *s)
 /* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the task's. */
 static void publish_allocations(struct board *b)
 {
+    const int holds = alloc_holds();
+    if (!holds) store_relaxed(&b->live->alloc_state, ALLOC_UNAVAILABLE);
     store_relaxed(&b->live->unowned_bytes, alloc_unowned_bytes());
     store_relaxed(&b->live->untracked_bytes, alloc_untracked_bytes());
     for (uint32_t i = 0; i < alloc_slots_used(); i++) {
@@ -54,6 +56,7 @@ static void publish_allocations(struct board *b)
         uint64_t serial = alloc_serial_in(i);
         if (!serial || alloc_task_now(i, serial, &f) < 0) continue;
         store_release(&slot->alloc_serial, 0);
+        if (!holds) continue;
         store_release(&slot->alloc_live_bytes, f.live_bytes);
         store_release(&slot->alloc_peak_bytes, f.peak_bytes);
         store_release(&slot->alloc_count, f.count);

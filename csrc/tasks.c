@@ -161,7 +161,13 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     turn_boundary(t);
     fold_window(t);
     struct alloc_figures figures = { ABSENT, ABSENT, ABSENT };
-    if (t->accounting) alloc_task_end(index, slot->task.serial, &figures);
+    if (t->accounting) {
+        alloc_task_end(index, slot->task.serial, &figures);
+        if (!alloc_holds()) { /* calls have gone by unseen: no number is better than a wrong one */
+            figures = (struct alloc_figures){ ABSENT, ABSENT, ABSENT };
+            store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
+        }
+    }
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     struct task_fields done = slot->task;
     if (done.name_len > TASK_NAME_MOST || done.key_len > TASK_KEY_MOST || done.inputs_len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST)

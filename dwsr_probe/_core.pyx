@@ -108,7 +108,7 @@ cdef extern from "board.h" nogil:
 cdef extern from "alloc.h" nogil:
     const uint64_t ALLOC_LARGE
     int alloc_start(uint64_t large_from, int (*is_python)() noexcept nogil)
-    void alloc_stop()
+    void alloc_stop(int at_exit)
     int alloc_holds()
 
 cdef extern from "patch.h" nogil:
@@ -215,7 +215,7 @@ def try_accounting():
     if probe_active():
         return os.fsdecode(patch_provider()), alloc_holds() != 0
     cdef bint works = alloc_start(ALLOC_LARGE, is_python_thread) == 0
-    alloc_stop()
+    alloc_stop(0)
     return os.fsdecode(patch_provider()), works
 
 
@@ -427,7 +427,7 @@ cdef class adopt:
     cdef task block
     cdef uint64_t before
 
-    def __init__(self, task block):
+    def __init__(self, task block not None):
         self.block = block
 
     def __enter__(self):

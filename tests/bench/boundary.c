@@ -42,6 +42,6 @@ double accounting_ns(unsigned count)
         alloc_running(0, 0, 0);
     }
     double ns = (double)(cpu_ns() - from) / count;
-    alloc_stop();
+    alloc_stop(0);
     return ns;
 }

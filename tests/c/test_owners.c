@@ -37,10 +37,11 @@ static void freed(uint64_t owner, int64_t bytes) { freed_owner = owner, freed_by
 static void mappings_in_parts(void)
 {
     CHECK(owners_open() == 0);
+    uint64_t owner = 0;
     freed_bytes = 0;
-    CHECK(owners_map(0x100000, 0x10000, 5, freed) == OWNERS_ADDED && owners_covers(0x10ffff) && !owners_covers(0x110000));
+    CHECK(owners_map(0x100000, 0x10000, 5, freed) == OWNERS_ADDED && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
     owners_unmap(0x104000, 0x2000, freed); /* a hole */
-    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000) && owners_covers(0x106000));
+    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner) && owners_covers(0x106000, &owner) && owner == 5);
     owners_unmap(0x0, 0x102000, freed); /* the front */
     CHECK(freed_bytes == 0x4000);
     CHECK(owners_map(0x103000, 0x2000, 6, freed) == OWNERS_ADDED && freed_bytes == 0x5000); /* over the rest of the first piece, and the hole */

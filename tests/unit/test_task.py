@@ -211,3 +211,9 @@ def test_start_is_idempotent_and_restart_is_a_new_board(probe):
         probe.stop()
         assert probe.start()
     assert finished() == [] and live()["ends_unmatched"] == 0  # that task ended with its own board
+
+
+@pytest.mark.parametrize("block", [None, 5, "name"])
+def test_only_a_block_can_be_adopted(block):
+    with pytest.raises(TypeError):
+        dwsr_probe.adopt(block)
