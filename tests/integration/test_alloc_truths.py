@@ -44,7 +44,7 @@ def check(record, truth, share=0.005, slack=64 << 10):
 
 def figures(cli, code, count=None):
     """The records of a job's tasks."""
-    done, records = cli.job(code, "--alloc")
+    done, records = cli.job(code)
     assert done.returncode == 0, done.stderr
     found = tasks(records)
     assert found and count in (None, len(found))
@@ -156,7 +156,7 @@ with task("shrinks"):
     a.resize(1_000_000, refcheck=False)
     c = np.ones(3_000_000)
 print(32_000_000)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     for record, truth in zip(tasks(records), map(int, done.stdout.split()), strict=True):
         check(record, truth)
@@ -435,5 +435,5 @@ add(*parts)
 print(digest.hexdigest())
 """
     bare = subprocess.run([PY, "-c", code], capture_output=True, text=True, check=True)
-    done = cli("run", "-q", "--alloc", PY, "-c", code)
+    done = cli("run", "-q", PY, "-c", code)
     assert (done.stdout, done.stderr, done.returncode) == (bare.stdout, bare.stderr, 0) and len(bare.stdout) == 65

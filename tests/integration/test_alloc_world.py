@@ -114,7 +114,7 @@ def each_way_is_right(records):
 
 def test_libraries_loaded_after_the_start(cli):
     link_in_every_way(cli)
-    done, records = cli.job(PRELUDE + USE_EACH.replace("START", ""), "--alloc")
+    done, records = cli.job(PRELUDE + USE_EACH.replace("START", ""))
     assert done.returncode == 0, done.stderr
     each_way_is_right(records)
 
@@ -139,7 +139,7 @@ with task("imports"):
     import extension
     p = extension.take(10_000_000)
 with task("gives"): extension.give(p); extension.give(extension.take(10_000_000))
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "imports", 10 * MB, 10 * MB, slack=MB)
     own(records, "gives", 10 * MB, 0)
@@ -246,7 +246,7 @@ opened.value = 1; thread.join()
 lib = load("half.so")
 with task("half"): lib.give(lib.take(10_000_000))
 print(lib.late())
-""", "--alloc")
+""")
     assert done.returncode == 0 and done.stdout == "43\n", done
     own(records, "half", 10 * MB, 0)
 
@@ -310,7 +310,7 @@ def test_another_allocator_preloaded(cli, kind, name):
         pytest.skip(f"{name} is not installed")
     bare = subprocess.run([PY, "-c", NUMPY + PRELOADED], capture_output=True, text=True, check=True)
     cli.env["LD_PRELOAD"] = path
-    done, records = cli.job(NUMPY + PRELOADED, "--alloc")
+    done, records = cli.job(NUMPY + PRELOADED)
     assert (done.returncode, done.stdout) == (0, bare.stdout), done.stderr
     own(records, "ten", 10 * MIB, 10 * MIB)
     own(records, "drops", 5 * MIB, 5 * MIB)
@@ -353,7 +353,7 @@ def test_an_allocator_that_cannot_tell_sizes(cli):
         void *memalign(size_t a, size_t n) { return aligned(a, n); }
     """)
     cli.env["LD_PRELOAD"] = str(cli.cwd / "bump.so")
-    done, records = cli.job(PRELUDE + "with task('x'): p = bytearray(10_000_000)\nprint(len(p))", "--alloc")
+    done, records = cli.job(PRELUDE + "with task('x'): p = bytearray(10_000_000)\nprint(len(p))")
     assert (done.returncode, done.stdout) == (0, "10000000\n"), done
     assert [r["alloc_peak_bytes"] for r in tasks(records)] == [None]
 
@@ -405,7 +405,7 @@ with memray.Tracker("trace2"), task("killed"):
     samples = dwsr_probe.snapshot().live["samples_written"]
     while dwsr_probe.snapshot().live["samples_written"] < samples + 2: time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
-""", "--alloc")
+""")
     assert done.returncode == 128 + signal.SIGKILL, done.stderr
     own(records, "alone", 40 * MB)
     no_figures(records, "around", "within", "nested", "afterwards", "killed")
@@ -422,7 +422,7 @@ with task("drops"): del a; b = bytes(10_000_000)
 with task("many"): c = [bytes(1000) for i in range(20_000)]
 with task("many again"): del c; c = [bytes(1000) for i in range(20_000)]
 """)
-    done = cli("run", "-o", cli.cwd / "run", "--alloc", PY, *(way.split() if way.startswith("-X") else ()), script)
+    done = cli("run", "-o", cli.cwd / "run", PY, *(way.split() if way.startswith("-X") else ()), script)
     records = cli.records(cli.cwd / "run")
     assert done.returncode == 0, done.stderr
     own(records, "array", 40 * MB, 40 * MB)
@@ -470,7 +470,7 @@ def leaves_it_open():
     task("its thread ended").__enter__(); kept.append(np.ones(500_000))
 in_thread(leaves_it_open)
 with task("others"): kept.clear()
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "small pieces", 10 * MB, 10 * MB, slack=MB // 4)
     own(records, "small pieces go", 10 * MB, 0, slack=MB // 4)
@@ -514,10 +514,38 @@ enough.value = 1
 for thread in threads: thread.join()
 with task("afterwards"): x = np.ones(5_000_000); y = np.ones(1_000_000); del x
 print("done")
-""", "--alloc")
+""")
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     own(records, "load", 8.2 * MB, 0)
     own(records, "afterwards", 48 * MB, 8 * MB)
+
+
+def test_forks_while_a_thread_is_inside_the_loader(cli):
+    """The loader's lock is then held in the child for ever: the probe there must not ask for it before the child itself does."""
+    compiled(cli.cwd / "guest.so", "int guest;")
+    compiled(cli.cwd / "opener.so", """
+        #include <dlfcn.h>
+        volatile int enough;
+        void open_and_close(const char *path) { while (!enough) dlclose(dlopen(path, RTLD_NOW)); }
+    """)
+    done, records = cli.job(NUMPY + """
+opener = load("opener.so")
+enough = ctypes.c_int.in_dll(opener, "enough")
+thread = threading.Thread(target=opener.open_and_close, args=(os.fsencode(os.path.abspath("guest.so")),))
+thread.start()
+for i in range(200):
+    if (pid := os.fork()) == 0:
+        with task("child"): y = np.ones(3_000_000)
+        dwsr_probe.stop()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+enough.value = 1
+thread.join()
+print("done")
+""")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    own(records, "child", 24 * MB)
+    assert len(tasks(records, "child")) == 200
 
 
 def test_a_child_goes_on_with_accounts_of_its_own(cli):
@@ -529,7 +557,7 @@ with task("parent"):
             with task("child"): del x; y = np.ones(3_000_000)
             os._exit(0)
         os.waitpid(pid, 0)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     assert len(tasks(records, "child")) == 5
     own(records, "child", 24 * MB, 24 * MB)
@@ -568,7 +596,7 @@ while rounds < 200 or in_python < 200 or in_c.value < 20:
         del large, small
     rounds += 1
 signal.setitimer(signal.ITIMER_REAL, 0); signal.setitimer(signal.ITIMER_PROF, 0)
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "signals", 8.2 * MB, 0)
 
@@ -720,7 +748,7 @@ def test_answers_and_errno_are_the_real_functions(cli):
     compiled(cli.cwd / "answers.so", ANSWERS, "-w")
     code = PRELUDE + "load('answers.so').answers()\nwith task('in a task'): load('answers.so').answers()\nload('answers.so').answers()\n"
     bare = subprocess.run([PY, cli.script(code)], capture_output=True, text=True, check=True, cwd=cli.cwd, env=cli.env)
-    done, records = cli.job(code, "--alloc")
+    done, records = cli.job(code)
     assert done.returncode == 0 and done.stdout == bare.stdout and bare.stdout.count("errno 12") >= 27
     own(records, "in a task", 20 * MB + 20_000, 0)
 
@@ -746,7 +774,7 @@ with task("maps"):
 with task("covers"):
     lib.reserve(10_000_000)
     assert lib.cover(5_000_000) == 1
-""", "--alloc")
+""")
     assert done.returncode == 0, done.stderr
     own(records, "fails", 0, 0)
     own(records, "maps", 10 * MB, 10 * MB)
