@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "board_layout.h"
 #include "owners.h"
 #include "patch.h"
 
 #define FLUSH_BYTES   (32 << 10)
-#define NETTED_MOST   (64 << 10) /* larger blocks that find the table full are counted as untracked */
+#define NETTED_MOST   (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted as untracked */
 #define PAGE          4096 /* what the kernel rounds mappings to, at least */
 #define LINEAGE_COUNT (1 << 16)
 #define SERIAL_BITS   40
@@ -28,13 +29,14 @@
 struct account {
     word serial, own, others, peak, small, count;
     word parent;      /* handle of the task around it, or 0 */
+    word inexact;
     const void *home; /* the thread that began it: the address of its `local` */
 } __attribute__((aligned(64)));
 
 static struct {
     /* Read at every call, hardly ever written: one cache line, with the first two of `real`. */
     word active, large_from;
-    uint64_t glibc_headers;
+    word small_headers; /* glibc's size words below this are of small blocks; 0: another malloc, whose headers we do not know */
     struct real_functions real;
     int (*is_python)(void);
     word starts; /* of the accounting, in this process */
@@ -52,7 +54,7 @@ static __thread struct {
     uint32_t pending_count;
     uint64_t handle; /* of the innermost task that this thread runs, or 0 */
     uint64_t base;   /* of the task that it was started in, or adopted by */
-    uint16_t busy;    /* inside a wrapper: a signal handler, or malloc calling itself */
+    uint16_t busy;    /* inside a wrapper: a signal handler's own calls are not followed */
     uint16_t adopted; /* base counts for native threads, too */
 } local;
 
@@ -180,11 +182,13 @@ static uint64_t current_handle(void)
 
 static void flush_to(uint64_t handle)
 {
-    struct account *a = handle ? account_of(handle) : &alloc.unowned;
-    if (a) add_relaxed(&a->count, local.pending_count);
+    struct account *a;
     if (!handle) add_small(&alloc.unowned, 0, local.pending);
-    for (; handle; handle = parent_of(handle))
-        if ((a = account_of(handle))) add_small(a, handle / SLOT_COUNT, local.pending);
+    for (; handle; handle = parent_of(handle)) {
+        if (!(a = account_of(handle))) continue;
+        add_relaxed(&a->count, local.pending_count);
+        add_small(a, handle / SLOT_COUNT, local.pending);
+    }
     local.pending = 0;
     local.pending_count = 0;
 }
@@ -204,9 +208,8 @@ static inline int large_added(void *block, uint64_t bytes)
     enum owners_result result = owners_insert((uintptr_t)block, bytes, handle, &stale);
     if (result == OWNERS_FULL) {
         store_relaxed(&alloc.overflowed, 1);
-        if (bytes < NETTED_MOST) return 0;
         add_relaxed(&alloc.untracked_bytes, bytes);
-        return 1;
+        return bytes >= NETTED_MOST;
     }
     if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes); /* its free was not seen */
     charge(handle, (int64_t)bytes);
@@ -230,25 +233,33 @@ static inline void small_changed(int32_t bytes)
 }
 
 /* glibc keeps a block's size in the word before it, with three flags: read here, it saves two calls a pair. */
-static inline uint64_t size_in_header(const void *block)
-{
-    uint64_t header = ((const uint64_t *)block)[-1];
-    return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8); /* 2: a mapping of its own */
-}
+static inline uint64_t header_of(const void *block) { return ((const uint64_t *)block)[-1]; }
+static inline uint64_t size_in_header(uint64_t header) { return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8); } /* 2: a mapping of its own */
 
-static inline uint64_t size_of(void *block) { return alloc.glibc_headers ? size_in_header(block) : alloc.real.malloc_usable_size(block); }
+/* Arm's memory tagging: a header is not readable through the block's pointer. */
+static int has_tagged_memory(void)
+{
+#ifdef PR_GET_TAGGED_ADDR_CTRL
+    int control = prctl(PR_GET_TAGGED_ADDR_CTRL, 0, 0, 0, 0);
+    return control > 0 && (control & 6);
+#else
+    return 0;
+#endif
+}
 
 static int headers_are_glibcs(void)
 {
-    const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 300000, 1 << 20, 40 << 20 };
+    /* No size that glibc would map and, freed, learn from: it would raise its threshold, and the job's memory would move. */
+    const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 40 << 20 };
+    if (!strstr(patch_provider(), "libc.so") || has_tagged_memory()) return 0; /* another's header may not even be readable */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         void *block = alloc.real.malloc(sizes[i]);
         if (!block) return 0;
-        int same = size_in_header(block) == alloc.real.malloc_usable_size(block);
+        int same = size_in_header(header_of(block)) == alloc.real.malloc_usable_size(block);
         alloc.real.free(block);
         if (!same) return 0;
     }
-    return strstr(patch_provider(), "libc.so") != NULL;
+    return 1;
 }
 
 static inline int watching(void) { return !local.busy && load_relaxed(&alloc.active); }
@@ -259,35 +270,49 @@ static inline void small_added(uint64_t bytes)
     small_changed((int32_t)bytes);
 }
 
-static __attribute__((noinline)) void added_large(void *block, uint64_t bytes)
+static uint64_t size_of(void *block)
 {
-    if (!watching()) return;
-    enter();
-    int done = large_added(block, bytes);
-    leave();
-    if (!done) small_added(bytes);
+    return load_relaxed(&alloc.small_headers) ? size_in_header(header_of(block)) : alloc.real.malloc_usable_size(block);
+}
+
+/* Large, or of a malloc whose headers we do not know. */
+static __attribute__((noinline)) void added_otherwise(void *block)
+{
+    uint64_t bytes = size_of(block);
+    if (bytes >= load_relaxed(&alloc.large_from)) {
+        if (!watching()) return;
+        enter();
+        int done = large_added(block, bytes);
+        leave();
+        if (done) return;
+    }
+    small_added(bytes);
 }
 
 static inline void added(void *block)
 {
     if (__builtin_expect(!block, 0)) return;
-    uint64_t bytes = size_of(block);
-    if (bytes >= load_relaxed(&alloc.large_from)) added_large(block, bytes);
-    else small_added(bytes);
+    uint64_t limit = load_relaxed(&alloc.small_headers), header;
+    if (__builtin_expect(limit && (header = header_of(block)) < limit, 1)) small_added((header & ~UINT64_C(7)) - 8);
+    else added_otherwise(block);
 }
 
-static __attribute__((noinline)) struct owned removed_large(void *block, uint64_t bytes)
+static __attribute__((noinline)) struct owned removed_otherwise(void *block)
 {
-    struct owned o = { 0, 0, 0 };
-    if (!watching()) return o;
-    enter();
-    o = owners_remove((uintptr_t)block);
-    if (o.found) release(o.owner, (int64_t)o.bytes);
-    leave();
-    /* One not found is older than the probe, nobody's; or the table was full. */
-    if (o.found || bytes >= NETTED_MOST || !load_relaxed(&alloc.overflowed)) return o;
-    o.bytes = bytes;
-    small_changed(-(int32_t)bytes);
+    struct owned o = { 0, 0, size_of(block) };
+    if (o.bytes >= load_relaxed(&alloc.large_from)) {
+        uint64_t bytes = o.bytes;
+        o.bytes = 0;
+        if (!watching()) return o;
+        enter();
+        o = owners_remove((uintptr_t)block);
+        if (o.found) release(o.owner, (int64_t)o.bytes);
+        leave();
+        /* One not found is older than the probe, nobody's; or the table was full. */
+        if (o.found || bytes >= NETTED_MOST || !load_relaxed(&alloc.overflowed)) return o;
+        o.bytes = bytes;
+    }
+    small_changed(-(int32_t)o.bytes);
     return o;
 }
 
@@ -296,8 +321,9 @@ static inline struct owned removed(void *block)
 {
     struct owned o = { 0, 0, 0 };
     if (__builtin_expect(!block, 0)) return o;
-    o.bytes = size_of(block);
-    if (o.bytes >= load_relaxed(&alloc.large_from)) return removed_large(block, o.bytes);
+    uint64_t limit = load_relaxed(&alloc.small_headers), header;
+    if (__builtin_expect(!limit || (header = header_of(block)) >= limit, 0)) return removed_otherwise(block);
+    o.bytes = (header & ~UINT64_C(7)) - 8;
     small_changed(-(int32_t)o.bytes);
     return o;
 }
@@ -346,11 +372,10 @@ static void *alloc_realloc(void *old, size_t n)
 
 static void *alloc_reallocarray(void *old, size_t n, size_t each)
 {
-    struct owned o = removed(old);
-    void *p = alloc.real.reallocarray(old, n, each);
-    if (p) added(p);
-    else if (old && n && each) put_back(old, o);
-    return p;
+    size_t bytes; /* not the real one: glibc's calls realloc through a slot that is ours, and would be counted twice */
+    if (!__builtin_mul_overflow(n, each, &bytes)) return alloc_realloc(old, bytes);
+    errno = ENOMEM;
+    return NULL;
 }
 
 static int alloc_posix_memalign(void **out, size_t alignment, size_t n)
@@ -452,7 +477,12 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
     void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : NULL;
     va_end(arguments);
     uint64_t owner;
-    int known = watching() && old_n && (uintptr_t)old % PAGE == 0 && owners_covers((uintptr_t)old, &owner);
+    int known = watching() && old_n && (uintptr_t)old % PAGE == 0;
+    if (known) {
+        enter();
+        known = owners_covers((uintptr_t)old, &owner);
+        leave();
+    }
     if (known) map_removed(old, old_n);
     void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to) : alloc.real.mremap(old, old_n, n, flags);
     if (known && p != MAP_FAILED) map_added(p, n, PROT_READ, MAP_ANONYMOUS);
@@ -510,11 +540,8 @@ void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint
     serial = unique(serial);
     enter();
     flush();
-    if (parent) {
-        store_relaxed(&alloc.lineage[serial % LINEAGE_COUNT].parent, parent);
-        store_release(&alloc.lineage[serial % LINEAGE_COUNT].serial, serial);
-    }
     store_relaxed(&a->parent, parent);
+    store_relaxed(&a->inexact, 0);
     store_relaxed(&a->peak, tag_of(serial));
     store_relaxed(&a->small, 0);
     store_relaxed(&a->count, 0);
@@ -535,9 +562,21 @@ static void read_figures(const struct account *a, uint64_t serial, struct alloc_
     f->live_bytes = live_bytes(a);
     f->peak_bytes = load_relaxed(&a->peak) & SUM_MASK;
     f->count = load_relaxed(&a->count);
+    f->inexact = load_relaxed(&a->inexact) != 0;
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
     /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
-    if ((load_relaxed(&a->own) ^ zero_of(serial)) >> SUM_BITS) *f = (struct alloc_figures){ ABSENT, ABSENT, ABSENT };
+    if ((load_relaxed(&a->own) ^ zero_of(serial)) >> SUM_BITS) *f = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
+}
+
+/* Whom the memory of an ended task passes to, if it leaves any. A place that is still needed is given up, and the loss is noted. */
+static void leave_to_parent(uint64_t serial, uint64_t parent)
+{
+    word *from = &alloc.lineage[serial % LINEAGE_COUNT].serial, *to = &alloc.lineage[serial % LINEAGE_COUNT].parent;
+    uint64_t older = load_acquire(from) ? heir_of(load_relaxed(to)) : 0;
+    if (older) store_relaxed(&alloc.accounts[older % SLOT_COUNT].inexact, 1);
+    store_release(from, 0);
+    store_relaxed(to, parent);
+    store_release(from, serial);
 }
 
 void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figures)
@@ -550,6 +589,7 @@ void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figure
         local.handle = load_relaxed(&a->parent);
     }
     read_figures(a, serial, figures);
+    if (load_relaxed(&a->parent) && figures->live_bytes) leave_to_parent(serial, load_relaxed(&a->parent));
     store_release(&a->serial, 0);
     store_relaxed(&a->others, ~zero_of(serial)); /* nobody's generation */
     leave();
@@ -606,9 +646,9 @@ int alloc_start(uint64_t large_from, int (*is_python)(void))
     if (e < 0) return e;
     alloc.is_python = is_python;
     alloc.starts++;
-    alloc.glibc_headers = headers_are_glibcs();
     alloc.unowned = (struct account){ .own = zero_of(0), .others = zero_of(0) };
     store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
+    store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
     store_relaxed(&alloc.untracked_bytes, 0);
     store_relaxed(&alloc.overflowed, 0);
     store_relaxed(&alloc.ambiguous, 0);

@@ -18,7 +18,10 @@
 #define ALLOC_LARGE_MOST (UINT64_C(64) << 20)
 #define ALLOC_NO_SLOT UINT32_MAX
 
-struct alloc_figures { uint64_t peak_bytes, live_bytes, count; };
+struct alloc_figures {
+    uint64_t peak_bytes, live_bytes, count;
+    int inexact; /* memory of tasks inside it could not be followed to the end */
+};
 
 /* 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes. is_python: whether the calling thread has a Python thread state; NULL: all have. */
 int alloc_start(uint64_t large_from, int (*is_python)(void));
@@ -54,7 +57,7 @@ uint64_t alloc_current(uint32_t *slot);
 /* The running task's live bytes with everything that the calling thread has allocated so far, ABSENT if it does not run. */
 uint64_t alloc_live_now(uint32_t slot, uint64_t serial);
 
-/* Live bytes allocated outside every task since the start; large blocks that found the table full, in all. Never block. */
+/* Live bytes allocated outside every task since the start; blocks that found the table full, in all. Never block. */
 uint64_t alloc_unowned_bytes(void);
 uint64_t alloc_untracked_bytes(void);
 /* Our wrappers are in place and have been since the start; if not, no figure can be trusted. Cheap. */

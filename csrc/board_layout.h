@@ -61,7 +61,7 @@
     X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                                   \
     X(alloc_state)          /* enum alloc_state */                                                        \
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */                      \
-    X(untracked_bytes)      /* large blocks that found the owner table full, in all */                    \
+    X(untracked_bytes)      /* blocks that found the owner table full, in all */                          \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */
 

@@ -1,6 +1,6 @@
 /* The owner table: which task a large block or a mapping belongs to. Any thread, no lock (blocks) or one mutex (mappings), no allocation.
  *
- * Blocks: a hash table of 2^18 places whose pages are touched only where blocks are; neighbours in memory are neighbours in the table.
+ * Blocks: a hash table of 2^18 places whose pages are touched only where blocks are.
  * An address is inserted by the thread that has just been given it and removed by the one that is about to give it back, so there is
  * never more than one writer for one address. Mappings: a sorted list of intervals, because munmap may take parts.
  */
@@ -26,8 +26,11 @@ uint64_t owners_count(void); /* by looking at every place: for tests and doubts 
 struct owner_place { word key, bytes, owner; };
 extern struct owner_place *owners_places;
 
-/* One place per 4 KiB; each GiB is shifted, so that equal strides in different regions do not meet. */
-static inline uint64_t owners_place(uintptr_t address) { return ((address >> 12) + (address >> 30) * UINT64_C(40503)) % OWNER_PLACES; }
+/* One place per 4 KiB; eight neighbours stay together, a cache line or three, and are spread by their common address: dense regions do not meet. */
+static inline uint64_t owners_place(uintptr_t address)
+{
+    return ((address >> 15) * UINT64_C(0x9e3779b97f4a7c15) >> 49 << 3 | (address >> 12 & 7)) % OWNER_PLACES;
+}
 
 /* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
 static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, uint64_t owner, struct owned *stale)
@@ -37,6 +40,7 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
     for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
         struct owner_place *p = &owners_places[at];
         word key = 0;
+        if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue; /* no exchange for a place that is taken */
         if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
             if (key != address) continue;
             *stale = (struct owned){ 1, load_relaxed(&p->owner), load_relaxed(&p->bytes) };

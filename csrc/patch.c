@@ -49,6 +49,7 @@ static struct {
     word installed;
     word looking, forking; /* threads that ask for the loader's counters, and a fork that waits for them */
     word inherited;        /* in a forked child: the slots are as the parent had them, the loader's lock may be held for ever */
+    const struct link_map *last; /* object at the fork: one behind it was loaded since */
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
     uintptr_t plt[HOOK_COUNT]; /* the executable's canonical PLT entry, where other objects' pointers may lead */
     uintptr_t real_from, real_to, wrapper_from, wrapper_to;
@@ -57,8 +58,6 @@ static struct {
     word adds, subs; /* of the loader, when all objects were last looked at */
     word settled;    /* its adds, up to which all objects are relocated */
     uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
-    int changed;
-    int held;            /* slots that lead to a wrapper */
     uintptr_t *sentinel; /* the first object's slot for malloc: whoever holds the hooks holds this one */
     word lost;           /* it led elsewhere once */
 } patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
@@ -162,7 +161,7 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
     (void)size, (void)unused;
     if (is_loader(info) || !read_object(info, &o)) return 0;
     for (int i = 0; i < HOOK_COUNT; i++) {
-        if (patch.real[i]) continue;
+        if (patch.real[i] || (i < FIRST_MAPPING && patch.provider && o.base != patch.provider)) continue; /* one malloc answers for all of its family */
         patch.real[i] = defined(&o, hook_names[i]);
         if (patch.real[i] && i == HOOK_malloc) {
             patch.provider = o.base;
@@ -238,7 +237,6 @@ static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
         o->opened = 1;
     }
     __atomic_store_n(slot, value, __ATOMIC_RELEASE);
-    patch.changed++;
 }
 
 /* Slots that hold something else than the function they are named for are somebody's variable: not ours to change. */
@@ -376,7 +374,8 @@ static void let_loader_finish(void)
 
 __attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
 {
-    store_relaxed(&patch.inherited, 0); /* it waits for the loader in any case: so may we */
+    if (load_relaxed(&patch.inherited) && patch.last && __atomic_load_n(&patch.last->l_next, __ATOMIC_ACQUIRE))
+        store_relaxed(&patch.inherited, 0); /* an object was loaded since the fork: the loader's locks are free here */
     patch_refresh();
 }
 
@@ -390,13 +389,13 @@ __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,@function\npatch_dlsym:\n"
         "  mov patch_real_dlsym(%rip),%rax\n  jmp *%rax\n.size patch_dlsym,.-patch_dlsym\n");
 #else
 __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,%function\npatch_dlsym:\n"
-        "  stp x29,x30,[sp,#-32]!\n  mov x29,sp\n  stp x0,x1,[sp,#16]\n  bl patch_before_dlsym\n  ldp x0,x1,[sp,#16]\n  ldp x29,x30,[sp],#32\n"
+        "  hint #34\n  stp x29,x30,[sp,#-32]!\n  mov x29,sp\n  stp x0,x1,[sp,#16]\n  bl patch_before_dlsym\n  ldp x0,x1,[sp,#16]\n  ldp x29,x30,[sp],#32\n"
         "  adrp x16,patch_real_dlsym\n  ldr x16,[x16,#:lo12:patch_real_dlsym]\n  br x16\n.size patch_dlsym,.-patch_dlsym\n");
 #endif
 
 /* -- the contract ----------------------------------------------------------------------------------------------------------------------- */
 
-int patch_install(const struct patch_wrappers *wrappers)
+void patch_install(const struct patch_wrappers *wrappers)
 {
     pthread_mutex_lock(&patch.mutex);
 #define COPY(name) patch.wrapper[HOOK_##name] = (uintptr_t)wrappers->name;
@@ -411,7 +410,7 @@ int patch_install(const struct patch_wrappers *wrappers)
         if (patch.plt[i] > patch.real_to) patch.real_to = patch.plt[i];
     }
     store_relaxed(&patch.lost, 0);
-    int held = patch.held, done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
+    int done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
     pthread_mutex_unlock(&patch.mutex);
     for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) { /* more than one if others load objects just now */
         word now[2];
@@ -421,51 +420,41 @@ int patch_install(const struct patch_wrappers *wrappers)
         }
         let_loader_finish();
         pthread_mutex_lock(&patch.mutex);
-        patch.changed = 0;
         patch.settled = now[0];
         memset(patch.seen, 0, sizeof patch.seen);
         done = dl_iterate_phdr(visit_new, NULL) == 0;
-        held = patch.held += patch.changed;
         if (done) store_release(&patch.installed, 1);
         pthread_mutex_unlock(&patch.mutex);
     }
-    return held;
 }
 
-int patch_refresh(void)
+void patch_refresh(void)
 {
     word now[2];
-    if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
-    if (!look(now) || (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs))) return 0;
+    if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return;
+    if (!look(now) || (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs))) return;
     int saved = errno;
     let_loader_finish();
-    pthread_mutex_lock(&patch.mutex);
-    patch.changed = 0;
+    /* Not waiting: whoever holds it is at the same work, perhaps behind a lock of the loader's that this thread has. */
+    if (pthread_mutex_trylock(&patch.mutex)) return;
     patch.settled = now[0];
     if (load_relaxed(&patch.installed)) {
         patch_holds(); /* before slots that another tool gave back are taken again: what went by meanwhile was not seen */
         dl_iterate_phdr(visit_new, NULL); /* an object added since: the next call has another look */
     }
-    patch.held += patch.changed;
-    int changed = patch.changed;
     pthread_mutex_unlock(&patch.mutex);
     errno = saved;
-    return changed;
 }
 
-int patch_remove(void)
+void patch_remove(void)
 {
     pthread_mutex_lock(&patch.mutex);
-    patch.changed = 0;
     if (load_relaxed(&patch.installed) && !load_relaxed(&patch.inherited)) {
         store_release(&patch.installed, 0);
         dl_iterate_phdr(visit_old, NULL);
-        patch.held = 0;
         __atomic_store_n(&patch.sentinel, NULL, __ATOMIC_RELEASE);
     }
-    int changed = patch.changed;
     pthread_mutex_unlock(&patch.mutex);
-    return changed;
 }
 
 int patch_holds(void)
@@ -496,4 +485,5 @@ void patch_forked(void)
     pthread_mutex_init(&patch.mutex, NULL);
     patch.looking = patch.forking = 0;
     patch.inherited = 1;
+    for (patch.last = _r_debug.r_map; patch.last && patch.last->l_next;) patch.last = patch.last->l_next;
 }

@@ -18,17 +18,16 @@ struct patch_wrappers {
 #undef FIELD
 };
 
-/* Returns how many slots lead to a wrapper now. */
-int patch_install(const struct patch_wrappers *wrappers);
-/* Patches objects loaded since; how many slots, 0 mostly. Also called right after dlopen, through a hook on dlsym. */
-int patch_refresh(void);
-/* How many slots were put back; the wrappers must bear calls ever after. */
-int patch_remove(void);
+void patch_install(const struct patch_wrappers *wrappers);
+/* Patches objects loaded since, mostly none. Also called right after dlopen, through a hook on dlsym. */
+void patch_refresh(void);
+/* Puts the slots back, except in a forked child (below). The wrappers must bear calls ever after. */
+void patch_remove(void);
 /* Whether the program's calls lead to the wrappers, and have done so since the install: 0 when there was nothing to rewrite, or another tool
  * holds the slots or has held them meanwhile. Cheap; takes no lock. */
 int patch_holds(void);
 /* Around fork: lock before, unlock in the parent, forked in the child. The child keeps the slots as they are and does not walk before it has
- * called dlsym: a thread of the parent's may have held the loader's lock, which is then held in the child for ever. */
+ * loaded an object itself: a thread of the parent's may have held the loader's lock, which is then held in the child for ever. */
 void patch_lock(void);
 void patch_unlock(void);
 void patch_forked(void);

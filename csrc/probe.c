@@ -22,6 +22,7 @@ static struct {
     struct sampler sampler;
     uint64_t period_ns;
     pthread_key_t thread_key;
+    int has_key; /* without it, tasks that a thread leaves open stay open */
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
 static __thread int fork_announced;
@@ -88,7 +89,7 @@ static void on_thread_exit(void *unused)
 
 static void once(void)
 {
-    pthread_key_create(&probe.thread_key, on_thread_exit);
+    probe.has_key = pthread_key_create(&probe.thread_key, on_thread_exit) == 0;
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -162,7 +163,7 @@ uint64_t probe_task_begin(const struct task_begin *begin)
     patch_refresh();
     uint64_t handle = tasks_begin(&probe.tasks, begin);
     if (handle == 0) return 0;
-    pthread_setspecific(probe.thread_key, &probe);
+    if (probe.has_key) pthread_setspecific(probe.thread_key, &probe);
     sampler_nudge(&probe.sampler);
     return handle;
 }

@@ -160,11 +160,11 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     struct slot *slot = &t->board->slots[index];
     turn_boundary(t);
     fold_window(t);
-    struct alloc_figures figures = { ABSENT, ABSENT, ABSENT };
+    struct alloc_figures figures = { ABSENT, ABSENT, ABSENT, 0 };
     if (t->accounting) {
         alloc_task_end(index, slot->task.serial, &figures);
         if (!alloc_holds()) { /* calls have gone by unseen: no number is better than a wrong one */
-            figures = (struct alloc_figures){ ABSENT, ABSENT, ABSENT };
+            figures = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
             store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
         }
     }
@@ -186,7 +186,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     done.alloc_end_bytes = figures.live_bytes;
     done.alloc_count = figures.count;
     done.gc_freed_bytes = end->gc_freed_bytes;
-    if (end->shared) done.attribution = ATTRIBUTION_SHARED;
+    if (end->shared || figures.inexact) done.attribution = ATTRIBUTION_SHARED;
     board_publish_record(t->board, &done, t->text);
     store_release(&slot->turn, slot->turn + 1);
     store_release(&slot->task.state, TASK_NONE);

@@ -2,6 +2,9 @@
 
 Runs in the probed process, with nothing imported until the job imports it.
 """
+import os
+import sys
+
 from dwsr_probe import _core
 from dwsr_probe.imports import when_imported
 
@@ -14,7 +17,10 @@ def watch():
     if not _watching:
         _watching = True
         when_imported("concurrent.futures.thread", _hook_pools)
-        when_imported("pyarrow", _hook_pyarrow)
+        if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
+            _core.use_foreign_count(object)  # Python's own mimalloc maps its memory in ways that look like reservations: never the same twice
+        else:
+            when_imported("pyarrow", _hook_pyarrow)
 
 
 def _hook_pools(thread):
@@ -45,5 +51,4 @@ def _hook_pyarrow(pyarrow):
     """Arrow's own mimalloc or jemalloc is inside its library: what it allocates is counted here, to mark the tasks that use it."""
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
-        count = getattr(pool, "num_allocations", None) or pool.max_memory  # the first since Arrow 19
-        _core.use_foreign_count(lambda: (count(), pool.bytes_allocated()))
+        _core.use_foreign_count(getattr(pool, "num_allocations", object))  # before Arrow 19 it cannot be told: then all tasks

@@ -83,7 +83,7 @@ def process_notes(record, health):
     if health.get("alloc_state") == 2:
         notes.append("allocations could not be accounted: another tool holds the hooks")
     if health.get("untracked_bytes"):
-        notes.append(f"{health['untracked_bytes']:,} bytes of large blocks found the owner table full")
+        notes.append(f"{health['untracked_bytes']:,} bytes found the owner table full: frees from other threads are not followed there")
     if health.get("rss_peak_source") == "sampled":
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")

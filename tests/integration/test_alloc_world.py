@@ -548,6 +548,41 @@ print("done")
     assert len(tasks(records, "child")) == 200
 
 
+def test_forks_while_a_thread_walks_the_loaded_objects(cli):
+    """A child may look up a function then; to walk the objects it would wait for ever. Once it has loaded one itself, that one is seen."""
+    compiled(cli.cwd / "walker.so", """
+        #include <link.h>
+        #include <time.h>
+        volatile int enough;
+        static int visit(struct dl_phdr_info *i, size_t n, void *p) { struct timespec t = {0, 200000}; nanosleep(&t, 0); return 0; }
+        void walk(void) { while (!enough) dl_iterate_phdr(visit, 0); }
+    """)
+    compiled(cli.cwd / "guest.so", TAKE_AND_GIVE)
+    done, records = cli.job(NUMPY + """
+walker = load("walker.so")
+enough = ctypes.c_int.in_dll(walker, "enough")
+thread = threading.Thread(target=walker.walk)
+thread.start()
+mathematics = ctypes.CDLL("libm.so.6")
+for i in range(20):
+    if (pid := os.fork()) == 0:
+        with task("child"): y = np.ones(3_000_000); mathematics.cosf
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+enough.value = 1
+thread.join()
+if (pid := os.fork()) == 0:
+    with task("guest"): guest = load("guest.so"); guest.take.restype = ctypes.c_void_p; p = guest.take(10_000_000)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("done")
+""")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    own(records, "child", 24 * MB, slack=1 << 20)
+    assert len(tasks(records, "child")) == 20
+    own(records, "guest", 10 * MB, slack=1 << 20)
+
+
 def test_a_child_goes_on_with_accounts_of_its_own(cli):
     done, records = cli.job(NUMPY + """
 with task("parent"):
