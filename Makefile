@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx setup.py pyproject.toml
+SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi) setup.py pyproject.toml
 
 .PHONY: help demo test bench lint sanitize test-c test-py build clean
 .DEFAULT_GOAL := help

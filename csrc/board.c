@@ -72,6 +72,7 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
 
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
+    b->facts = (struct facts *)(base + FACTS_OFFSET);
     b->slots = (struct slot *)(base + SLOTS_OFFSET);
     b->records = base + RECORDS_OFFSET;
     b->samples = (struct sample *)(base + SAMPLES_OFFSET);
@@ -156,4 +157,18 @@ void board_publish_sample(struct board *b, const struct sample *s)
     word n = b->live->samples_written;
     copy_release((word *)&b->samples[n % SAMPLE_COUNT], (const word *)s, sizeof *s / sizeof(word));
     store_release(&b->live->samples_written, n + 1);
+}
+
+int board_publish_facts(struct board *b, const char *text, uint64_t len)
+{
+    struct facts *f = b->facts;
+    word padded[sizeof f->text / sizeof(word)];
+    if (len > sizeof padded) return -EMSGSIZE;
+    memcpy(padded, text, len);
+    memset((char *)padded + len, 0, (sizeof(word) - len % sizeof(word)) % sizeof(word));
+    store_release(&f->turn, f->turn + 1);
+    store_release(&f->len, len);
+    copy_release((word *)f->text, padded, (len + sizeof(word) - 1) / sizeof(word));
+    store_release(&f->turn, f->turn + 1);
+    return 0;
 }

@@ -11,6 +11,7 @@
 struct board {
     struct board_header *header; /* start of the mapping */
     struct board_live *live;
+    struct facts *facts;
     struct slot *slots;
     char *records;
     struct sample *samples;
@@ -33,6 +34,8 @@ void board_unmap(struct board *b, int remove);
 /* Put a finished, numbered task into the ring. `text` is word-aligned and readable up to a whole word. */
 void board_publish_record(struct board *b, const struct task_fields *task, const char *text);
 void board_publish_sample(struct board *b, const struct sample *s);
+/* One writer at a time. A text that is too long is not written: -EMSGSIZE. */
+int board_publish_facts(struct board *b, const char *text, uint64_t len);
 
 /* Longest prefix of a UTF-8 text that fits `most` bytes without cutting a character. */
 uint64_t text_clip(const char *text, uint64_t len, uint64_t most);

@@ -16,7 +16,7 @@
 #include "atomics.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(2)
+#define BOARD_VERSION UINT64_C(3)
 #define ABSENT        UINT64_MAX
 
 #define SLOT_COUNT    512
@@ -62,6 +62,7 @@
     X(alloc_state)          /* enum alloc_state */                                                        \
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */                      \
     X(untracked_bytes)      /* blocks that found the owner table full, in all */                          \
+    X(dask_hooks)           /* 0: none, 1: begin and end in the executing thread, 2: told by transitions */ \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */
 
@@ -70,6 +71,7 @@
     X(seq)     /* order of end, from 1, without gaps; 0 while it runs */                      \
     X(parent)  /* serial of the task around this one in the same thread, or 0 */              \
     X(thread) X(state) X(attribution)                                                         \
+    X(worker)  /* index of its worker in the facts, or ABSENT */                              \
     X(start_ns) X(duration_ns)                                                                \
     X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
     X(overlap)                                                                                \
@@ -111,15 +113,24 @@ struct frame {
     char text[SLOT_TEXT_BYTES];
 };
 
+/* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask), read as it is. */
+#define FACTS_BYTES 4096
+struct facts {
+    word turn, len; /* turn: seqlock */
+    char text[FACTS_BYTES - 2 * sizeof(word)];
+};
+
 #define LIVE_OFFSET    4096
-#define SLOTS_OFFSET   8192
+#define FACTS_OFFSET   8192
+#define SLOTS_OFFSET   (FACTS_OFFSET + FACTS_BYTES)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
 #define SAMPLES_OFFSET (RECORDS_OFFSET + RECORDS_BYTES)
 #define BOARD_BYTES    (SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample))
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
 _Static_assert(sizeof(struct board_header) <= LIVE_OFFSET, "the header fits its page");
-_Static_assert(sizeof(struct board_live) <= SLOTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
+_Static_assert(sizeof(struct facts) == FACTS_BYTES, "facts are one page");
+_Static_assert(sizeof(struct board_live) <= FACTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
 
 /* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
 static inline word board_check(const word *w, uint64_t words, word seed)

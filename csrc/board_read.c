@@ -63,7 +63,7 @@ static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t
 static int header_makes_sense(const struct board_header *h)
 {
     return h->slot_bytes == SLOT_BYTES && h->sample_count > 1 && h->records_bytes >= sizeof(struct frame) && h->records_bytes % 8 == 0
-        && inside(h->file_bytes, h->live_offset, 1, sizeof(struct board_live))
+        && inside(h->file_bytes, h->live_offset, 1, SLOTS_OFFSET - LIVE_OFFSET)
         && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
         && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
         && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
@@ -110,6 +110,22 @@ void board_reader_close(struct board_reader *r)
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
     return read_at(r, live, sizeof *live, r->header.live_offset);
+}
+
+int board_read_facts(const struct board_reader *r, struct facts *facts)
+{
+    uint64_t offset = r->header.live_offset + (FACTS_OFFSET - LIVE_OFFSET);
+    for (int attempt = 0; attempt < 8; attempt++) {
+        word before, after;
+        int e = read_word(r, offset, &before);
+        if (e == 0) e = read_at(r, facts, sizeof *facts, offset);
+        if (e == 0) e = read_word(r, offset, &after);
+        if (e < 0) return e;
+        if (before % 2 || before != after || facts->turn != before) continue;
+        return facts->len <= sizeof facts->text ? 0 : BOARD_DAMAGED;
+    }
+    facts->len = 0;
+    return 0;
 }
 
 int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot)

@@ -33,6 +33,8 @@ int board_reader_open(struct board_reader *r, const char *path);
 void board_reader_close(struct board_reader *r);
 
 int board_read_live(const struct board_reader *r, struct board_live *live);
+/* The facts; len 0: none yet, or being written over and over. */
+int board_read_facts(const struct board_reader *r, struct facts *facts);
 /* 1: a running task, 0: free, or being written or erased (its task has not begun, or has its record). */
 int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot);
 /* Whole frames from *position on, oldest first, into `frames`; *position moves behind them. Skips to the oldest frame still held if

@@ -200,6 +200,21 @@ void probe_fork_done(void)
     pthread_mutex_unlock(&probe.control);
 }
 
+int probe_set_facts(const char *text, uint64_t len)
+{
+    pthread_mutex_lock(&probe.control);
+    int e = load_relaxed(&probe.active) ? board_publish_facts(&probe.board, text, len) : -ENOENT;
+    pthread_mutex_unlock(&probe.control);
+    return e;
+}
+
+void probe_note_hooks(uint64_t kind)
+{
+    pthread_mutex_lock(&probe.control);
+    if (load_relaxed(&probe.active)) store_relaxed(&probe.board.live->dask_hooks, kind);
+    pthread_mutex_unlock(&probe.control);
+}
+
 void probe_note_exec(void)
 {
     pthread_mutex_lock(&probe.control);

@@ -45,6 +45,11 @@ uint64_t probe_live_bytes(uint64_t handle);
 void probe_fork_announced(void);
 void probe_fork_done(void);
 
+/* JSON about the program for readers of its board; 0, -ENOENT without a board, -EMSGSIZE. */
+int probe_set_facts(const char *text, uint64_t len);
+/* Whether a framework's own begin and end are in use (1), or only what it tells us afterwards (2). */
+void probe_note_hooks(uint64_t kind);
+
 /* The program is about to replace itself; about to start an interpreter that cannot load the probe. */
 void probe_note_exec(void);
 void probe_note_unprobed_child(void);

@@ -82,7 +82,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     }
     struct board_live *live = t->board->live;
     const struct task_fields f = {
-        .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution,
+        .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution, .worker = b->worker,
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
         .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
         .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
@@ -100,8 +100,13 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
 static void note_owners(struct tasks *t)
 {
     if (!t->accounting) return;
-    uint32_t innermost = t->running ? t->active[t->running - 1] : 0;
-    alloc_running(t->lanes, innermost, t->running ? t->board->slots[innermost].task.serial : 0);
+    uint32_t lanes = 0, innermost = 0;
+    for (word i = 0; i < t->running; i++) {
+        if (t->lane[t->active[i]].detached) continue;
+        innermost = t->active[i];
+        lanes += t->lane[innermost].leads;
+    }
+    alloc_running(lanes, innermost, lanes ? t->board->slots[innermost].task.serial : 0);
 }
 
 uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
@@ -119,18 +124,20 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     uint64_t parent = 0;
     uint32_t parent_index = ALLOC_NO_SLOT;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
-        if (t->lane[t->active[i]].thread == thread) parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
+        if (!begin->detached && t->lane[t->active[i]].thread == thread)
+            parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
     uint32_t index = t->vacant[--t->vacant_count];
     struct slot *slot = &t->board->slots[index];
     fill_slot(t, slot, begin, parent, rss);
-    t->lane[index].thread = thread;
+    t->lane[index].thread = begin->detached ? 0 : thread;
+    t->lane[index].detached = begin->detached != 0;
     t->lane[index].leads = parent == 0;
     if (parent == 0) t->lanes++;
     t->active[t->running] = (uint16_t)index;
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
-    if (t->accounting) alloc_task_begin(index, slot->task.serial, parent_index, parent);
+    if (t->accounting && !begin->detached) alloc_task_begin(index, slot->task.serial, parent_index, parent);
     note_owners(t);
     turn_boundary(t);
     handle = slot->task.serial * SLOT_COUNT + index;
@@ -147,7 +154,7 @@ static void leave_lane(struct tasks *t, uint32_t index)
         uint16_t other = t->active[i];
         if (other == index) continue;
         t->active[kept++] = other; /* order of begin is kept */
-        if (!heir && t->lane[other].thread == t->lane[index].thread) heir = t->lane[other].leads = 1;
+        if (!heir && !t->lane[index].detached && t->lane[other].thread == t->lane[index].thread) heir = t->lane[other].leads = 1;
     }
     if (!heir) t->lanes--;
     store_relaxed(&t->running, kept);
@@ -161,7 +168,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     turn_boundary(t);
     fold_window(t);
     struct alloc_figures figures = { ABSENT, ABSENT, ABSENT, 0 };
-    if (t->accounting) {
+    if (t->accounting && !t->lane[index].detached) {
         alloc_task_end(index, slot->task.serial, &figures);
         if (!alloc_holds()) { /* calls have gone by unseen: no number is better than a wrong one */
             figures = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
@@ -207,7 +214,7 @@ void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end)
         if (serial == 0 || f->serial != serial || f->state != TASK_RUNNING) {
             count(&t->board->live->ends_unmatched);
         } else {
-            if (t->lane[index].thread != thread) count(&t->board->live->ends_elsewhere);
+            if (t->lane[index].thread != thread && !t->lane[index].detached) count(&t->board->live->ends_elsewhere);
             end_task(t, index, end_ns, end);
         }
     }

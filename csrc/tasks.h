@@ -23,6 +23,8 @@ struct task_begin {
     struct text name, key, inputs; /* inputs: JSON, dropped and counted if it does not fit */
     uint64_t input_bytes, input_count, inputs_omitted;
     enum task_attribution attribution;
+    int detached;    /* a coroutine: other work runs in its thread meanwhile. It owns no allocations and nothing nests in it */
+    uint64_t worker; /* index in the facts, or ABSENT */
 };
 
 struct task_end {
@@ -42,7 +44,7 @@ struct tasks {
     uint32_t lanes;      /* threads with at least one running task */
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
-    struct { uint32_t thread; uint8_t leads; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
+    struct { uint32_t thread; uint8_t leads, detached; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
     char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 

@@ -30,6 +30,9 @@ cdef extern from "board_layout.h" nogil:
         uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count
         task_fields task
         char text[1]
+    struct facts:
+        uint64_t len
+        char text[1]
     struct frame:
         uint64_t frame_bytes
         task_fields task
@@ -42,7 +45,8 @@ cdef extern from "tasks.h" nogil:
     struct task_begin:
         text name, key, inputs
         uint64_t input_bytes, input_count, inputs_omitted
-        int attribution
+        int attribution, detached
+        uint64_t worker
     struct task_end:
         int state
         text output
@@ -74,6 +78,8 @@ cdef extern from "probe.h" nogil:
     uint64_t probe_live_bytes(uint64_t handle)
     void probe_fork_announced()
     void probe_fork_done()
+    int probe_set_facts(const char *text, uint64_t len)
+    void probe_note_hooks(uint64_t kind)
     void probe_note_exec()
     void probe_note_unprobed_child()
 
@@ -92,6 +98,7 @@ cdef extern from "board_read.h" nogil:
     int board_reader_open(board_reader *r, const char *path)
     void board_reader_close(board_reader *r)
     int board_read_live(const board_reader *r, board_live *live)
+    int board_read_facts(const board_reader *r, facts *f)
     int board_read_slot(const board_reader *r, uint64_t index, slot *s)
     int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
@@ -192,6 +199,15 @@ def note_exec():
     probe_note_exec()
 
 
+def set_facts(bytes text):
+    """JSON about this program for readers of its board; False if there is none, or it is too long."""
+    return probe_set_facts(<const char *>text, len(text)) == 0
+
+
+def note_hooks(uint64_t kind):
+    probe_note_hooks(kind)
+
+
 def note_unprobed_child():
     probe_note_unprobed_child()
 
@@ -236,14 +252,6 @@ def current_handle():
 
 # -- tasks ----------------------------------------------------------------------------------------------------------------------------
 
-cdef object describe = None  # the module dwsr_probe.describe, given at start: importing in the middle of a job could fail there
-
-
-def use_describe(module):
-    global describe
-    describe = module
-
-
 cdef object collect = None  # gc.collect, or None: no collections
 cdef bint collect_after = False
 cdef object foreign_count = None  # of allocations that are not seen (pyarrow's pool), a function, or None
@@ -266,14 +274,6 @@ cdef object count_foreign():
         return foreign_count()
     except Exception:
         return None
-
-
-cdef uint64_t freed_by_collection(uint64_t handle):
-    """Bytes of the task's own memory that a collection frees. Its finalizers are the job's: what they raise, Python reports."""
-    cdef uint64_t before = probe_live_bytes(handle), after
-    collect()
-    after = probe_live_bytes(handle)
-    return C_ABSENT if before == C_ABSENT or after == C_ABSENT else before - after if before > after else 0
 
 
 cdef bytes as_bytes(object value):
@@ -306,6 +306,80 @@ cdef uint64_t bytes_word(object nbytes):
     return <uint64_t>nbytes if type(nbytes) is int and 0 <= nbytes < 1 << 62 else C_ABSENT
 
 
+include "features.pxi"
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Entry:
+    """A task that has been begun, to be ended: what the hooks of a framework hold on to."""
+    cdef uint64_t handle, generation
+    cdef unsigned long thread
+    cdef object foreign  # the count of unseen allocations at begin
+
+
+cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared, uint64_t worker):
+    """shared: in an event loop other work runs meanwhile."""
+    cdef Entry entry = Entry.__new__(Entry)
+    cdef task_begin b
+    if collect is not None:
+        collect()
+    if foreign_count is not None:
+        entry.foreign = count_foreign()
+    b.name = text(at=<const char *>name, len=len(name))
+    b.key = text(at=<const char *>key, len=len(key))
+    b.inputs = text(at=NULL, len=0)
+    b.input_bytes = C_ABSENT
+    b.input_count = b.inputs_omitted = 0
+    if inputs != NULL:
+        b.inputs = text(at=&inputs.text[0], len=inputs.size)
+        b.input_bytes, b.input_count, b.inputs_omitted = inputs.total, inputs.count, inputs.omitted
+    b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
+    b.detached = shared
+    b.worker = worker
+    entry.generation = probe_generation()
+    entry.thread = PyThread_get_thread_ident()
+    with nogil:
+        entry.handle = probe_task_begin(&b)
+    return entry
+
+
+cdef int state_of(object error):
+    """ok, error or cancelled, by the exception (or its class) that ended a task."""
+    if error is None:
+        return TASK_OK
+    kind = error if isinstance(error, type) else type(error)
+    return TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
+
+
+cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state) except -1:
+    cdef task_end e
+    if entry.handle == 0 or entry.generation != probe_generation():  # forked or restarted since: that task belongs to another board
+        return 0
+    e.state = state
+    e.output_bytes = output_bytes
+    e.gc_freed_bytes = C_ABSENT
+    e.shared = 0
+    try:
+        e.shared = foreign_count is not None and count_foreign() != entry.foreign
+        if collect is not None and collect_after:
+            e.gc_freed_bytes = freed_by_collection(entry.handle)
+    finally:
+        e.output = text(at=<const char *>output, len=len(output))
+        with nogil:
+            probe_task_end(entry.handle, &e)
+        entry.handle = 0
+    return 0
+
+
+cdef uint64_t freed_by_collection(uint64_t handle):
+    """Bytes of the task's own memory that a collection frees. Its finalizers are the job's: what they raise, Python reports."""
+    cdef uint64_t before = probe_live_bytes(handle), after
+    collect()
+    after = probe_live_bytes(handle)
+    return C_ABSENT if before == C_ABSENT or after == C_ABSENT else before - after if before > after else 0
+
+
 cdef class task:
     """A block of work whose memory is measured: `with task("glcm", inputs=[volume]):`, or a decorator.
 
@@ -318,9 +392,8 @@ cdef class task:
     cdef object name, inputs, key
     cdef public object output
     cdef bint shared
-    cdef tuple described  # of the inputs: JSON, bytes, count, omitted
-    cdef object foreign  # the count of unseen allocations at begin
-    cdef list entries  # (thread, handle, generation) of each entry: one object may be entered again, and in several threads
+    cdef listing *described  # the inputs, once looked at: the block may be entered again after they are gone
+    cdef list entries  # of each time it was entered: one object may be entered again, and in several threads
 
     def __init__(self, name, inputs=None, *, key=None, bint shared=False):
         if callable(name) and not isinstance(name, type):
@@ -330,48 +403,26 @@ cdef class task:
         self.key = key
         self.shared = shared
 
+    def __dealloc__(self):
+        free(self.described)
+
     def __enter__(self):
-        cdef uint64_t handle, generation
+        cdef Entry entry
         if probe_active():
-            if collect is not None:
-                collect()
-            if foreign_count is not None:
-                self.foreign = count_foreign()
-            generation = probe_generation()
-            handle = self.begin()
+            if self.inputs is not None and self.described == NULL:
+                self.described = <listing *>malloc(sizeof(listing))
+                if self.described != NULL:
+                    list_inputs(self.described, self.inputs)
+            entry = begin_task(as_bytes(self.name), b"" if self.key is None else as_bytes(self.key), self.described,
+                               self.shared or in_event_loop(), C_ABSENT)
             with cython.critical_section(self):
                 if self.entries is None:
                     self.entries = []
-                self.entries.append((PyThread_get_thread_ident(), handle, generation))
+                self.entries.append(entry)
         self.inputs = None  # the job may want their memory back inside the block
         return self
 
-    cdef uint64_t begin(self):
-        cdef bytes name = as_bytes(self.name), key = b"" if self.key is None else as_bytes(self.key), inputs = b""
-        cdef task_begin b
-        cdef uint64_t handle
-        cdef bint shared = self.shared
-        b.input_bytes = C_ABSENT
-        b.input_count = b.inputs_omitted = 0
-        try:
-            if self.inputs is not None:
-                self.described = describe.describe_inputs(self.inputs)
-            if self.described is not None:
-                inputs = self.described[0]
-                b.input_bytes = bytes_word(self.described[1])
-                b.input_count, b.inputs_omitted = self.described[2], self.described[3]
-            shared = shared or in_event_loop()
-        except Exception:  # what cannot be described is not: the job goes on
-            inputs = b""
-        b.name = text(at=<const char *>name, len=len(name))
-        b.key = text(at=<const char *>key, len=len(key))
-        b.inputs = text(at=<const char *>inputs, len=len(inputs))
-        b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
-        with nogil:
-            handle = probe_task_begin(&b)
-        return handle
-
-    cdef tuple take_entry(self):
+    cdef Entry take_entry(self):
         """This thread's innermost entry, else the newest, else None."""
         cdef unsigned long me = PyThread_get_thread_ident()
         cdef Py_ssize_t i
@@ -379,44 +430,29 @@ cdef class task:
             if not self.entries:
                 return None
             for i in range(len(self.entries) - 1, -1, -1):
-                if self.entries[i][0] == me:
+                if (<Entry>self.entries[i]).thread == me:
                     return self.entries.pop(i)
             return self.entries.pop()
 
     def __exit__(self, kind, value, trace):
-        cdef task_end e
+        cdef Entry entry
         cdef bytes described = b""
-        cdef tuple entry
-        cdef uint64_t handle
+        cdef uint64_t nbytes = C_ABSENT
         output, self.output = self.output, None
         if self.entries is None or (entry := self.take_entry()) is None:
             return None
-        handle = entry[1]
-        if handle == 0 or entry[2] != probe_generation():  # forked or restarted since: that task belongs to another board
-            return None
-        e.state = TASK_OK
-        e.output_bytes = e.gc_freed_bytes = C_ABSENT
-        e.shared = foreign_count is not None and count_foreign() != self.foreign
-        try:
-            if kind is not None:
-                e.state = TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
-            if output is not None:
-                described, nbytes = describe.describe_output(output)
-                e.output_bytes = bytes_word(nbytes)
-            if collect is not None and collect_after:
-                output = None
-                e.gc_freed_bytes = freed_by_collection(handle)
-        except Exception:
-            described = b""
-        finally:
-            e.output = text(at=<const char *>described, len=len(described))
-            with nogil:
-                probe_task_end(handle, &e)
+        if output is not None:
+            described = describe_one(output, None, &nbytes)
+            output = None
+        end_task(entry, described, nbytes, state_of(kind))
         return None
 
     def __call__(self, function):
-        from dwsr_probe.describe import wrap_function
+        from dwsr_probe.decorator import wrap_function
         return wrap_function(function, self.name, self.inputs, self.key)
+
+
+include "graph_tasks.pxi"
 
 
 cdef class adopt:
@@ -431,13 +467,13 @@ cdef class adopt:
         self.block = block
 
     def __enter__(self):
-        cdef tuple entry
+        cdef Entry entry
         cdef uint64_t handle = 0
         with cython.critical_section(self.block):
             if self.block.entries:
                 entry = self.block.entries[len(self.block.entries) - 1]
-                if entry[2] == probe_generation():
-                    handle = entry[1]
+                if entry.generation == probe_generation():
+                    handle = entry.handle
         self.before = probe_adopt(handle)
         return self.block
 
@@ -522,6 +558,17 @@ cdef class Reader:
         cdef board_live live
         self.check(board_read_live(&self.reader, &live))
         return words(&live, sizeof(board_live) // 8)
+
+    def facts(self):
+        """What the program says about itself, as bytes of JSON; empty: nothing."""
+        cdef facts *f = <facts *>malloc(sizeof(facts))
+        if f == NULL:
+            raise MemoryError
+        try:
+            self.check(board_read_facts(&self.reader, f))
+            return (<char *>f.text)[:f.len]
+        finally:
+            free(f)
 
     def slots(self, uint64_t running):
         """The running tasks; looks at no more slots than it must to find `running` of them."""

@@ -3,6 +3,7 @@
 Covers one board file at a time; dwsr_probe.collector follows many. A board that cannot be read raises _core.BoardError,
 whose text for people is `explain`.
 """
+import json
 import os
 import struct
 import time
@@ -38,6 +39,7 @@ class Board:
         self.task_name, self.python = texts["task_name"], texts["python"]
         self.pid, self.start_ticks = header["pid"], header["start_ticks"]
         self.process = process_name(self.pid, header["epoch_ns"] / 1e9)
+        self._addresses = []
         self.limit_bytes, self.rss_error_bytes = header["limit_bytes"], header["rss_error_bytes"]
 
     def close(self):
@@ -49,6 +51,26 @@ class Board:
 
     def live(self):
         return dict(zip(_core.LIVE_FIELDS, self._reader.live(), strict=True))
+
+    def facts_text(self):
+        """What the program says about itself, JSON as bytes; empty: nothing."""
+        return self._reader.facts()
+
+    def facts(self):
+        try:
+            found = json.loads(self.facts_text() or b"{}")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def worker_of(self, index):
+        """Address of the worker that ran a task, by its index in the facts."""
+        if index is None:
+            return self.worker
+        if index >= len(self._addresses):
+            found = self.facts().get("workers")
+            self._addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
+        return self._addresses[index] if index < len(self._addresses) else self.worker
 
     def records(self, position=0):
         """Finished tasks from `position` on as reader's tuples, oldest first, and the next position. Empty: no more."""

@@ -8,12 +8,13 @@ import os
 
 from dwsr_probe import _core
 from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists
-from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of
+from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of, to_row
+from dwsr_probe.store import Store
 
 _SEQ = FIELDS.index("seq")
 _HEALTH = (
     "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
-    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "alloc_state", "unowned_bytes", "untracked_bytes")
+    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes")
 
 
 class _Followed:
@@ -194,7 +195,7 @@ class Collector:
         board = followed.board
         health.update(
             rss_peak_source=SOURCES.get(live["rss_source"]), limit_bytes=board.limit_bytes, period_ns=board.header["period_ns"],
-            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python)
+            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, **board.facts())
         return health
 
 
@@ -203,3 +204,13 @@ def read_board_into(store, path):
     board = Board(path)
     collector = Collector(store, board.run, os.path.dirname(path), None)
     collector.follow_once(_Followed(board, 0, 0))
+
+
+def read_dead_board(path):
+    """All tasks of a dead board as rows, those it left running as killed. BoardError if it cannot be read."""
+    store = Store.in_memory()
+    try:
+        read_board_into(store, path)
+        return [to_row(record) for record in store.tasks()]
+    finally:
+        store.close()

@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 
-from dwsr_probe import _core, describe, unseen
+from dwsr_probe import _core, unseen
 from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
 
@@ -56,7 +56,6 @@ def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from
 
 def start_board(settings, name):
     """The bare start; OSError(errno, what was being done) if it cannot."""
-    _core.use_describe(describe)
     _core.start(
         *(os.fsencode(text).replace(b"\0", b"") for text in (
             settings.board_dir, settings.run, os.uname().nodename, name, settings.worker, sys.version.split()[0])),

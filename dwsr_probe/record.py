@@ -67,10 +67,10 @@ NESTED = ("inputs", "output", "gpu", "oom")  # lists and dicts; JSON text in the
 
 
 _INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED) = (
+(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED, _WORKER) = (
     _INDEX[name] for name in (
         "seq", "thread", "state", "attribution", "start_ns", "duration_ns", "rss_before_bytes", "rss_peak_bytes", "rss_source", "overlap",
-        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes"))
+        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "worker"))
 SERIAL = _INDEX["serial"]
 
 
@@ -86,7 +86,7 @@ def row_of(board, raw):
     words, name, key, inputs, output = raw
     running = words[_STATE] == 1
     return (
-        None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker, words[_THREAD],
+        None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker_of(words[_WORKER]), words[_THREAD],
         text_of(key) if key else None, text_of(name), STATES.get(words[_STATE], "error"), board.epoch_of(words[_START] or 0),
         None if running else (words[_DURATION] or 0) / 1e9,
         text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],

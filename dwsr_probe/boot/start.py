@@ -2,6 +2,7 @@
 import os
 
 from dwsr_probe import _core, probe
+from dwsr_probe.imports import when_imported
 from dwsr_probe.say import say
 
 _boot_dir = ""
@@ -13,8 +14,20 @@ def boot(boot_dir):
     try:
         if probe.start():
             _watch_spawns()
+            when_imported("distributed.worker", _hook_worker)
+            when_imported("dask.local", _hook_local)
     except Exception as error:
         say(f"cannot start the probe: {error!r}; this process runs unprobed")
+
+
+def _hook_worker(module):
+    from dwsr_probe.dask import hooks
+    hooks.hook_worker(module)
+
+
+def _hook_local(module):
+    from dwsr_probe.dask import hooks
+    hooks.hook_local(module)
 
 
 def _watch_spawns():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "overhead", "kills")
+NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "overhead", "kills")
 
 
 def main():

@@ -8,7 +8,7 @@ import dwsr_probe
 from dwsr_probe import _core
 
 PACKAGE = Path(dwsr_probe.__file__).parent
-INSIDE = {"__init__.py", "probe.py", "settings.py", "describe.py", "imports.py", "say.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py"}
+INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py"}
 
 
 def imports_of(path):
@@ -35,7 +35,7 @@ def test_inside_the_job_only_stdlib_and_core():
 def test_the_boot_loads_nothing_else(cli):
     done, _ = cli.job("import sys; print(*sys.modules)", "-q")
     loaded = {m for m in done.stdout.split() if m.startswith("dwsr_probe")}
-    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.describe", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
+    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
     assert not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"} & set(done.stdout.split()) - bare_modules()
 
 
@@ -44,7 +44,7 @@ def bare_modules():
 
 
 def test_imports_point_one_way():
-    layers = ["say", "imports", "unseen", "describe", "probe", "record", "board", "store", "collector", "runs", "launch", "report", "cli"]
+    layers = ["say", "imports", "unseen", "decorator", "probe", "record", "board", "store", "collector", "runs", "launch", "report", "cli"]
     for i, layer in enumerate(layers):
         files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
         for path in files:

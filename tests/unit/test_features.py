@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 
-from dwsr_probe.describe import INPUTS_TEXT_MOST, describe, describe_inputs
+from dwsr_probe._core import describe_inputs, describe_output
 
 
 class Hostile:
@@ -25,7 +25,7 @@ class Huge:
 
 
 def described(value):
-    text, nbytes = describe(value)
+    text, nbytes = describe_output(value)
     fields = json.loads(text)
     assert fields["nbytes"] == nbytes
     return fields
@@ -40,7 +40,7 @@ def test_arrays():
 def test_nothing_raises():
     assert described(Hostile())["nbytes"] is None
     lies = described(Liar())
-    assert lies["shape"] is None and lies["nbytes"] is None and len(lies["dtype"]) == 64
+    assert lies["shape"] is None and lies["nbytes"] is None and lies["dtype"] is None  # of the job's own classes nothing is asked
     assert described(Huge())["nbytes"] is None
     for value in (None, ..., object, len, [1], {"a": 1}, type("X" * 500, (), {})(), type("é\n", (), {})()):
         described(value)
@@ -49,7 +49,7 @@ def test_nothing_raises():
 def test_inputs_that_do_not_fit_are_counted():
     arrays = [np.zeros((10, n), np.int8) for n in range(1, 101)]
     text, total, count, omitted = describe_inputs(arrays)
-    assert len(text) <= INPUTS_TEXT_MOST and count == 100 and total == sum(a.nbytes for a in arrays)
+    assert len(text) <= 2048 and count == 100 and total == sum(a.nbytes for a in arrays)
     assert len(json.loads(text)) == 100 - omitted and omitted > 0
 
 

@@ -1,0 +1,23 @@
+"""`client.register_plugin(dwsr_probe.dask.Probe())`: the probe on a running cluster, and on workers that join later."""
+from distributed import WorkerPlugin
+
+from dwsr_probe.dask.attach import attach, detach
+
+
+class Probe(WorkerPlugin):
+    """Measures every task of the cluster's workers; `dwsr_probe.dask.records(client)` has the result.
+
+    Options are those of dwsr_probe.start(): period_ms, keep_peak, board_dir, alloc, alloc_from, gc. `client.unregister_worker_plugin("dwsr-probe")`
+    removes it without a trace.
+    """
+
+    name = "dwsr-probe"
+
+    def __init__(self, **options):
+        self.options = options
+
+    def setup(self, worker):
+        attach(worker, **self.options)
+
+    def teardown(self, worker):
+        detach(worker)

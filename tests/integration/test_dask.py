@@ -1,0 +1,480 @@
+"""Dask under the probe: real clusters in processes and threads, every scheduler, every kind of task."""
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.conftest import processes, tasks
+
+pytest.importorskip("distributed")
+PY = sys.executable
+MB = 1_000_000
+MIB = 1 << 20
+
+CLUSTER = """
+import os, sys, threading, time
+import numpy as np, dask, dask.array as da
+from distributed import Client, LocalCluster, get_worker
+dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
+"""
+
+
+def job(cli, body, *options, workers=1, threads=2, processes=True, **kwargs):
+    """A job with a LocalCluster of its own, under `run`."""
+    code = CLUSTER + f"""
+def main(client):
+{textwrap.indent(textwrap.dedent(body), "    ")}
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers={workers}, threads_per_worker={threads}, processes={processes}, dashboard_address=None,
+                      memory_limit={kwargs.pop("memory_limit", 0)!r}) as cluster, Client(cluster) as client:
+        main(client)
+"""
+    done, records = cli.job(code, *options, **kwargs)
+    assert done.returncode == 0, done.stderr
+    return done, records
+
+
+def script(cli, body, **environ):
+    """A program that is not under `run`; what it prints last, as JSON."""
+    path = cli.script(CLUSTER + "import json, dwsr_probe, dwsr_probe.dask\n" + textwrap.dedent(body), "script.py")
+    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, **environ}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def near(record, truth, slack=(1 << 20) + (64 << 10)):
+    """Within 0.5 % and one arena for small objects."""
+    peak = record["alloc_peak_bytes"]
+    assert abs(peak - truth) <= 0.005 * truth + slack, f"{record['task_name']}: {peak:,} of {truth:,}"
+
+
+# -- whose memory it is -----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("first", ["big", "sleeping"])
+def test_a_big_task_beside_a_sleeping_one(cli, first):
+    """Also while the worker receives an array of 64 MB; whichever ends first."""
+    _, records = job(cli, f"""
+def say(word): open(word, "w").close()
+def wait_for(word):
+    while not os.path.exists(word): time.sleep(0.005)
+def big():
+    wait_for("sleeping")
+    x = np.ones(50_000_000)
+    say("big")
+    wait_for("received")
+    if {first == "sleeping"}: wait_for("slept")
+    return x[0]
+def sleeping():
+    say("sleeping")
+    wait_for("received")
+    if {first == "big"}: time.sleep(0.3)
+    say("slept")
+client.run(np.ones, 10)                       # imports are done
+futures = client.submit(big), client.submit(sleeping)
+wait_for("big")
+received = client.scatter(np.ones(8_000_000))
+say("received")
+client.gather(futures)
+""")
+    (big,), (sleeping,) = tasks(records, "big"), tasks(records, "sleeping")
+    near(big, 400 * MB)
+    assert sleeping["alloc_peak_bytes"] < 2 * MIB and big["attribution"] == sleeping["attribution"] == "exact"
+    assert big["overlap"] == sleeping["overlap"] == 1
+    assert big["rss_peak_bytes"] - big["rss_before_bytes"] >= 395 * MB
+    assert sleeping["rss_peak_bytes"] >= 395 * MB  # it shared the process with the big one
+
+
+# -- completeness -------------------------------------------------------------------------------------------------------------------------
+
+def complete(records):
+    """seq without gaps in each process."""
+    by_process = {}
+    for record in tasks(records):
+        by_process.setdefault(record["process"], []).append(record["seq"])
+    for seqs in by_process.values():
+        assert sorted(seqs) == list(range(1, len(seqs) + 1))
+
+
+def test_short_tasks_are_all_there(cli):
+    _, records = job(cli, """
+def short(i):
+    x = np.ones(100_000)
+    time.sleep(0.002)
+    return i
+assert client.gather(client.map(short, range(200))) == list(range(200))
+""")
+    short = tasks(records, "short")
+    assert len(short) == 200 and len({r["key"] for r in short}) == 200
+    for record in short:
+        near(record, 800_000)
+        assert record["duration"] >= 0.002 and record["worker"].startswith("tcp://") and record["output_bytes"] > 0
+    complete(records)
+
+
+def test_a_hundred_thousand_tasks(cli):
+    _, records = job(cli, """
+for part in range(10):
+    assert sum(client.gather(client.map(lambda i: 1, range(part * 10_000, part * 10_000 + 10_000), key=f"one-{part}"))) == 10_000
+""", "-q", workers=2, threads=1, timeout=600)
+    ones = [r for r in tasks(records) if r["task_name"].startswith("one")]
+    assert len(ones) == 100_000 and len({r["key"] for r in ones}) == 100_000
+    assert len({r["worker"] for r in ones}) == 2
+    complete(records)
+
+
+# -- real graphs --------------------------------------------------------------------------------------------------------------------------
+
+GRAPHS = {
+    "transposed product": "x = da.random.default_rng(1).random((1200, 600), chunks=(300, 300)); result = (x.T @ x).compute()",
+    "overlap": """
+from scipy.ndimage import gaussian_filter
+x = da.random.default_rng(2).random((80, 80, 80), chunks=40)
+result = x.map_overlap(gaussian_filter, depth=4, boundary="reflect", sigma=1.0).compute()""",
+    "anomaly": "x = da.random.default_rng(3).random((400, 300), chunks=(100, 300)); result = (x - x.mean(axis=0)).std(axis=0).compute()",
+    "rechunk": "x = da.random.default_rng(4).random((1000, 800), chunks=(100, 800)); result = x.rechunk((1000, 80)).sum(axis=0).compute()",
+    "svd": "x = da.random.default_rng(5).random((2000, 40), chunks=(400, 40)); result = da.linalg.svd_compressed(x, 5, seed=7)[1].compute()",
+    "custom block function": """
+def envelope(block): return np.abs(np.fft.fft(block, axis=-1)).astype(block.dtype)
+x = da.random.default_rng(6).random((40, 64, 128), chunks=(10, 64, 128))
+result = x.map_blocks(envelope).compute()""",
+    "dataframe": """
+import dask.dataframe as dd, pandas as pd
+frame = dd.from_pandas(pd.DataFrame({"key": np.arange(40_000) % 7, "value": np.arange(40_000.0)}), npartitions=4)
+result = frame.groupby("key").value.mean().compute().to_numpy()""",
+    "bag": "import dask.bag as db; result = np.array(db.from_sequence(range(1000), npartitions=4).map(lambda v: v * v).fold(lambda a, b: a + b).compute())",
+}
+CHECKSUM = "\nimport hashlib; print('sum', hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest())\n"
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_real_graphs(cli, name):
+    """Every task that depends on others has their shapes, sizes agree with Dask's own, and results are those of a bare run."""
+    body = """
+from distributed import WorkerPlugin
+class Sizes(WorkerPlugin):
+    def setup(self, worker): self.worker, self.known = worker, {}
+    def transition(self, key, start, finish, **kw):
+        if finish == "executing":
+            task = self.worker.state.tasks[key]
+            self.known[str(key)] = [len(task.dependencies), sum(d.nbytes for d in task.dependencies)]
+client.register_plugin(Sizes(), name="sizes")
+""" + GRAPHS[name] + CHECKSUM + """
+import json
+known = {}
+for part in client.run(lambda dask_worker: dask_worker.plugins["sizes"].known).values(): known.update(part)
+with open("sizes.json", "w") as file: json.dump(known, file)
+"""
+    done, records = job(cli, body, workers=2, threads=1)
+    known = json.loads((cli.cwd / "sizes.json").read_text())
+    measured = {r["key"]: r for r in tasks(records)}
+    assert len(known) >= 4 and set(known) <= set(measured)
+    for key, (count, nbytes) in known.items():
+        record = measured[key]
+        assert len(record["inputs"]) + record["inputs_omitted"] >= count, record
+        if name not in ("bag", "dataframe"):  # their literals have a size, too
+            arrays = [i for i in record["inputs"] if i["type"] == "ndarray"]
+            assert all(i["shape"] is not None and i["nbytes"] is not None for i in arrays)
+        if count:
+            assert record["input_bytes"] is not None and record["input_bytes"] >= nbytes, (record["key"], record["inputs"], nbytes)
+    bare = subprocess.run([PY, cli.cwd / "job.py"], cwd=cli.cwd, env=cli.env, capture_output=True, text=True, timeout=120)
+    sums = [line for text in (done.stdout, bare.stdout) for line in text.splitlines() if line.startswith("sum ")]
+    assert len(sums) == 2 and sums[0] == sums[1]
+
+
+# -- the local schedulers -----------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous", "processes"])
+def test_local_schedulers(cli, scheduler):
+    done, records = cli.job(f"""
+import numpy as np, dask, dask.array as da
+def work(block): return np.ones((500, 1000)) + block
+def fails(): raise ValueError("as it should")
+if __name__ == "__main__":
+    x = da.zeros((2000, 1000), chunks=(500, 1000))
+    print(x.map_blocks(work).sum().compute(scheduler={scheduler!r}, num_workers=2))
+    try: dask.delayed(fails)().compute(scheduler={scheduler!r})
+    except ValueError as error: print(error)
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "2000000.0" and "as it should" in done.stdout
+    found = [r for r in tasks(records) if "work" in r["task_name"] or "sum" in r["task_name"] or "zeros" in r["task_name"]]
+    assert len(found) >= 4
+    assert {"error"} == {r["state"] for r in tasks(records, "fails")}
+    whole = [r for r in found if r["alloc_peak_bytes"] > 3.9 * MB]
+    assert len(whole) >= 4 and all(r["output_bytes"] and r["attribution"] == "exact" for r in whole)
+    complete(records)
+
+
+# -- kinds of tasks -----------------------------------------------------------------------------------------------------------------------
+
+KINDS = """
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from distributed import Actor, secede, rejoin, worker_client, wait
+
+def fails(): np.ones(1_000_000); raise ValueError("as it should")
+assert isinstance(client.submit(fails).exception(), ValueError)
+
+tries = []
+def flaky(path):
+    with open(path, "a") as file: file.write("x")
+    if os.path.getsize(path) < 3: raise OSError("again")
+    return 1
+assert client.submit(flaky, os.path.abspath("tries"), retries=5).result() == 1
+
+async def waits(n):
+    await asyncio.sleep(0.05)
+    return np.ones(n)
+client.gather([client.submit(waits, 1_000_000, key=f"waits-{i}") for i in range(2)])
+
+class Counter:
+    def __init__(self): self.kept = np.ones(500_000)
+    def add(self, array): self.last = np.ones(1_000_000) + array.sum(); return 3
+    async def later(self, array): await asyncio.sleep(0.01); return 4
+counter = client.submit(Counter, actor=True).result()
+assert counter.add(np.ones(10)).result() == 3 and counter.later(np.ones(10)).result() == 4
+
+def leaves():
+    secede()
+    x = np.ones(2_000_000)
+    return x[0]
+client.submit(leaves).result()
+
+def inner(i): return np.ones(1_000_000)[i]
+def outer():
+    with worker_client() as inside:
+        return sum(inside.gather(inside.map(inner, range(3))))
+client.submit(outer).result()
+
+go = os.path.abspath("go")
+def unwanted():
+    open(go, "w").close()
+    while os.path.exists(go): time.sleep(0.005)
+future = client.submit(unwanted)
+while not os.path.exists(go): time.sleep(0.005)
+future.cancel()
+while client.run(lambda dask_worker: [t.state for t in dask_worker.state.tasks.values() if "unwanted" in t.key and t.state == "executing"]) != {w: [] for w in client.scheduler_info()["workers"]}:
+    time.sleep(0.005)
+os.remove(go)
+while client.run(lambda dask_worker: dask_worker.state.executing_count) != {w: 0 for w in client.scheduler_info()["workers"]}: time.sleep(0.005)
+
+@dask.delayed
+def total(parts): return sum(p.sum() for p in parts)
+assert total([da.ones(100_000, chunks=50_000), np.ones(10)]).compute() == 100_010
+"""
+
+
+def test_kinds_of_tasks(cli):
+    _, records = job(cli, KINDS, threads=4)
+
+    def one(name, count=1):
+        found = tasks(records, name)
+        assert len(found) == count, (name, [(r["task_name"], r["state"]) for r in tasks(records)])
+        return found[0]
+
+    assert one("fails")["state"] == "error"
+    near(one("fails"), 8 * MB)
+    assert sorted(r["state"] for r in tasks(records, "flaky")) == ["error", "error", "ok"]
+    one("waits", 2)
+    for record in tasks(records, "waits") + tasks(records, "Counter.later"):
+        assert record["attribution"] == "shared" and record["alloc_peak_bytes"] is None
+    assert tasks(records, "waits")[0]["output"]["shape"] == [1_000_000]
+    near(one("Counter"), 4 * MB)
+    near(one("Counter.add"), 8 * MB)
+    assert one("Counter.add")["inputs"][0]["shape"] == [10] and one("Counter.later")["state"] == "ok"
+    near(one("leaves"), 16 * MB)
+    one("inner", 3)
+    assert one("outer")["state"] == "ok" and one("outer")["overlap"] >= 1
+    assert one("unwanted")["state"] == "cancelled"
+    assert any("total" in r["task_name"] for r in tasks(records))
+    complete(records)
+
+
+def test_a_process_pool_inside_a_worker(cli):
+    _, records = job(cli, """
+from concurrent.futures import ProcessPoolExecutor
+def add_pool(dask_worker):
+    import multiprocessing
+    dask_worker.executors["pool"] = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+client.run(add_pool)
+with dask.annotate(executor="pool"):
+    print(client.submit(np.ones, 2_000_000, key="pooled-1").result().sum())
+client.run(lambda dask_worker: dask_worker.executors.pop("pool").shutdown())
+""", processes=False)
+    (pooled,) = tasks(records, "pooled")
+    near(pooled, 16 * MB)
+    assert pooled["worker"] is None  # it ran in a process of the pool
+
+
+def test_several_workers_in_one_process(cli):
+    _, records = job(cli, """
+addresses = list(client.scheduler_info()["workers"])
+client.gather([client.submit(np.ones, 1_000_000, key=f"on-{i}", workers=[a]) for i, a in enumerate(addresses)])
+print(json_addresses := sorted(addresses))
+""", workers=3, threads=1, processes=False)
+    found = tasks(records, "on")
+    assert len(found) == 3 and len({r["worker"] for r in found}) == 3 and len({r["process"] for r in found}) == 1
+
+
+# -- killed -------------------------------------------------------------------------------------------------------------------------------
+
+KILLS = """
+def doomed(x):
+    y = np.ones(5_000_000)
+    time.sleep(0.1)
+    os.kill(os.getpid(), 9)
+array = client.submit(np.ones, 1000, key="array-1")
+future = client.submit(doomed, array, retries=0, key="doomed-1")
+from distributed.scheduler import KilledWorker
+try: future.result()
+except KilledWorker: print("killed")
+"""
+
+
+def test_a_killed_worker_under_run(cli):
+    cli.env["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "0"
+    done, records = job(cli, KILLS)
+    assert "killed" in done.stdout
+    (doomed,) = tasks(records, "doomed")
+    assert doomed["state"] == "killed" and doomed["key"] == "doomed-1" and doomed["inputs"][0]["shape"] == [1000]
+    near(doomed, 40 * MB)
+    assert "killed" in done.stderr and "doomed" in done.stderr
+
+
+def test_a_worker_that_exceeds_its_limit(cli):
+    """The nanny ends it at 95 % of the limit; the task that did it is named, with its peak."""
+    cli.env["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "0"
+    _, records = job(cli, """
+def greedy():
+    kept = []
+    while True:
+        kept.append(np.ones(1_000_000))
+        time.sleep(0.005)
+from distributed.scheduler import KilledWorker
+try: client.submit(greedy, retries=0).result()
+except KilledWorker: pass
+""", memory_limit="500 MB")
+    (greedy,) = tasks(records, "greedy")
+    assert greedy["state"] == "killed" and greedy["alloc_peak_bytes"] > 250 * MB and greedy["rss_peak_bytes"] > 400 * MB
+    (worker,) = [h for r, h in processes_with_health(cli) if h.get("workers") and r.pid == greedy["pid"]]
+    assert worker["workers"][0]["memory_limit_bytes"] == 500 * MB
+
+
+def processes_with_health(cli):
+    from dwsr_probe.store import Store
+    return Store.open(cli.cwd / "run").processes()
+
+
+def test_a_restarted_worker_takes_over_what_the_killed_one_left(cli):
+    """On a cluster without `run`: by plugin."""
+    found = script(cli, """
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+        client.register_plugin(dwsr_probe.dask.Probe())
+        before = client.submit(os.getpid).result()
+""" + textwrap.indent(KILLS, "        ") + """
+        client.wait_for_workers(1)
+        after = client.submit(os.getpid, pure=False).result()
+        frame = dwsr_probe.dask.records(client)
+        doomed = frame[frame.task_name == "doomed"]
+        print(frame.summary())
+        print(json.dumps([before, after, len(doomed), json.loads(doomed.iloc[0].to_json()), frame.lost, len(frame.unmeasured)]))
+""", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
+    before, after, count, doomed, lost, unmeasured = found
+    assert before != after and count == 1 and lost == 0 and unmeasured == 0
+    assert doomed["state"] == "killed" and doomed["pid"] == before and doomed["inputs"][0]["shape"] == [1000]
+    near(doomed, 40 * MB)
+
+
+# -- start and stop -----------------------------------------------------------------------------------------------------------------------
+
+def test_a_plugin_on_a_running_cluster_leaves_no_trace(cli, board_dir):
+    found = script(cli, """
+def state():
+    import distributed.worker, dask.local, threading, dwsr_probe
+    from dwsr_probe import _core
+    names = [getattr(distributed.worker, n) for n in ("_run_task", "_run_task_simple", "_run_task_async", "_run_actor")]
+    names += [distributed.worker.Worker.__init__, distributed.worker.Worker.actor_execute, dask.local.execute_task]
+    return [[n.__code__.co_filename.count("dwsr_probe") for n in names], _core.active(),
+            sum("dwsr" in open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task"))]
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+        bare = list(client.run(state).values())
+        client.register_plugin(dwsr_probe.dask.Probe(period_ms=5))
+        cluster.scale(3)
+        client.wait_for_workers(3)
+        client.gather([client.submit(np.ones, 1_000_000, key=f"x-{i}", workers=[w]) for i, w in enumerate(client.scheduler_info()["workers"])])
+        frame = dwsr_probe.dask.records(client)
+        probed = list(client.run(state).values())
+        client.unregister_worker_plugin("dwsr-probe")
+        after = list(client.run(state).values())
+        unmeasured = dwsr_probe.dask.records(client).unmeasured
+        print(json.dumps([bare, probed, after, len(frame[frame.task_name == "x"]), frame.worker.nunique(), len(unmeasured)]))
+""")
+    bare, probed, after, count, workers, unmeasured = found
+    assert all(sum(names) == 0 and not active and threads == 0 for names, active, threads in bare)
+    assert all(sum(names) == len(names) and active and threads == 1 for names, active, threads in probed)
+    assert after == [bare[0]] * 3 and (count, workers, unmeasured) == (3, 3, 3)
+    assert not list(board_dir.glob("*"))
+
+
+def test_preload_on_the_command_line(cli):
+    found = script(cli, """
+import subprocess
+if __name__ == "__main__":
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster, Client(cluster) as client:
+        worker = subprocess.Popen([sys.executable, "-m", "dask", "worker", cluster.scheduler_address, "--nthreads", "1", "--no-dashboard",
+                                   "--preload", "dwsr_probe.dask.preload"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        client.wait_for_workers(1)
+        client.submit(np.ones, 3_000_000, key="x-1").result()
+        frame = dwsr_probe.dask.records(client)
+        print(json.dumps([list(frame.task_name), int(frame.alloc_peak_bytes.max())]))
+        sys.stdout.flush()
+        client.retire_workers()
+        worker.terminate(); worker.communicate()
+""", PYTHONPATH=os.getcwd())
+    names, peak = found
+    assert "x" in names and abs(peak - 24 * MB) < MB
+
+
+def test_a_worker_whose_probe_cannot_start_works_all_the_same(cli, tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    found = script(cli, """
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        client.register_plugin(dwsr_probe.dask.Probe(board_dir="file/inside"))
+        print(json.dumps([client.submit(np.ones, 5).result().sum(), len(dwsr_probe.dask.records(client).unmeasured)]))
+""")
+    assert found == [5.0, 1]
+
+
+def test_releases_whose_functions_we_do_not_know(cli):
+    """Followed by transitions: every task is there, nothing claims to know whose memory it was."""
+    found = script(cli, """
+def change():
+    import distributed.worker as w
+    original = w._run_task
+    w._run_task = lambda *everything: original(*everything)
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster) as client:
+        client.run(change)
+        client.register_plugin(dwsr_probe.dask.Probe())
+        client.gather(client.map(lambda i: np.ones(100_000)[i], range(20), key="x"))
+        frame = dwsr_probe.dask.records(client)
+        frame = frame[frame.task_name == "x"]
+        hooks = list(client.run(lambda: dwsr_probe.snapshot().live["dask_hooks"]).values())
+        print(json.dumps([len(frame), list(frame.state.unique()), list(frame.attribution.unique()), int(frame.alloc_peak_bytes.notna().sum()), hooks]))
+""")
+    assert found == [20, ["ok"], ["shared"], 0, [2]]
+
+
+def test_facts_of_workers(cli):
+    _, records = job(cli, "client.submit(np.ones, 1_000_000, key='x-1').result(); time.sleep(1.2)", workers=2, threads=3, memory_limit="2 GB")
+    facts = [h["workers"][0] for _, h in processes_with_health(cli) if h.get("workers")]
+    assert len(facts) == 2
+    assert all(f["nthreads"] == 3 and f["memory_limit_bytes"] == 2_000_000_000 and f["address"].startswith("tcp://") and f["nanny"] for f in facts)
+    assert len(processes(records)) >= 3
