@@ -138,6 +138,21 @@ def _pyarrow():
         "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted")
 
 
+def _dask():
+    import importlib.util
+    if importlib.util.find_spec("distributed") is None:
+        return None
+    import distributed
+    from distributed import worker
+
+    from dwsr_probe.dask.hooks import unknown_names
+    unknown = unknown_names(worker)
+    if unknown:
+        return LIMITED, "dask", f"distributed {distributed.__version__} has changed {', '.join(unknown)}", (
+            "tasks are followed by their transitions: no own peaks, attribution `shared`. Is there a newer dwsr-probe?")
+    return OK, "dask", f"distributed {distributed.__version__}: tasks are measured in their own threads", None
+
+
 def _limit():
     import psutil
 
@@ -173,4 +188,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _dask, _limit, _sampler, _network_store)

@@ -82,6 +82,8 @@ def process_notes(record, health):
         return ["ran without the probe: peak from wait4, of it or of a child it waited for"]
     if health.get("alloc_state") == 2:
         notes.append("allocations could not be accounted: another tool holds the hooks")
+    if health.get("dask_hooks") == 2:
+        notes.append("tasks were followed by Dask's transitions: this release of distributed is not known, whose memory it was cannot be told")
     if health.get("untracked_bytes"):
         notes.append(f"{health['untracked_bytes']:,} bytes found the owner table full: frees from other threads are not followed there")
     if health.get("rss_peak_source") == "sampled":
@@ -96,6 +98,19 @@ def process_notes(record, health):
     note(health.get("children_unprobed"), "Python child ran without the probe (-I, -S, -E or a bare environment)",
          "Python children ran without the probe (-I, -S, -E or a bare environment)")
     return notes
+
+
+def worker_facts(health):
+    """"worker tcp://…, 2 threads, limit 4.0 GiB" for each of Dask's workers in the process."""
+    facts = []
+    for worker in health.get("workers") or ():
+        if not worker.get("address"):
+            continue
+        limit = worker.get("memory_limit_bytes")
+        spilled = worker.get("spilled_bytes")
+        facts.append(f"worker {worker['address']}, {worker.get('nthreads')} threads" + (f", limit {limit / 2**30:.1f} GiB" if limit else "")
+                     + (f", {spilled / 2**20:.1f} MiB spilled" if spilled else ""))
+    return facts
 
 
 def sampler_health(record, health):

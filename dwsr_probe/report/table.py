@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dwsr_probe.report.summary import process_notes, sampler_health, summarise
+from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
 
 _NAME_MOST = 48
 _PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
@@ -99,6 +99,7 @@ def _process_line(record, health):
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)
     share = f" ({100 * record.rss_peak_bytes / limit:.1f} %)" if limit and record.rss_peak_bytes else ""
     parts = [f"max rss {peak} of {bytes_text(limit)}{share}", seconds_text(record.duration)]
+    parts += worker_facts(health)
     parts += filter(None, [sampler_health(record, health)])
     parts += process_notes(record, health)
     return line.append("; " + "; ".join(parts))

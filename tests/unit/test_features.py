@@ -2,7 +2,6 @@ import json
 import sys
 
 import numpy as np
-
 from dwsr_probe._core import describe_inputs, describe_output
 
 
