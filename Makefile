@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo test bench lint sanitize test-c test-py build clean
+.PHONY: help demo test bench lint sanitize test-c test-py test-dask-oldest build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -15,7 +16,7 @@ demo: build ## build, run examples/ under the probe, print the table
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe run python examples/filters.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe doctor
 
-test: sanitize lint test-py ## all tests: C plain and under the sanitizers, lint, Python
+test: sanitize lint test-py test-dask-oldest ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -26,6 +27,9 @@ sanitize: $(VENV)/.system ## C tests plain, under ASan+UBSan, and under TSan
 test-py: $(VENV)/.test build ## Python tests
 	$(BIN)/pytest
 
+test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest release that has what we hook
+	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py -k "not hundred_thousand"
+
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check dwsr_probe tests examples setup.py
 
@@ -35,7 +39,7 @@ bench: $(VENV)/.bench build ## figures, as ratios measured side by side; rewrite
 build: $(VENV)/.built ## the extension and the command line, in .venv
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +
 
 # A compiler, Python's headers and venv: from Debian when they are missing and we may install.
@@ -57,6 +61,11 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 $(VENV)/.test: $(VENV)/.built
 	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
+	@touch $@
+
+$(OLDEST)/.installed:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install -q 'dask[array,dataframe]==2024.11.2' 'distributed==2024.11.2' 'numpy<2.3' 'pandas<3' scipy dask-jobqueue click rich psutil pytest
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built

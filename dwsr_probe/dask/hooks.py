@@ -198,7 +198,10 @@ def _around_worker_init(original):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        workers.follow(self)
+        try:
+            workers.follow(self)
+        except Exception as error:
+            logger.warning("dwsr-probe cannot follow this worker's facts: %r", error)
 
     return __init__
 
