@@ -35,7 +35,8 @@ KINDS = {
     ("builtins", "list"): SEQUENCE, ("builtins", "tuple"): SEQUENCE, ("builtins", "set"): SEQUENCE, ("builtins", "frozenset"): SEQUENCE,
     ("builtins", "dict"): MAPPING,
 }
-cdef dict kinds = {t: SCALAR for t in (bool, int, float, complex, str, type(None), slice, type(Ellipsis), type, range)}
+SCALARS = {t: SCALAR for t in (bool, int, float, complex, str, type(None), slice, type(Ellipsis), type, range)}  # exactly these
+cdef dict kinds = dict(SCALARS)
 cdef dict type_names = {}  # type → JSON string
 cdef dict dtype_names = {}  # dtype → JSON string
 cdef object ndarray_nbytes = None, ndarray_shape = None, ndarray_dtype = None  # of the class itself: a subclass may have changed its own
@@ -59,11 +60,12 @@ cdef extern from *:
         Py_ssize_t *strides
         void *descr
 
-cdef int ndarray_layout = 0  # 1: as above, -1: not
+cdef int ndarray_layout = -1 if "t" in sys.abiflags else 0  # 1: as above, -1: not, or no GIL to keep what follows together
 cdef void *last_dtype = NULL  # the dtype that was seen last, kept alive below: jobs use few
 cdef object last_dtype_kept = None
 cdef bytes last_dtype_head = b""
 cdef uint64_t last_dtype_bytes = 0
+cdef bint last_dtype_objects = False
 
 
 cdef bint layout_is_known(object array):
@@ -71,7 +73,7 @@ cdef bint layout_is_known(object array):
     global ndarray_layout
     cdef dwsr_ndarray *a
     try:
-        other = array.reshape(1, -1)[:, ::2]
+        other = type(array)((1, 6))[:, ::2]
         a = <dwsr_ndarray *><void *>other
         ndarray_layout = 1 if (a.nd == 2 and a.descr == <void *>other.dtype and (a.dimensions[0], a.dimensions[1]) == other.shape
                                and (a.strides[0], a.strides[1]) == other.strides) else -1
@@ -81,16 +83,16 @@ cdef bint layout_is_known(object array):
 
 
 cdef bint remember_dtype(object dtype) except -1:
-    """The JSON of an array up to its shape, and its itemsize. Not for dtypes that hold Python objects of unknown size: they do not differ here."""
-    global last_dtype, last_dtype_kept, last_dtype_head, last_dtype_bytes
+    """The JSON of an array up to its shape, its itemsize, and whether it points to objects, whose size is another matter."""
+    global last_dtype, last_dtype_kept, last_dtype_head, last_dtype_bytes, last_dtype_objects
     last_dtype_head = b'{"type":"ndarray","dtype":' + name_of_dtype(dtype) + b',"shape":['
-    last_dtype_bytes = dtype.itemsize
+    last_dtype_bytes, last_dtype_objects = dtype.itemsize, dtype.hasobject
     last_dtype_kept = dtype
     last_dtype = <void *>dtype
     return True
 
 
-cdef uint64_t list_ndarray(listing *l, object array) except? 0:
+cdef uint64_t list_ndarray(listing *l, object array, object known_bytes) except? 0:
     """list_one for NumPy's own arrays, without a Python object made."""
     cdef dwsr_ndarray *a = <dwsr_ndarray *><void *>array
     cdef Py_ssize_t begin = l.size
@@ -107,6 +109,10 @@ cdef uint64_t list_ndarray(listing *l, object array) except? 0:
         if a.strides[i] != 0 or a.dimensions[i] == 0:
             nbytes *= <uint64_t>a.dimensions[i]
         ok = ok and (i == 0 or put(l, b",", 1)) and put_number(l, <uint64_t>a.dimensions[i])
+    if last_dtype_objects:
+        l.plain = False
+        if known_bytes is not None:
+            nbytes = bytes_word(known_bytes)
     if not (ok and put(l, b'],"nbytes":', 11) and put_number(l, nbytes) and put(l, b"}", 1)):
         l.size = begin
         l.omitted += 1
@@ -119,6 +125,7 @@ cdef int kind_of(type t):
         return found
     if len(kinds) > 4096:  # classes made on the fly must not fill the memory
         kinds.clear()
+        kinds.update(SCALARS)
     cdef int kind = UNKNOWN
     for base in t.__mro__:
         module = type.__getattribute__(base, "__module__")
@@ -272,7 +279,7 @@ cdef uint64_t list_one(listing *l, object value, int kind, object known_bytes) e
     """Describe one value; its bytes. known_bytes: what somebody else has found out, or None."""
     cdef uint64_t nbytes
     if kind == NDARRAY and (ndarray_layout == 1 or ndarray_layout == 0 and layout_is_known(value)):
-        return list_ndarray(l, value)
+        return list_ndarray(l, value, known_bytes)
     shape = dtype = found = None
     try:
         shape, dtype, found = look_at(value, kind)

@@ -2,6 +2,7 @@ import json
 import sys
 
 import numpy as np
+import pytest
 from dwsr_probe._core import describe_inputs, describe_output
 
 
@@ -59,3 +60,49 @@ def test_a_total_is_told_only_when_all_is_known():
     assert describe_inputs([array, object()])[1:] == (None, 2, 0)
     assert describe_inputs([[array, array], {"x": array}, 3])[1:3] == (12 + sys.getsizeof(3), 4)
     assert describe_inputs([list(range(1_000_000))])[1:3] == (None, 1_000_000)
+
+
+def test_arrays_of_every_shape():
+    whole = np.arange(24.0).reshape(2, 3, 4)
+    assert described(whole[:, ::2, 1:3]) == {"type": "ndarray", "dtype": "float64", "shape": [2, 2, 2], "nbytes": 64}
+    assert described(np.empty((0, 7)))["nbytes"] == 0 and described(np.array(1.5))["shape"] == []
+    assert described(np.broadcast_to(np.ones(10), (1000, 10))) == {"type": "ndarray", "dtype": "float64", "shape": [1000, 10], "nbytes": 80}
+    assert described(np.array(["a", None], object))["dtype"] == "object"
+    assert described(np.zeros(3, [("x", "i4"), ("y", "f8")]))["nbytes"] == 36
+
+    class Mine(np.ndarray):
+        nbytes = property(lambda self: 1 / 0)
+        shape = "round"
+
+    assert described(np.ones((2, 2)).view(Mine)) == {"type": "Mine", "dtype": "float64", "shape": [2, 2], "nbytes": 32}
+
+
+def test_libraries():
+    pd, pa, sparse = pytest.importorskip("pandas"), pytest.importorskip("pyarrow"), pytest.importorskip("scipy.sparse")
+    frame = pd.DataFrame({"a": np.arange(100), "b": np.ones(100)})
+    assert described(frame)["shape"] == [100, 2] and described(frame)["nbytes"] >= 1600
+    assert described(frame["a"])["nbytes"] >= 800 and described(frame["a"])["dtype"] == "int64"
+    assert described(pa.array([1, 2, 3]))["nbytes"] >= 24 and described(pa.table({"x": [1, 2]}))["shape"] == [2, 1]
+    matrix = sparse.random(50, 40, 0.1, format="csr")
+    assert described(matrix)["shape"] == [50, 40] and described(matrix)["nbytes"] >= 200 * 12
+
+
+def test_thousands_of_classes_do_not_change_what_a_number_is():
+    for i in range(5000):
+        described(type(f"C{i}", (), {})())
+    assert described(5)["nbytes"] == sys.getsizeof(5)
+
+
+def test_containers():
+    from collections import namedtuple
+    array = np.ones(10)
+    assert describe_inputs([namedtuple("Pair", "a b")(array, [array])])[1:3] == (160, 2)
+
+    class Loud(list):
+        def __iter__(self):
+            raise RuntimeError("not asked")
+
+    assert describe_inputs([Loud([array])])[1:3] == (80, 1)
+    deep = [[[[[array]]]]]
+    text, total, count, _ = describe_inputs(deep)
+    assert count == 1 and total is None and json.loads(text)[0]["type"] == "list"
