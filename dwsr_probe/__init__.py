@@ -2,14 +2,19 @@
 
 Inside a probed process only the standard library and `_core` are imported; everything else here is loaded when it is asked for.
 """
-from dwsr_probe._core import adopt, task
-from dwsr_probe.probe import start, stop
+try:
+    from dwsr_probe._core import adopt, task
+    from dwsr_probe.probe import start, stop
+except ImportError as error:  # built for another Python: said where it is used, so that a Dask worker with our preload still starts
+    _broken = error
 
 __version__ = "0.1.0"
 __all__ = ["TaskRecord", "adopt", "records", "snapshot", "start", "stop", "task"]
 
 
 def __getattr__(name):
+    if name in ("adopt", "task", "start", "stop"):
+        raise ImportError(f"dwsr-probe cannot be used in this Python: {_broken}") from _broken
     if name == "TaskRecord":
         from dwsr_probe.record import TaskRecord
         return TaskRecord

@@ -349,7 +349,7 @@ cdef int state_of(object error):
     if error is None:
         return TASK_OK
     kind = error if isinstance(error, type) else type(error)
-    return TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt") else TASK_ERROR
+    return TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt", "Reschedule") else TASK_ERROR
 
 
 cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state) except -1:

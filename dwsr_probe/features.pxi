@@ -7,16 +7,17 @@ from libc.string cimport memcpy
 
 cdef enum:
     INPUTS_TEXT_MOST = 2048  # bytes of JSON that go into a record
-    VALUES_MOST = 256  # looked at; of more the total is not known
+    VALUES_MOST = 256  # told; of more the total is not known
+    LOOKED_MOST = 1024  # looked at, containers and constants among them: a begin takes no longer than that
     DEPTH_MOST = 3  # of lists and dicts inside each other
     AXES_MOST = 32
 
 cdef enum kind_of_type:
-    UNKNOWN, SCALAR, RAW, SEQUENCE, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, FRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
+    UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, SIZED, FRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
 
 cdef struct listing:
     char text[INPUTS_TEXT_MOST]
-    Py_ssize_t size, count, omitted
+    Py_ssize_t size, count, omitted, looked
     uint64_t total  # ABSENT once any is unknown
     bint plain  # NumPy arrays only, whose size is what it says
 
@@ -24,7 +25,7 @@ cdef struct listing:
 # (library, class): how its instances tell their size. Looked up once per type, along its bases.
 KINDS = {
     ("numpy", "ndarray"): NDARRAY, ("numpy", "generic"): ARRAY, ("cupy", "ndarray"): ARRAY, ("sparse", "SparseArray"): ARRAY,
-    ("torch", "Tensor"): ARRAY, ("xarray", "DataArray"): ARRAY, ("xarray", "Variable"): ARRAY, ("xarray", "Dataset"): ARRAY,
+    ("torch", "Tensor"): ARRAY, ("xarray", "DataArray"): ARRAY, ("xarray", "Variable"): ARRAY, ("xarray", "Dataset"): SIZED,
     ("pandas", "DataFrame"): FRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): ARRAY, ("pandas", "ExtensionArray"): ARRAY,
     ("cudf", "DataFrame"): FRAME, ("cudf", "Series"): COLUMN,
     ("pyarrow", "Table"): ARROW, ("pyarrow", "RecordBatch"): ARROW, ("pyarrow", "Array"): ARROW, ("pyarrow", "ChunkedArray"): ARROW,
@@ -32,11 +33,11 @@ KINDS = {
     ("scipy", "_cs_matrix"): CSR, ("scipy", "_coo_base"): CSR,
     ("dask", "GraphNode"): GRAPH_NODE, ("dask", "TaskRef"): REFERENCE, ("distributed", "Future"): REFERENCE, ("distributed", "Actor"): UNKNOWN,
     ("builtins", "bytes"): RAW, ("builtins", "bytearray"): RAW, ("builtins", "memoryview"): ARRAY,
-    ("builtins", "list"): SEQUENCE, ("builtins", "tuple"): SEQUENCE, ("builtins", "set"): SEQUENCE, ("builtins", "frozenset"): SEQUENCE,
+    ("builtins", "list"): SEQUENCE, ("builtins", "tuple"): SEQUENCE, ("builtins", "set"): SET, ("builtins", "frozenset"): SET,
     ("builtins", "dict"): MAPPING,
 }
 SCALARS = {t: SCALAR for t in (bool, int, float, complex, str, type(None), slice, type(Ellipsis), type, range)}  # exactly these
-cdef dict kinds = dict(SCALARS)
+cdef dict kinds = dict(SCALARS)  # of the types of known libraries: the job's own classes are not kept alive here
 cdef dict type_names = {}  # type → JSON string
 cdef dict dtype_names = {}  # dtype → JSON string
 cdef object ndarray_nbytes = None, ndarray_shape = None, ndarray_dtype = None  # of the class itself: a subclass may have changed its own
@@ -119,36 +120,39 @@ cdef uint64_t list_ndarray(listing *l, object array, object known_bytes) except?
     return nbytes
 
 
+cdef object bases_of = type.__dict__["__mro__"].__get__
+
+
 cdef int kind_of(type t):
     found = kinds.get(t)
     if found is not None:
         return found
-    if len(kinds) > 4096:  # classes made on the fly must not fill the memory
-        kinds.clear()
-        kinds.update(SCALARS)
     cdef int kind = UNKNOWN
-    for base in t.__mro__:
+    cdef bint known = is_known_library(t)
+    for base in bases_of(t):
         module = type.__getattribute__(base, "__module__")
         if type(module) is not str:
             continue
         kind = KINDS.get((module.partition(".")[0], type.__getattribute__(base, "__name__")), -1)
-        if kind >= 0:
-            if base is not t:
-                if kind == NDARRAY:
-                    kind = numpy_subclass(base)
-                elif module != "builtins" and not is_known_library(t):
-                    kind = UNKNOWN  # the job's own class: its attributes may be anything
-            break
+        if kind < 0:
+            continue
+        if kind == NDARRAY:  # read through its C layout: no namesake
+            numpy = sys.modules.get("numpy")
+            kind = UNKNOWN if numpy is None or base is not numpy.ndarray else NDARRAY if base is t else numpy_subclass(base)
+        elif base is not t and (kind in (SET, UNKNOWN) or module != "builtins" and not known):
+            kind = UNKNOWN  # the job's own class: its attributes may be anything
+        break
     else:
         kind = UNKNOWN
-    kinds[t] = kind
+    if known:
+        kinds[t] = kind
     return kind
 
 
 cdef bint is_known_library(type t):
     module = type.__getattribute__(t, "__module__")
     return type(module) is str and module.partition(".")[0] in (
-        "numpy", "cupy", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow", "scipy", "dask", "distributed", "geopandas")
+        "builtins", "numpy", "cupy", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow", "scipy", "dask", "distributed", "geopandas")
 
 
 cdef int numpy_subclass(type base):
@@ -165,17 +169,17 @@ cdef bytes json_name(object text):
 cdef bytes name_of_type(type t):
     found = type_names.get(t)
     if found is None:
-        if len(type_names) > 4096:
-            type_names.clear()
-        found = type_names[t] = json_name(type.__getattribute__(t, "__name__"))
+        found = json_name(type.__getattribute__(t, "__name__"))
+        if is_known_library(t):
+            type_names[t] = found
     return found
 
 
 cdef bytes name_of_dtype(object dtype):
-    try:
-        found = dtype_names.get(dtype)
-    except Exception:  # not hashable
+    """NumPy's are remembered. Others may hold data (the categories of a column) and hash it."""
+    if not type(dtype).__module__.startswith("numpy"):
         return json_name(dtype)
+    found = dtype_names.get(dtype)
     if found is None:
         if len(dtype_names) > 4096:
             dtype_names.clear()
@@ -216,8 +220,11 @@ cdef tuple look_at(object value, int kind):
             return shape, None, None
     if kind == COLUMN:
         return value.shape, value.dtype, value.nbytes + value.index.nbytes
+    if kind == SIZED:
+        return None, None, value.nbytes
     if kind == ARROW:
-        return getattr(value, "shape", None) or (len(value),), getattr(value, "type", None), getattr(value, "nbytes", None) or getattr(value, "size", None)
+        shape, nbytes = getattr(value, "shape", None), getattr(value, "nbytes", None)
+        return (len(value),) if shape is None else shape, getattr(value, "type", None), getattr(value, "size", None) if nbytes is None else nbytes
     if kind == CSR:
         total = value.data.nbytes
         for name in ("indices", "indptr", "row", "col"):
@@ -299,18 +306,16 @@ cdef int list_value(listing *l, object value, int depth, object known_bytes, bin
     """A value and, of lists and dicts, what is in them. literal: of a graph's own constants only what has a size is told."""
     cdef int kind = kind_of(type(value))
     cdef uint64_t nbytes, before
-    if kind == REFERENCE or (literal and (kind in (SCALAR, UNKNOWN) or depth >= DEPTH_MOST and kind in (SEQUENCE, MAPPING))):
+    l.looked += 1
+    if kind == REFERENCE or (literal and (kind in (SCALAR, UNKNOWN) or depth >= DEPTH_MOST and kind in (SEQUENCE, SET, MAPPING))):
         return 0
     if kind != NDARRAY:
         l.plain = False
     if kind == GRAPH_NODE:
         return list_node(l, value, depth)
-    if kind in (SEQUENCE, MAPPING) and depth < DEPTH_MOST:
+    if kind in (SEQUENCE, SET, MAPPING) and depth < DEPTH_MOST:
         before = l.total
-        if kind == MAPPING:
-            list_items(l, list((<dict>value).values()), depth, literal)
-        else:
-            list_items(l, value if isinstance(value, (list, tuple)) else list(value), depth, literal)
+        list_items(l, value, kind, depth, literal)
         nbytes = bytes_word(known_bytes)  # with what the container itself takes
         if nbytes != C_ABSENT and before != C_ABSENT:
             l.total = before + nbytes
@@ -325,18 +330,44 @@ cdef int list_value(listing *l, object value, int depth, object known_bytes, bin
     return 0
 
 
-cdef int list_items(listing *l, object items, int depth, bint literal) except -1:
-    """By index: a subclass of list or tuple may have an iterator of its own."""
-    cdef Py_ssize_t i = 0, left
-    while i < (len(<tuple>items) if isinstance(items, tuple) else len(<list>items)):
-        if l.count >= VALUES_MOST:  # the rest is counted, not looked at
-            left = (len(<tuple>items) if isinstance(items, tuple) else len(<list>items)) - i
-            l.count += left
-            l.omitted += left
-            l.total = C_ABSENT
-            return 0
-        list_value(l, (<tuple>items)[i] if isinstance(items, tuple) else (<list>items)[i], depth + 1, None, literal)
-        i += 1
+cdef bint is_enough(listing *l, Py_ssize_t left, bint literal) noexcept:
+    """The rest is counted, not looked at."""
+    if l.count < VALUES_MOST and l.looked < LOOKED_MOST:
+        return False
+    if not literal:
+        l.count += left
+        l.omitted += left
+        l.total = C_ABSENT
+    return True
+
+
+cdef int list_items(listing *l, object items, int kind, int depth, bint literal) except -1:
+    """By index or C iterator: a subclass of list, tuple or dict may have methods of its own."""
+    cdef Py_ssize_t i = 0
+    if isinstance(items, tuple):
+        while i < len(<tuple>items):
+            if is_enough(l, len(<tuple>items) - i, literal):
+                return 0
+            list_value(l, (<tuple>items)[i], depth + 1, None, literal)
+            i += 1
+    elif isinstance(items, list):
+        while i < len(<list>items):
+            if is_enough(l, len(<list>items) - i, literal):
+                return 0
+            list_value(l, (<list>items)[i], depth + 1, None, literal)
+            i += 1
+    elif kind == MAPPING:
+        for item in (<dict>items).values():
+            if is_enough(l, len(<dict>items) - i, literal):
+                return 0
+            list_value(l, item, depth + 1, None, literal)
+            i += 1
+    else:  # exactly a set or frozenset
+        for item in items:
+            if is_enough(l, len(items) - i, literal):
+                return 0
+            list_value(l, item, depth + 1, None, literal)
+            i += 1
     return 0
 
 
@@ -361,7 +392,7 @@ cdef int list_node(listing *l, object node, int depth) except -1:
 cdef void open_listing(listing *l) noexcept:
     l.size = 1
     l.text[0] = c"["
-    l.count = l.omitted = 0
+    l.count = l.omitted = l.looked = 0
     l.total = 0
     l.plain = True
 
@@ -377,7 +408,7 @@ cdef void list_inputs(listing *l, object inputs) noexcept:
     open_listing(l)
     try:
         if isinstance(inputs, (list, tuple)):
-            list_items(l, inputs, 0, False)
+            list_items(l, inputs, SEQUENCE, 0, False)
         else:
             list_value(l, inputs, 1, None, False)
     except BaseException:

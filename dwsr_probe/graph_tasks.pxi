@@ -23,17 +23,26 @@ cdef bytes prefix_of(object key):
 
 
 cdef int list_graph_inputs(listing *l, object node, object data, object sizes) noexcept:
+    cdef Py_ssize_t i = 0
     open_listing(l)
     try:
         if type(data) is dict:
             for name, value in (<dict>data).items():
+                if is_enough(l, len(<dict>data) - i, False):
+                    break
                 list_value(l, value, 1, None if sizes is None else (<dict>sizes).get(name), False)
+                i += 1
         elif data is not None:
-            list_items(l, data, 0, False)
+            list_items(l, data, SEQUENCE, 0, False)
         if node is not None:
             list_node(l, node, 0)
-    except Exception:
+    except BaseException:
         l.total = C_ABSENT
+    if sizes is not None and l.total == C_ABSENT and l.count > VALUES_MOST:  # too many to tell, but Dask knows their sum
+        try:
+            l.total = bytes_word(sum((<dict>sizes).values()))
+        except Exception:
+            pass
     close_listing(l)
     return 0
 

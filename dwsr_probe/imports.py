@@ -20,6 +20,16 @@ def when_imported(name, function):
         sys.meta_path.insert(0, _finder)
 
 
+def forget(*functions):
+    """They are not to be called any more."""
+    for name, waiting in list(_waiting.items()):
+        waiting[:] = [function for function in waiting if function not in functions]
+        if not waiting:
+            del _waiting[name]
+    if not _waiting and _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+
+
 def _call(function, module):
     try:
         function(module)

@@ -73,6 +73,7 @@ def stop():
     """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it."""
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run)
+    unseen.unwatch()
     _settings = None  # children that are forked from here on are not probed either
 
 

@@ -6,13 +6,14 @@ import os
 import sys
 
 from dwsr_probe import _core
-from dwsr_probe.imports import when_imported
+from dwsr_probe.imports import forget, when_imported
 
 _watching = False
+_replaced = []  # (owner, name, original, ours)
 
 
 def watch():
-    """Once per process; after a stop the hooks only pass on."""
+    """From start to stop."""
     global _watching
     if not _watching:
         _watching = True
@@ -21,6 +22,19 @@ def watch():
             _core.use_foreign_count(object)  # Python's own mimalloc maps its memory in ways that look like reservations: never the same twice
         else:
             when_imported("pyarrow", _hook_pyarrow)
+
+
+def unwatch():
+    """Undo it: the next start begins anew."""
+    global _watching
+    if _watching:
+        _watching = False
+        forget(_hook_pools, _hook_pyarrow)
+        _core.use_foreign_count(None)
+        while _replaced:
+            owner, name, original, ours = _replaced.pop()
+            if getattr(owner, name) is ours:
+                setattr(owner, name, original)
 
 
 def _hook_pools(thread):
@@ -44,7 +58,9 @@ def _hook_pools(thread):
         finally:
             _core.adopt_handle(before)
 
-    item.__init__, item.run = __init__, run
+    for name, original, ours in (("__init__", original_init, __init__), ("run", original_run, run)):
+        _replaced.append((item, name, original, ours))
+        setattr(item, name, ours)
 
 
 def _hook_pyarrow(pyarrow):

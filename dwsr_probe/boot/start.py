@@ -22,7 +22,7 @@ def boot(boot_dir):
 
 def _hook_worker(module):
     from dwsr_probe.dask import hooks
-    hooks.hook_worker(module)
+    hooks.hook_worker(module, at_import=True)
 
 
 def _hook_local(module):

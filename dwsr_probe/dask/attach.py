@@ -7,11 +7,11 @@ from dwsr_probe import _core, probe
 from dwsr_probe.dask import dead, hooks, workers
 
 logger = logging.getLogger("dwsr_probe")
-_attached = set()  # ids of workers
+_owners = {}  # id of a worker → who wants it measured: "preload", "plugin"
 _ours = False  # the probe was started here, not by `dwsr-probe run`
 
 
-def attach(worker, **options):
+def attach(worker, owner, **options):
     """Start the probe if there is none, hook Dask, follow the worker, and take over what a killed predecessor left. True if it is measured."""
     global _ours
     try:
@@ -25,25 +25,48 @@ def attach(worker, **options):
             hooks.hook_local(sys.modules["dask.local"])
         workers.follow(worker)
         workers.publish(worker)
-        _attached.add(id(worker))
-        if _ours:  # under `run` its parent collects
-            dead.adopt(os.path.dirname(_core.board_path()), workers.facts_of(worker))
-        return True
+        _owners.setdefault(id(worker), set()).add(owner)
     except Exception as error:
         logger.warning("dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error)
         return False
+    if _ours:  # under `run` its parent collects
+        try:
+            dead.adopt(os.path.dirname(_core.board_path()), workers.facts_of(worker))
+        except Exception as error:
+            logger.warning("dwsr-probe could not look for boards of killed workers: %r", error)
+    return True
 
 
-def detach(worker):
-    """Undo attach; with the last worker the probe itself, if it was started here."""
+def detach(worker, owner):
+    """Undo attach; with the last owner of the last worker the probe itself, if it was started here.
+
+    A turn of the event loop later: who registers the plugin again has it torn down first, and wants to keep the records.
+    """
+    try:
+        owners = _owners.get(id(worker), set())
+        owners.discard(owner)
+        if owners or not _ours:
+            return
+        _owners.pop(id(worker), None)
+        if worker.status.name in ("closing", "closed", "failed"):
+            _leave(worker)
+        else:
+            worker.loop.add_callback(_leave, worker)
+    except Exception as error:
+        logger.warning("dwsr-probe could not detach cleanly: %r", error)
+
+
+def _leave(worker):
     global _ours
     try:
+        if id(worker) in _owners or not _ours:
+            return
         workers.forget(worker)
-        _attached.discard(id(worker))
-        if _ours and not _attached:
+        if not _owners:
             hooks.unhook()
-            probe.stop()
+            workers.forget_all()
             dead.forget()
+            probe.stop()
             _ours = False
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)

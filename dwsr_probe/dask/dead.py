@@ -1,58 +1,85 @@
-"""What a killed worker left: its restarted successor takes over the board and keeps the records, the killed task's among them.
+"""What a killed worker left: its restarted successor takes over the board, the killed task's record in it.
 
 A board belongs to the successor if it names the same scheduler and the same nanny on this host. It is claimed by renaming it, which succeeds for one
-of several takers. Under `dwsr-probe run` the parent collects instead.
+of several takers; the new name says whose it is now, so that the next successor finds it, too, if this one is killed in turn. Read when it is asked
+for, removed when the worker leaves cleanly. Under `dwsr-probe run` the parent collects instead.
 """
-import json
 import os
+import time
 
 from dwsr_probe import _core
 
-_rows = []  # of dead workers, in the form of record.row_of
-_ROWS_MOST = 100_000
+CLAIMED = ".claimed."
+_OLD_S = 86_400
+_claimed = []  # paths
 
 
 def rows():
-    return list(_rows)
+    """All tasks of the boards taken over, in the form of record.row_of. One that cannot be read is left out."""
+    from dwsr_probe.collector import read_dead_board
+    found = []
+    for path in _claimed:
+        try:
+            found.extend(read_dead_board(path))
+        except (_core.BoardError, OSError):
+            continue
+    return found
 
 
 def forget():
-    _rows.clear()
+    for path in _claimed:
+        _remove(path)
+    _claimed.clear()
 
 
 def adopt(directory, facts):
     """Take over dead boards in `directory` whose worker had this one's scheduler and nanny. How many."""
     from dwsr_probe.board import list_boards
-    taken = 0
-    for path in list_boards(directory):
+    before = len(_claimed)
+    for path in [*list_boards(directory), *_left_claimed(directory)]:
         if path != _core.board_path():
-            taken += _adopt_one(path, facts)
-    del _rows[:-_ROWS_MOST]
-    return taken
+            _look_at(path, facts)
+    return len(_claimed) - before
 
 
-def _adopt_one(path, facts):
-    from dwsr_probe.board import Board
-    from dwsr_probe.collector import read_dead_board
+def _left_claimed(directory):
+    """Claimed by a worker that has been killed since."""
+    from dwsr_probe.board import process_exists
+    for name in sorted(os.listdir(directory)):
+        words = name.partition(CLAIMED)[2].split(".")
+        if len(words) == 2 and all(word.isdigit() for word in words) and not process_exists(int(words[0]), int(words[1])):
+            yield os.path.join(directory, name)
+
+
+def _look_at(path, facts):
+    from dwsr_probe.board import Board, start_ticks
     try:
         board = Board(path)
-        theirs = json.loads(board.facts_text() or b"{}").get("workers", [])
-        if not any(same_place(worker, facts) for worker in theirs) or board.is_alive(board.live()):
-            return 0
-        board.close()
-        claimed = f"{path}.{os.getpid()}"
-        os.rename(path, claimed)
-    except (_core.BoardError, OSError, ValueError, AttributeError):
-        return 0
-    try:
-        _rows.extend(read_dead_board(claimed))
-    finally:
-        os.unlink(claimed)
-    return 1
+        try:
+            if board.run or (CLAIMED not in path and board.is_alive(board.live())):
+                return
+            theirs = board.facts().get("workers") or []
+        finally:
+            board.close()
+        if any(_same_place(worker, facts) for worker in theirs):
+            claimed = f"{path.partition(CLAIMED)[0]}{CLAIMED}{os.getpid()}.{start_ticks(os.getpid())}"
+            os.rename(path, claimed)
+            _claimed.append(claimed)
+        elif time.time() - os.stat(path).st_mtime > _OLD_S:  # nobody has come for it
+            _remove(path)
+    except (_core.BoardError, OSError, AttributeError):
+        return
 
 
-def same_place(worker, facts):
-    """Same scheduler and nanny; without a nanny nobody restarts a worker, and its name must tell."""
+def _same_place(worker, facts):
+    """Same scheduler and nanny; without a nanny nobody restarts a worker but a person or a pod, and its name must tell."""
     if worker.get("scheduler") != facts["scheduler"]:
         return False
-    return worker.get("nanny") == facts["nanny"] if facts["nanny"] else worker.get("name") == facts["name"]
+    return worker.get("nanny") == facts["nanny"] or (bool(worker.get("name")) and worker["name"] == facts["name"])
+
+
+def _remove(path):
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

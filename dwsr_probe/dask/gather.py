@@ -3,6 +3,7 @@ import json
 
 import pandas as pd
 
+from dwsr_probe.dask.held import of_this_worker
 from dwsr_probe.record import FIELDS, NESTED
 
 
@@ -27,13 +28,24 @@ class Records(pd.DataFrame):
         return pd.DataFrame(table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))
 
 
+_PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
+
+
 def records(client):
     """Finished tasks that the workers' boards still hold (at least 8,192 of the newest per process), and those of killed workers that
-    were restarted. `.lost` counts what was overwritten, `.unmeasured` names workers without a probe."""
-    answers = client.run(of_this_worker)
+    were restarted. `.lost` counts what was overwritten, `.unmeasured` names workers without a probe. An awaitable with an asynchronous client."""
+    answers = client.run(of_this_worker, on_error="return")
+    if client.asynchronous:
+        async def later():
+            return _frame(await answers)
+        return later()
+    return _frame(answers)
+
+
+def _frame(answers):
     rows, lost, unmeasured = {}, {}, []
     for address, answer in answers.items():
-        if answer is None:
+        if not isinstance(answer, dict):  # no probe there, or it could not answer
             unmeasured.append(address)
             continue
         lost.update(answer["lost"])  # several workers may share a process
@@ -45,28 +57,3 @@ def records(client):
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     frame.lost, frame.unmeasured = sum(lost.values()), unmeasured
     return frame
-
-
-_PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
-
-
-def of_this_worker():
-    """Runs in each worker: {rows, lost by process}, or None without a probe."""
-    from dwsr_probe import _core
-    from dwsr_probe.board import Board
-    from dwsr_probe.dask import dead
-    from dwsr_probe.record import row_of
-    path = _core.board_path()
-    if path is None:
-        return None
-    board, rows, position = Board(path), [], 0
-    try:
-        while True:
-            raws, position = board.records(position)
-            if not raws:
-                break
-            rows.extend(row_of(board, raw) for raw in raws)
-        written = board.live()["records_written"] or 0
-        return {"rows": [*dead.rows(), *rows], "lost": {board.process: max(0, written - len(rows))}}
-    finally:
-        board.close()

@@ -43,8 +43,8 @@ def _parameters_of(function):
         return None
 
 
-def hook_worker(module):
-    """distributed.worker, once it is imported."""
+def hook_worker(module, at_import=False):
+    """distributed.worker. at_import: nothing has been submitted yet, so that what pools pickle by name may be wrapped, too, for good."""
     global _kind
     if "worker" in _hooked:
         return
@@ -59,9 +59,10 @@ def hook_worker(module):
                        "with shared attribution", ", ".join(unknown))
     else:
         _kind = WRAPPED
-        for name, make in (("_run_task", _around_run_task), ("_run_task_simple", _around_run_task_simple),
-                           ("_run_task_async", _around_run_task_async), ("_run_actor", _around_run_actor)):
+        for name, make in (("_run_task", _around_run_task), ("_run_task_async", _around_run_task_async), ("_run_actor", _around_run_actor)):
             _replace(module, name, make(getattr(module, name), module))
+        if at_import:
+            _replace(module, "_run_task_simple", _around_run_task_simple(module._run_task_simple, module))
         _replace(module.Worker, "actor_execute", _around_actor_execute(module.Worker.actor_execute))
     _replace(module.Worker, "__init__", _around_worker_init(module.Worker.__init__))
     _core.note_hooks(_kind)
@@ -125,7 +126,7 @@ def _around_run_task_simple(original, module):
     def _run_task_simple(task, data, time_delay):
         if hasattr(thread_state, "key"):
             return original(task, data, time_delay)
-        entry = _core.begin_graph_task(task.key, task, data)
+        entry = _core.begin_graph_task(getattr(task, "key", None), task, data)
         try:
             message = original(task, data, time_delay)
         except BaseException as error:
@@ -137,16 +138,19 @@ def _around_run_task_simple(original, module):
     return _run_task_simple
 
 
-def _around_run_task_async(original, _):
+def _around_run_task_async(original, module):
+    current_worker = getattr(module, "_worker_cvar", None)
+
     @functools.wraps(original)
     async def _run_task_async(task, data, time_delay):
-        entry = _core.begin_graph_task(task.key, task, data, shared=True)
+        key, worker = getattr(task, "key", None), current_worker.get(None) if current_worker is not None else None
+        entry = _core.begin_graph_task(key, task, data, worker, True)
         try:
             message = await original(task, data, time_delay)
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
             raise
-        _core.end_with_message(entry, message, None, None)
+        _core.end_with_message(entry, message, worker, key)
         return message
 
     return _run_task_async
@@ -176,7 +180,7 @@ def _around_actor_execute(original):
     async def actor_execute(self, *positional, **named):
         try:
             actor, function = named["actor"], named["function"]
-            if not inspect.iscoroutinefunction(getattr(self.state.actors[actor], function)):
+            if not inspect.iscoroutinefunction(inspect.getattr_static(type(self.state.actors[actor]), function)):
                 raise LookupError
             values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
         except Exception:

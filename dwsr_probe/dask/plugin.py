@@ -1,7 +1,7 @@
 """`client.register_plugin(dwsr_probe.dask.Probe())`: the probe on a running cluster, and on workers that join later."""
 from distributed import WorkerPlugin
 
-from dwsr_probe.dask.attach import attach, detach
+from dwsr_probe.dask import preload
 
 
 class Probe(WorkerPlugin):
@@ -17,7 +17,7 @@ class Probe(WorkerPlugin):
         self.options = options
 
     def setup(self, worker):
-        attach(worker, **self.options)
+        preload.dask_setup(worker, "plugin", **self.options)
 
     def teardown(self, worker):
-        detach(worker)
+        preload.dask_teardown(worker, "plugin")

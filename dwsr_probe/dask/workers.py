@@ -1,28 +1,36 @@
 """The workers of this process: their facts for readers of the board, and what the hooks want to know of them.
 
-Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit, managed_bytes, spilled_bytes, scheduler, nanny}]}. A task says
-which of these ran it by its index, so the list only grows. Published once a second on the worker's event loop, if anything has changed.
+Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes, managed_bytes, spilled_bytes, scheduler, nanny}]}. A task
+says which of these ran it by its index, so the list only grows while the board lives. Published once a second on the worker's event loop, if anything
+has changed.
 """
 import json
+import threading
+import weakref
 
 from dwsr_probe import _core
 
 PERIOD_MS = 1000
-_MOST = 12  # that fit the page
+_MOST = 64
+_lock = threading.Lock()
 _facts = []  # by index
+_known = []  # weak references, by index
 _published = None
 
 
 def register(worker):
     """The worker's index in the facts, given at first sight and noted on it; None: one too many."""
-    try:
-        return worker._dwsr_probe_index
-    except AttributeError:
-        pass
-    worker._dwsr_probe_index = index = len(_facts) if len(_facts) < _MOST else None
-    if index is not None:
+    with _lock:
+        try:
+            return worker._dwsr_probe_index
+        except AttributeError:
+            pass
+        worker._dwsr_probe_index = index = len(_facts) if len(_facts) < _MOST else None
+        if index is None:
+            return None
         _facts.append({})
-        publish(worker)
+        _known.append(weakref.ref(worker))
+    publish(worker)
     return index
 
 
@@ -31,22 +39,42 @@ def follow(worker):
     from tornado.ioloop import PeriodicCallback
 
     from dwsr_probe.dask import hooks
-    if "dwsr-probe" in worker.periodic_callbacks:
-        return
-    worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(lambda: publish(worker), PERIOD_MS)
-    if worker.status.name == "running":
-        callback.start()
+    if "dwsr-probe" not in worker.periodic_callbacks:
+        worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(lambda: publish(worker), PERIOD_MS)
+        if worker.status.name in ("running", "paused"):
+            callback.start()
     if hooks.kind() == hooks.TRANSITIONS and "dwsr-probe-transitions" not in worker.plugins:
         worker.plugins["dwsr-probe-transitions"] = hooks.Transitions(worker)
+    handlers = getattr(worker, "handlers", {})
+    if "actor_execute" in handlers:  # bound when the worker was made
+        handlers["actor_execute"] = worker.actor_execute
 
 
 def forget(worker):
+    """Before the hooks are taken away; a worker that closes empties its own lists."""
+    if worker.status.name not in ("running", "paused"):
+        return
     callback = worker.periodic_callbacks.pop("dwsr-probe", None)
     if callback is not None:
         callback.stop()
     plugin = worker.plugins.pop("dwsr-probe-transitions", None)
     if plugin is not None:
         plugin.teardown(worker)
+
+
+def forget_all():
+    """After the hooks are gone: nothing of ours stays on the workers."""
+    global _published
+    with _lock:
+        for reference in _known:
+            worker = reference()
+            if worker is not None:
+                del worker._dwsr_probe_index
+                if "actor_execute" in getattr(worker, "handlers", {}):
+                    worker.handlers["actor_execute"] = worker.actor_execute
+        _facts.clear()
+        _known.clear()
+        _published = None
 
 
 def publish(worker):
@@ -58,13 +86,16 @@ def publish(worker):
         if index is None:
             return
         _facts[index] = facts_of(worker)
-        text = json.dumps({"workers": _facts}, separators=(",", ":")).encode()
-        state = text, _core.board_path()
-        if state != _published and _core.set_facts(text):
-            _published = state
+        state = json.dumps(_facts), _core.board_path()
+        if state != _published and (_core.set_facts(_text(_facts)) or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))):
+            _published = state  # all of it, or the addresses if that is too much for the page
         _core.note_hooks(hooks.kind())
     except Exception:
         pass
+
+
+def _text(facts):
+    return json.dumps({"workers": facts}, separators=(",", ":")).encode()
 
 
 def facts_of(worker):

@@ -396,17 +396,43 @@ if __name__ == "__main__":
     near(doomed, 40 * MB)
 
 
+def test_every_killed_predecessor_is_remembered(cli):
+    """A task that kills worker after worker, as Dask lets it by default."""
+    found = script(cli, """
+def doomed(i):
+    y = np.ones(2_000_000)
+    time.sleep(0.1)
+    os.kill(os.getpid(), 9)
+if __name__ == "__main__":
+    from distributed.scheduler import KilledWorker
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+        client.register_plugin(dwsr_probe.dask.Probe())
+        try: client.submit(doomed, 0, key="doomed-1").result()
+        except KilledWorker: pass
+        client.wait_for_workers(1)
+        client.submit(os.getpid).result()
+        frame = dwsr_probe.dask.records(client)
+        doomed = frame[frame.task_name == "doomed"]
+        print(json.dumps([len(doomed), doomed.pid.nunique(), list(doomed.state.unique()), int(doomed.alloc_peak_bytes.min())]))
+""")
+    count, pids, states, least = found
+    assert count == pids == 4 and states == ["killed"] and abs(least - 16 * MB) < 2 * MB
+
+
 # -- start and stop -----------------------------------------------------------------------------------------------------------------------
 
 def test_a_plugin_on_a_running_cluster_leaves_no_trace(cli, board_dir):
     found = script(cli, """
-def state():
+def state(dask_worker):
     import distributed.worker, dask.local, threading, dwsr_probe
     from dwsr_probe import _core
     names = [getattr(distributed.worker, n) for n in ("_run_task", "_run_task_simple", "_run_task_async", "_run_actor")]
     names += [distributed.worker.Worker.__init__, distributed.worker.Worker.actor_execute, dask.local.execute_task]
+    import concurrent.futures.thread
+    names += [concurrent.futures.thread._WorkItem.run, dask_worker.handlers["actor_execute"].__func__]
+    traces = sum(type(f).__module__.startswith("dwsr_probe") for f in sys.meta_path) + hasattr(dask_worker, "_dwsr_probe_index")
     return [[n.__code__.co_filename.count("dwsr_probe") for n in names], _core.active(),
-            sum("dwsr" in open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task"))]
+            traces + sum("dwsr" in open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task"))]
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
         bare = list(client.run(state).values())
@@ -423,7 +449,7 @@ if __name__ == "__main__":
 """)
     bare, probed, after, count, workers, unmeasured = found
     assert all(sum(names) == 0 and not active and threads == 0 for names, active, threads in bare)
-    assert all(sum(names) == len(names) and active and threads == 1 for names, active, threads in probed)
+    assert all(sum(names) == len(names) - 1 and active and threads >= 2 for names, active, threads in probed)  # _run_task_simple is left alone
     assert after == [bare[0]] * 3 and (count, workers, unmeasured) == (3, 3, 3)
     assert not list(board_dir.glob("*"))
 
@@ -456,7 +482,7 @@ if __name__ == "__main__":
         frame = dwsr_probe.dask.records(client)
         print(json.dumps([list(frame.task_name), int(frame.alloc_peak_bytes.max())]))
         sys.stdout.flush()
-        client.retire_workers()
+        while client.scheduler_info()["workers"]: client.retire_workers(); time.sleep(0.05)  # not before its data is released
         worker.communicate(timeout=60)      # it ends by itself
 """, PYTHONPATH=os.getcwd())
     names, peak = found
@@ -492,6 +518,69 @@ if __name__ == "__main__":
         print(json.dumps([len(frame), list(frame.state.unique()), list(frame.attribution.unique()), int(frame.alloc_peak_bytes.notna().sum()), hooks]))
 """)
     assert found == [20, ["ok"], ["shared"], 0, [2]]
+
+
+def test_registering_while_a_pool_has_work_queued(cli):
+    """Pools pickle functions by name, late: none of these may be another one by then."""
+    found = script(cli, """
+from concurrent.futures import ProcessPoolExecutor
+import multiprocessing
+def add_pool(dask_worker): dask_worker.executors["pool"] = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=6, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+        client.run(add_pool)
+        results = []
+        with dask.annotate(executor="pool"):
+            for change in (lambda: client.register_plugin(dwsr_probe.dask.Probe()), lambda: client.unregister_worker_plugin("dwsr-probe")):
+                futures = client.map(time.sleep, [0.1] * 6, pure=False)
+                change()
+                results.append(client.gather(futures))
+        client.run(lambda dask_worker: dask_worker.executors.pop("pool").shutdown())
+        print(json.dumps(results))
+""")
+    assert found == [[None] * 6] * 2
+
+
+def test_registered_again_and_asked_asynchronously(cli):
+    """A notebook's cell that is run again keeps the records; async methods of actors are there with a plugin, too."""
+    found = script(cli, """
+import asyncio
+class Counter:
+    async def later(self): await asyncio.sleep(0.01); return 4
+async def main():
+    async with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, asynchronous=True) as cluster, Client(cluster, asynchronous=True) as client:
+        await client.register_plugin(dwsr_probe.dask.Probe())
+        await client.submit(np.ones, 10, key="x-1")
+        counter = await client.submit(Counter, actor=True)
+        await counter.later()
+        await client.register_plugin(dwsr_probe.dask.Probe())
+        await client.submit(np.ones, 20, key="x-2")
+        frame = await dwsr_probe.dask.records(client)
+        print(json.dumps([sorted(frame.task_name), list(frame[frame.task_name == "Counter.later"].worker.notna())]))
+if __name__ == "__main__": asyncio.run(main())
+""")
+    assert found == [["Counter", "Counter.later", "x", "x"], [True]]
+
+
+def test_a_worker_in_whose_python_we_cannot_be_loaded(cli):
+    import shutil
+
+    import dwsr_probe
+    shutil.copytree(os.path.dirname(dwsr_probe.__file__), cli.cwd / "other" / "dwsr_probe", ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))
+    path = cli.script(CLUSTER + """
+import subprocess
+if __name__ == "__main__":
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster, Client(cluster) as client:
+        worker = subprocess.Popen([sys.executable, "-m", "dask", "worker", cluster.scheduler_address, "--nthreads", "1", "--no-dashboard",
+                                   "--preload", "dwsr_probe.dask.preload"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        client.wait_for_workers(1, timeout=60)
+        print(client.submit(np.ones, 3).result().sum())
+        while client.scheduler_info()["workers"]: client.retire_workers(); time.sleep(0.05)  # not before its data is released
+        print(worker.communicate(timeout=60)[0])
+""")
+    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, "PYTHONPATH": str(cli.cwd / "other")}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("3.0"), done.stderr
+    assert "dwsr-probe cannot be loaded in this worker" in done.stdout
 
 
 def test_facts_of_workers(cli):

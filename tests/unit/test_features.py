@@ -93,6 +93,32 @@ def test_thousands_of_classes_do_not_change_what_a_number_is():
     assert described(5)["nbytes"] == sys.getsizeof(5)
 
 
+def test_nothing_of_the_job_is_kept_alive():
+    import gc
+    import weakref
+    pd = pytest.importorskip("pandas")
+    column = pd.Series(pd.Categorical(range(1000)))
+    dtype, kind = weakref.ref(column.dtype), type("Mine", (), {})
+    assert described(column)["dtype"] == "category"
+    described(kind())
+    references = dtype, weakref.ref(kind)
+    del column, kind
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+def test_large_containers_are_counted_not_looked_at():
+    array = np.ones(10)
+    for container in (dict.fromkeys(range(100_000), array), [array] * 100_000, {float(i) for i in range(100_000)}):
+        text, total, count, omitted = describe_inputs([container])
+        assert count == 100_000 and total is None and len(json.loads(text)) == count - omitted <= 256
+
+
+def test_namesakes():
+    namesake = type("ndarray", (), {"__module__": "numpy"})
+    assert described(namesake())["nbytes"] is None
+
+
 def test_containers():
     from collections import namedtuple
     array = np.ones(10)
