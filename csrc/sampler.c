@@ -14,6 +14,8 @@
 #include "clock.h"
 
 #define MOVED_BYTES       (256 << 10)
+#define STORM_SAMPLES     4   /* with a boundary between each two, before ... */
+#define STORM_FACTOR      8   /* ... the period is at least this long */
 #define FLAT_SAMPLES      8   /* before the period doubles */
 #define FLAT_FACTOR       16  /* the longest period while tasks run */
 #define IDLE_FACTOR       10  /* the shortest one while none does ... */
@@ -22,9 +24,10 @@
 #define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
 #define STACK_BYTES       (256 << 10)
 
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples)
+uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples)
 {
-    uint64_t least = running ? base_ns : base_ns * IDLE_FACTOR;
+    /* Tasks that begin or end between any two samples take their peaks themselves; one that lasts is looked at closely again. */
+    uint64_t least = !running ? base_ns * IDLE_FACTOR : storm_samples >= STORM_SAMPLES ? base_ns * STORM_FACTOR : base_ns;
     uint64_t most = base_ns * (running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
     if (moved || period_ns < least) return least;
     if (flat_samples < FLAT_SAMPLES) return period_ns > most ? least : period_ns;
@@ -112,8 +115,8 @@ static void *work(void *argument)
     /* After a fork this is the second sampler of the same window. */
     struct progress p = { .window = load_acquire(&live->window_boundary), .window_peak = load_acquire(&live->window_peak_bytes), .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
-    word begun = 0;
-    unsigned flat = 0;
+    word begun = 0, boundary = 0;
+    unsigned flat = 0, storm = 0;
     prctl(PR_SET_NAME, "dwsr-sampler");
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
@@ -123,7 +126,10 @@ static void *work(void *argument)
         int running = load_relaxed(s->running) != 0 || begun_now != begun; /* between short tasks is not idle */
         begun = begun_now;
         flat = moved ? 0 : flat + 1;
-        period = sampler_next_period(s->period_ns, period, running, moved, flat);
+        word boundary_now = load_relaxed(&live->boundary);
+        storm = boundary_now != boundary ? storm + 1 : 0;
+        boundary = boundary_now;
+        period = sampler_next_period(s->period_ns, period, running, moved, flat, storm);
         if (flat >= FLAT_SAMPLES) flat = 0;
         deadline += period;
         if (deadline < now) deadline = now + period; /* after a stall: no burst of late samples */

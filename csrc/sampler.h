@@ -1,7 +1,7 @@
 /* The sampler: one C thread with absolute deadlines that never takes the GIL, the tasks' mutex or memory.
  *
  * It publishes samples and the peak of the current window. It reads the kernel's mark and never resets it. The base period holds while
- * tasks run and memory moves; it backs off to 16 periods while rss is flat, and further while no task runs.
+ * tasks run and memory moves; it backs off to 8 periods while tasks are shorter than that, to 16 while rss is flat, and further while no task runs.
  */
 #ifndef DWSR_SAMPLER_H
 #define DWSR_SAMPLER_H
@@ -30,6 +30,6 @@ void sampler_stop(struct sampler *s);
 void sampler_nudge(struct sampler *s);
 
 /* The next period, from the present one: exposed for tests. */
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples);
+uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples);
 
 #endif

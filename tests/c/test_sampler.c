@@ -10,15 +10,19 @@
 static void the_period_backs_off(void)
 {
     uint64_t period = MS;
-    period = sampler_next_period(MS, period, 1, 0, 3);
+    period = sampler_next_period(MS, period, 1, 0, 3, 0);
     CHECK(period == MS); /* flat, but not for long */
-    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 1, 0, 8);
+    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 1, 0, 8, 0);
     CHECK(period == 16 * MS);
-    CHECK(sampler_next_period(MS, period, 1, 1, 0) == MS);
-    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 0, 0, 8);
+    CHECK(sampler_next_period(MS, period, 1, 1, 0, 0) == MS);
+    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 0, 0, 8, 0);
     CHECK(period == 100 * MS);
-    CHECK(sampler_next_period(MS, 100 * MS, 0, 1, 0) == 10 * MS);
-    CHECK(sampler_next_period(MS, 100 * MS, 1, 0, 0) == MS); /* a task began */
+    CHECK(sampler_next_period(MS, 100 * MS, 0, 1, 0, 0) == 10 * MS);
+    CHECK(sampler_next_period(MS, 100 * MS, 1, 0, 0, 0) == MS); /* a task began */
+    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 3) == MS);
+    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 4) == 8 * MS);        /* a storm of short tasks */
+    CHECK(sampler_next_period(MS, 16 * MS, 1, 0, 0, 9) == 16 * MS);  /* flat as well */
+    CHECK(sampler_next_period(MS, 8 * MS, 1, 1, 0, 0) == MS);        /* one that lasts */
 }
 
 static struct board board;
