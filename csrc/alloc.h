@@ -52,7 +52,7 @@ int alloc_was_ambiguous(void);
  * task it worked for before, as slot and serial. Python threads that a task starts begin like this. */
 void alloc_adopt(uint32_t slot, uint64_t serial, uint32_t *old_slot, uint64_t *old_serial);
 
-/* Whom the calling thread allocates for now: its slot and serial; 0 if nobody, or only by the rule for native threads. */
+/* Whom the calling thread allocates for at this moment: slot and serial; 0 if nobody, or only by the rule for native threads. */
 uint64_t alloc_current(uint32_t *slot);
 /* The running task's live bytes with everything that the calling thread has allocated so far, ABSENT if it does not run. */
 uint64_t alloc_live_now(uint32_t slot, uint64_t serial);

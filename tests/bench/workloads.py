@@ -5,28 +5,25 @@ import sys
 import time
 
 
-def arrays():
-    """NumPy temporaries of 8 MB."""
+def temporaries(elements, times):
     import numpy as np
-    a = np.ones(1_000_000)
+    a = np.ones(elements)
 
     def call():
-        for _ in range(4):
+        for _ in range(times):
             b = a * 2.0 + a
             b.sum()
     return call
+
+
+def arrays():
+    """NumPy temporaries of 8 MB."""
+    return temporaries(1_000_000, 4)
 
 
 def arrays_1mb():
     """NumPy temporaries of 1 MB."""
-    import numpy as np
-    a = np.ones(131_072)
-
-    def call():
-        for _ in range(40):
-            b = a * 2.0 + a
-            b.sum()
-    return call
+    return temporaries(131_072, 40)
 
 
 def dicts():

@@ -71,13 +71,14 @@ def big():
 def sleeping():
     say("sleeping")
     wait_for("received")
-    if {first == "big"}: time.sleep(0.3)
+    if {first == "big"}: wait_for("over")
     say("slept")
 client.run(np.ones, 10)                       # imports are done
 futures = client.submit(big), client.submit(sleeping)
 wait_for("big")
 received = client.scatter(np.ones(8_000_000))
 say("received")
+if {first == "big"}: futures[0].result(); say("over")
 client.gather(futures)
 """)
     (big,), (sleeping,) = tasks(records, "big"), tasks(records, "sleeping")
@@ -584,7 +585,10 @@ if __name__ == "__main__":
 
 
 def test_facts_of_workers(cli):
-    _, records = job(cli, "client.submit(np.ones, 1_000_000, key='x-1').result(); time.sleep(1.2)", workers=2, threads=3, memory_limit="2 GB")
+    _, records = job(cli, """
+client.submit(np.ones, 1_000_000, key="x-1").result()
+while not all(client.run(lambda dask_worker: hasattr(dask_worker, "_dwsr_probe_index")).values()): time.sleep(0.01)  # the idle one's, too
+""", workers=2, threads=3, memory_limit="2 GB")
     facts = [h["workers"][0] for _, h in processes_with_health(cli) if h.get("workers")]
     assert len(facts) == 2
     assert all(f["nthreads"] == 3 and f["memory_limit_bytes"] == 2_000_000_000 and f["address"].startswith("tcp://") and f["nanny"] for f in facts)
