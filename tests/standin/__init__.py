@@ -1,0 +1,52 @@
+"""A GPU that is not there: the real, unmodified CuPy (13, 14) on host memory, and an NVML library beside it. No GPU, no driver, no CUDA.
+
+Covers allocation in all its kinds, capacity and out-of-memory, copies, devices, streams, and kernels that launch and do nothing: assert on
+bytes and counts, never on values that a kernel would compute. Not covered: `@`, random, fft, sort (libraries that are absent), CUDA graphs.
+
+In this process, before `import cupy`:      board = standin.start()
+In a child (or all of a Dask cluster):      env = standin.environment(python=...); subprocess.run([python, ...], env=env)
+The truth and the knobs, from either side:  standin.board(env), see board.py
+"""
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from .board import Board
+from .build import build
+
+__all__ = ["Board", "board", "build", "environment", "start"]
+BOOT = Path(__file__).resolve().parent / "boot"
+
+
+def environment(python=sys.executable, devices=2, capacity_bytes=1 << 30, folder=None, nvml=True, base=None):
+    """The environment for a child process that shall see `devices` GPUs; all children with the same `folder` share them.
+
+    nvml=False: the library is not found, as on a machine without NVIDIA's driver."""
+    env = dict(os.environ if base is None else base)
+    built = build(python)
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="standin-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Board(folder, devices, capacity_bytes)
+    env.update(STANDIN_DIR=str(folder), STANDIN_BUILD=str(built), CUPY_ACCELERATORS="", CUPY_CACHE_DIR=str(Path(folder) / "kernels"))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH")]))
+    if nvml:
+        env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(built), env.get("LD_LIBRARY_PATH")]))
+    return env
+
+
+def board(env=os.environ):
+    return Board(env["STANDIN_DIR"])
+
+
+def start(**options):
+    """Installs the stand-in in this process; options of environment(). Returns the board."""
+    from .install import install
+    if "STANDIN_DIR" not in os.environ or options:
+        env = environment(**options)
+        os.environ.update({name: env[name] for name in ("STANDIN_DIR", "STANDIN_BUILD", "CUPY_ACCELERATORS", "CUPY_CACHE_DIR")})
+    install(Path(os.environ["STANDIN_BUILD"]))
+    return board()
