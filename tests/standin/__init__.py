@@ -21,16 +21,17 @@ __all__ = ["Board", "board", "build", "environment", "start"]
 BOOT = Path(__file__).resolve().parent / "boot"
 
 
-def environment(python=sys.executable, devices=2, capacity_bytes=1 << 30, folder=None, nvml=True, base=None):
-    """The environment for a child process that shall see `devices` GPUs; all children with the same `folder` share them.
+def environment(python=sys.executable, devices=None, capacity_bytes=None, folder=None, nvml=True, base=None):
+    """The environment for a child process that shall see `devices` GPUs; all children with the same environment share them.
 
+    Without options: $STANDIN_GPU_DEVICES (2) devices of $STANDIN_GPU_BYTES (1 GiB), in a folder that goes when this process does.
     nvml=False: the library is not found, as on a machine without NVIDIA's driver."""
     env = dict(os.environ if base is None else base)
     built = build(python)
     if folder is None:
         folder = tempfile.mkdtemp(prefix="standin-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Board(folder, devices, capacity_bytes)
+    Board(folder, devices or int(env.get("STANDIN_GPU_DEVICES", 2)), capacity_bytes or int(env.get("STANDIN_GPU_BYTES", 1 << 30)))
     env.update(STANDIN_DIR=str(folder), STANDIN_BUILD=str(built), CUPY_ACCELERATORS="", CUPY_CACHE_DIR=str(Path(folder) / "kernels"))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH")]))
     if nvml:
@@ -43,8 +44,10 @@ def board(env=os.environ):
 
 
 def start(**options):
-    """Installs the stand-in in this process; options of environment(). Returns the board."""
-    from .install import install
+    """Installs the stand-in in this process; options of environment(), which only the first call can choose. Returns the board."""
+    from .install import install, installed
+    if installed():
+        return board()
     if "STANDIN_DIR" not in os.environ or options:
         env = environment(**options)
         os.environ.update({name: env[name] for name in ("STANDIN_DIR", "STANDIN_BUILD", "CUPY_ACCELERATORS", "CUPY_CACHE_DIR")})

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 DEVICES, SLOTS = 16, 128
-NVML_MODES = ("works", "no driver", "no permission", "no utilization", "lost", "no memory info")
+NVML_MODES = ("works", "no driver", "no permission", "no utilization", "lost", "no memory info", "no process bytes")
 
 
 class Device(ctypes.Structure):

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent / "build" / "standin"
 FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -pthread".split()
-TARGETS = {"_cuda.so": ("cuda.c", "device.c")}
+TARGETS = {"_cuda.so": ("cuda.c", "device.c"), "libnvidia-ml.so.1": ("nvml.c",)}
 
 
 def describe(python):

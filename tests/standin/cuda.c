@@ -4,6 +4,7 @@
  * results of kernels are zeros or rubbish. Not covered: graphs, textures, IPC, cuBLAS and the other libraries; what is not on the list still
  * is CuPy's own and fails for want of a driver. Called by CuPy through the pointers that install.py puts into `__pyx_capi__`.
  */
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "device.h"
@@ -181,10 +182,11 @@ static intptr_t runtime_memPoolCreate(PROPS props, SKIP) {
     memory_pool *pool = pool_create(props->device);
     return pool ? (intptr_t)pool : (raise(CUDA_OUT_OF_MEMORY), 0);
 }
-static PyObject *runtime_memPoolDestroy(intptr_t pool, SKIP) {
-    pool_trim((memory_pool *)pool, 0);
-    if (((memory_pool *)pool)->used) Py_RETURN_NONE; /* its blocks still point to it: keep it for ever */
-    ((memory_pool *)pool)->in_use = 0;
+static PyObject *runtime_memPoolDestroy(intptr_t address, SKIP) {
+    memory_pool *pool = (memory_pool *)address;
+    pool_trim(pool, 0);
+    pool->in_use = pool->used != 0; /* blocks that point to it keep it, for ever */
+    if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
     Py_RETURN_NONE;
 }
 static PyObject *runtime_memPoolTrimTo(intptr_t pool, size_t keep_bytes, SKIP) {
