@@ -7,36 +7,41 @@ In this process, before `import cupy`:      board = standin.start()
 In a child (or all of a Dask cluster):      env = standin.environment(python=...); subprocess.run([python, ...], env=env)
 The truth and the knobs, from either side:  standin.board(env), see board.py
 """
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from .board import Board
-from .build import build
 
-__all__ = ["Board", "board", "build", "environment", "start"]
+__all__ = ["Board", "board", "environment", "start"]
 BOOT = Path(__file__).resolve().parent / "boot"
 
 
 def environment(python=sys.executable, devices=None, capacity_bytes=None, folder=None, nvml=True, base=None):
-    """The environment for a child process that shall see `devices` GPUs; all children with the same environment share them.
+    """The environment for a child process that shall see `devices` GPUs; all children with the same folder share them.
 
-    Without options: $STANDIN_GPU_DEVICES (2) devices of $STANDIN_GPU_BYTES (1 GiB), in a folder that goes when this process does.
+    Without options: $STANDIN_GPU_DEVICES (2) devices of $STANDIN_GPU_BYTES (1 GiB), in a folder of their own that goes when this process does.
     nvml=False: the library is not found, as on a machine without NVIDIA's driver."""
+    from .native import build  # here, not above: no child needs it
     env = dict(os.environ if base is None else base)
     built = build(python)
-    if folder is None:
-        folder = tempfile.mkdtemp(prefix="standin-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Board(folder, devices or int(env.get("STANDIN_GPU_DEVICES", 2)), capacity_bytes or int(env.get("STANDIN_GPU_BYTES", 1 << 30)))
-    env.update(STANDIN_DIR=str(folder), STANDIN_BUILD=str(built), CUPY_ACCELERATORS="", CUPY_CACHE_DIR=str(Path(folder) / "kernels"))
+    folder = Path(folder or temporary_folder())
+    if not (folder / "board").exists():
+        Board(folder, devices or int(env.get("STANDIN_GPU_DEVICES", 2)), capacity_bytes or int(env.get("STANDIN_GPU_BYTES", 1 << 30)))
+    env.update(STANDIN_DIR=str(folder), STANDIN_BUILD=str(built), CUPY_ACCELERATORS="", CUPY_CACHE_DIR=str(folder / "kernels"))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOT), env.get("PYTHONPATH")]))
     if nvml:
         env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(built), env.get("LD_LIBRARY_PATH")]))
     return env
+
+
+def temporary_folder():
+    import atexit
+    import shutil
+    import tempfile
+    folder, owner = tempfile.mkdtemp(prefix="standin-"), os.getpid()
+    atexit.register(lambda: owner == os.getpid() and shutil.rmtree(folder, ignore_errors=True))  # not by a forked child
+    return folder
 
 
 def board(env=os.environ):

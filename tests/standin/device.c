@@ -56,6 +56,7 @@ static void in_child(void) {
     forked = claimed >= 0; /* a context does not survive a fork */
     if (board_fd >= 0) close(board_fd); /* or this child would keep the parent's slot alive */
     board_fd = -1;
+    if (!forked) shared = NULL;
     pthread_mutex_unlock(&lock);
 }
 
@@ -269,7 +270,8 @@ int device_fill(intptr_t to, int value, size_t bytes) {
     char piece[PIECE];
     if (to_device < 0) return CUDA_INVALID_VALUE;
     if (!to_device) memset((char *)to, value, bytes);
-    else {
+    else if (!value && bytes) status = fallocate(contents_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, to, bytes) ? CUDA_INVALID_VALUE : CUDA_OK;
+    else { /* zeros took no memory */
         memset(piece, value, bytes < PIECE ? bytes : PIECE);
         for (size_t done = 0; done < bytes && !status; done += PIECE) status = put(to + done, piece, bytes - done < PIECE ? bytes - done : PIECE);
     }

@@ -3,7 +3,7 @@
 Leaves no trace on sys.path and runs the next sitecustomize as if this one were not there (dwsr-probe's does the same, so either may come first),
 then puts the stand-in under CuPy, and itself into sys.modules as `standin`. At once, not by a hook on the import of cupy: what CuPy's modules
 copy at their import must be ours already, whichever of them a child (unpickling, a profiler, a Dask preload) happens to load first. That
-loads three small modules and not NumPy, and nothing where CuPy is not installed.
+loads three modules of CuPy's and not NumPy: 30 ms (13), 75 ms (14: its cuda.pathfinder); nothing where CuPy is not installed.
 """
 import importlib.util
 import os
@@ -36,4 +36,8 @@ def _install():
 try:
     _chain()
 finally:
-    _install()
+    try:
+        _install()
+    except Exception as error:  # site would print it and go on: a test that then finds no GPU would say nothing about why
+        print(error, file=sys.stderr, flush=True)
+        os._exit(70)
