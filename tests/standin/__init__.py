@@ -7,6 +7,7 @@ In this process, before `import cupy`:      board = standin.start()
 In a child (or all of a Dask cluster):      env = standin.environment(python=...); subprocess.run([python, ...], env=env)
 The truth and the knobs, from either side:  standin.board(env), see board.py
 """
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -56,5 +57,7 @@ def start(**options):
     if "STANDIN_DIR" not in os.environ or options:
         env = environment(**options)
         os.environ.update({name: env[name] for name in ("STANDIN_DIR", "STANDIN_BUILD", "CUPY_ACCELERATORS", "CUPY_CACHE_DIR")})
+        if options.get("nvml", True):
+            ctypes.CDLL(env["STANDIN_BUILD"] + "/libnvidia-ml.so.1")  # LD_LIBRARY_PATH is too late here; a library that is loaded is found by name
     install(Path(os.environ["STANDIN_BUILD"]))
     return board()

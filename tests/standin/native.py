@@ -37,7 +37,7 @@ def build(python=sys.executable):
             path = folder / target
             if not path.exists() or path.stat().st_mtime_ns < newest:
                 part = folder / f"{target}.part"
-                subprocess.run(["gcc", *FLAGS, f"-I{include}", *(str(HERE / s) for s in sources), "-o", str(part)], check=True)
+                subprocess.run(["gcc", *FLAGS, f"-I{include}", *(str(HERE / s) for s in sources), f"-Wl,-soname,{target}", "-o", str(part)], check=True)
                 part.rename(path)
     return folder
 

@@ -294,6 +294,14 @@ def test_properties(gpu):
     assert cupy.is_available()
 
 
+def test_nvml_in_this_process(gpu):
+    pynvml = pytest.importorskip("pynvml")
+    x = array(MIB)
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used == x.nbytes
+    pynvml.nvmlShutdown()
+
+
 # ---- in children ----
 
 def child(code, env, **options):
