@@ -1,7 +1,8 @@
 """A GPU that is not there: the real, unmodified CuPy (13, 14) on host memory, and an NVML library beside it. No GPU, no driver, no CUDA.
 
 Covers allocation in all its kinds, capacity and out-of-memory, copies, devices, streams, and kernels that launch and do nothing: assert on
-bytes and counts, never on values that a kernel would compute. Not covered: `@`, random, fft, sort (libraries that are absent), CUDA graphs.
+bytes and counts, never on values that a kernel would compute. Not covered: `@`, random, fft (libraries that are absent),
+CUDA graphs, IPC, and sort, unique, percentile: Thrust talks to the real runtime, and CuPy 13 aborts the process over it.
 
 In this process, before `import cupy`:      board = standin.start()
 In a child (or all of a Dask cluster):      env = standin.environment(python=...); subprocess.run([python, ...], env=env)

@@ -12,8 +12,6 @@
 
 #include <time.h>
 
-typedef int CUdevice;
-typedef int cudaMemcpyKind;
 typedef struct {
     int flags, priority;
     int64_t recorded_ns;
@@ -34,7 +32,7 @@ ENTRIES(PROTOTYPE, PROTOTYPE)
 
 static PyObject *runtime_error, *pointer_attributes;
 static _Thread_local int current;
-static memory_pool *current_pool[16];
+static memory_pool *current_pool[16]; /* per device; NULL: its default */
 
 static int raise(int status) {
     PyObject *number = PyLong_FromLong(status);
@@ -362,7 +360,8 @@ static const struct {
 static PyObject *entries(PyObject *self, PyObject *classes) {
     PyObject *list = PyList_New(0);
     if (!list || !PyArg_ParseTuple(classes, "OO", &runtime_error, &pointer_attributes)) return NULL;
-    Py_INCREF(runtime_error), Py_INCREF(pointer_attributes); /* for ever, like CuPy's modules */
+    Py_INCREF(runtime_error); /* for ever, like CuPy's modules */
+    Py_INCREF(pointer_attributes);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         PyObject *row = Py_BuildValue("sssnO", table[i].module, table[i].name, table[i].signature, (Py_ssize_t)table[i].function,
                                       table[i].required ? Py_True : Py_False);
@@ -372,7 +371,7 @@ static PyObject *entries(PyObject *self, PyObject *classes) {
     return list;
 }
 
-/* capsule(address, name) -> PyCapsule; the name is the caller's for ever: Cython compares it, and does not copy it */
+/* capsule(address, name) -> PyCapsule. A capsule does not copy its name, so that is kept for ever. */
 static PyObject *capsule(PyObject *self, PyObject *arguments) {
     Py_ssize_t address;
     const char *name;
