@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 core = Extension(
     "dwsr_probe._core",
     sources=["dwsr_probe/_core.pyx", *sorted(glob("csrc/*.c"))],
-    depends=sorted(glob("csrc/*.h") + glob("dwsr_probe/*.pxi")),
+    depends=sorted(glob("csrc/*.h") + glob("dwsr_probe/**/*.pxi", recursive=True)),
     include_dirs=["csrc"],
     # Hidden: the module exports its init function and nothing else. Initial-exec: other models may allocate at first use.
     extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-ftls-model=initial-exec", "-Wall", "-Wextra", "-Wno-unused-parameter"],

@@ -12,6 +12,7 @@
 #include "board_layout.h"
 #include "owners.h"
 #include "patch.h"
+#include "sums.h"
 
 #define FLUSH_BYTES   (32 << 10)
 #define NETTED_MOST   (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted as untracked */
@@ -19,13 +20,9 @@
 #define LINEAGE_COUNT (1 << 16)
 #define SERIAL_BITS   40
 #define SERIAL_MASK   ((UINT64_C(1) << SERIAL_BITS) - 1)
-#define SUM_BITS      48
-#define SUM_ZERO      (UINT64_C(1) << (SUM_BITS - 1))
-#define SUM_MASK      ((UINT64_C(1) << SUM_BITS) - 1)
 
 /* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain stores, and `others`, by all other
- * threads, with atomic ones. Each sum may be below zero, so it is kept above SUM_ZERO. The upper 16 bits of sums and peak are the task's
- * generation, so that nothing meant for one task can reach the slot's next one. */
+ * threads, with atomic ones. */
 struct account {
     word serial, own, others, peak, small, count;
     word parent;      /* handle of the task around it, or 0 */
@@ -77,21 +74,13 @@ static uint64_t unique(uint64_t serial) { return serial && serial <= SERIAL_MASK
 
 /* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
 
-static word tag_of(uint64_t serial) { return (serial & 0xffff) << SUM_BITS; }
-static word zero_of(uint64_t serial) { return tag_of(serial) | SUM_ZERO; }
-
 static uint64_t live_bytes(const struct account *a)
 {
-    int64_t live = (int64_t)((load_relaxed(&a->own) & SUM_MASK) + (load_relaxed(&a->others) & SUM_MASK) - 2 * SUM_ZERO);
+    int64_t live = sum_value(load_relaxed(&a->own)) + sum_value(load_relaxed(&a->others));
     return live < 0 ? 0 : (uint64_t)live;
 }
 
-static inline void raise_peak(struct account *a, uint64_t serial)
-{
-    word peak = load_relaxed(&a->peak), live = live_bytes(a) | tag_of(serial);
-    while (__builtin_expect(peak < live, 0) && !((peak ^ live) >> SUM_BITS)
-           && !__atomic_compare_exchange_n(&a->peak, &peak, live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) { }
-}
+static inline void raise_peak(struct account *a, uint64_t serial) { peak_raise(&a->peak, serial, live_bytes(a)); }
 
 static inline void add_own(struct account *a, uint64_t serial, int64_t bytes)
 {
@@ -106,10 +95,7 @@ static void add_live(struct account *a, uint64_t serial, int64_t bytes)
         add_own(a, serial, bytes);
         return;
     }
-    word old = load_relaxed(&a->others);
-    do if ((old ^ tag_of(serial)) >> SUM_BITS) return;
-    while (!__atomic_compare_exchange_n(&a->others, &old, old + (word)bytes, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    if (bytes > 0) raise_peak(a, serial);
+    if (sum_add(&a->others, serial, bytes) && bytes > 0) raise_peak(a, serial);
 }
 
 static struct account *account_of(uint64_t handle)
@@ -542,17 +528,21 @@ void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint
     flush();
     store_relaxed(&a->parent, parent);
     store_relaxed(&a->inexact, 0);
-    store_relaxed(&a->peak, tag_of(serial));
+    store_relaxed(&a->peak, sum_tag(serial));
     store_relaxed(&a->small, 0);
     store_relaxed(&a->count, 0);
-    store_relaxed(&a->own, zero_of(serial));
-    store_relaxed(&a->others, zero_of(serial));
+    store_relaxed(&a->own, sum_zero(serial));
+    store_relaxed(&a->others, sum_zero(serial));
     a->home = &local;
     store_release(&a->serial, serial);
     max_relaxed(&alloc.slots_used, slot + 1);
     local.handle = handle_of(slot, serial);
     leave();
 }
+
+uint64_t alloc_handle(uint32_t slot, uint64_t serial) { return handle_of(slot, unique(serial)); }
+int alloc_runs(uint64_t handle) { return account_of(handle) != NULL; }
+uint64_t alloc_parent(uint64_t handle) { return parent_of(handle); }
 
 uint32_t alloc_slots_used(void) { return (uint32_t)load_relaxed(&alloc.slots_used); }
 uint64_t alloc_serial_in(uint32_t slot) { return load_acquire(&alloc.accounts[slot].serial) & SERIAL_MASK; }
@@ -565,7 +555,7 @@ static void read_figures(const struct account *a, uint64_t serial, struct alloc_
     f->inexact = load_relaxed(&a->inexact) != 0;
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
     /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
-    if ((load_relaxed(&a->own) ^ zero_of(serial)) >> SUM_BITS) *f = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
+    if (!sum_is_of(load_relaxed(&a->own), serial)) *f = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
 }
 
 /* Whom the memory of an ended task passes to, if it leaves any. A place that is still needed is given up, and the loss is noted. */
@@ -579,7 +569,7 @@ static void leave_to_parent(uint64_t serial, uint64_t parent)
     store_release(from, serial);
 }
 
-void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figures)
+void alloc_task_end(uint32_t slot, uint64_t serial, int leaves_more, struct alloc_figures *figures)
 {
     struct account *a = &alloc.accounts[slot];
     enter();
@@ -589,9 +579,9 @@ void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figure
         local.handle = load_relaxed(&a->parent);
     }
     read_figures(a, serial, figures);
-    if (load_relaxed(&a->parent) && figures->live_bytes) leave_to_parent(serial, load_relaxed(&a->parent));
+    if (load_relaxed(&a->parent) && (leaves_more || figures->live_bytes)) leave_to_parent(serial, load_relaxed(&a->parent));
     store_release(&a->serial, 0);
-    store_relaxed(&a->others, ~zero_of(serial)); /* nobody's generation */
+    store_relaxed(&a->others, ~sum_zero(serial)); /* nobody's generation */
     leave();
 }
 
@@ -639,24 +629,29 @@ uint64_t alloc_live_now(uint32_t slot, uint64_t serial)
 
 /* -- start, stop, fork ------------------------------------------------------------------------------------------------------------------------ */
 
-int alloc_start(uint64_t large_from, int (*is_python)(void))
+void alloc_open(int (*is_python)(void))
 {
-    int e = patch_find(&alloc.real);
-    if (e == 0) e = owners_open();
-    if (e < 0) return e;
     alloc.is_python = is_python;
     alloc.starts++;
-    alloc.unowned = (struct account){ .own = zero_of(0), .others = zero_of(0) };
-    store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
-    store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
-    store_relaxed(&alloc.untracked_bytes, 0);
-    store_relaxed(&alloc.overflowed, 0);
-    store_relaxed(&alloc.ambiguous, 0);
     for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&alloc.accounts[i].serial, 0);
     store_relaxed(&alloc.slots_used, 0);
     store_relaxed(&alloc.sole, 0);
     local.pending = 0;
     local.handle = local.base = 0;
+}
+
+int alloc_start(uint64_t large_from, int (*is_python)(void))
+{
+    alloc_open(is_python);
+    int e = patch_find(&alloc.real);
+    if (e == 0) e = owners_open();
+    if (e < 0) return e;
+    alloc.unowned = (struct account){ .own = sum_zero(0), .others = sum_zero(0) };
+    store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
+    store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
+    store_relaxed(&alloc.untracked_bytes, 0);
+    store_relaxed(&alloc.overflowed, 0);
+    store_relaxed(&alloc.ambiguous, 0);
     store_release(&alloc.active, 1);
     patch_install(&wrappers);
     if (patch_holds()) return 0;

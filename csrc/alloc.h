@@ -23,6 +23,8 @@ struct alloc_figures {
     int inexact; /* memory of tasks inside it could not be followed to the end */
 };
 
+/* Tasks and threads are followed from here on: who works for whom. Allocations are not, before alloc_start, which does this, too. */
+void alloc_open(int (*is_python)(void));
 /* 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes. is_python: whether the calling thread has a Python thread state; NULL: all have. */
 int alloc_start(uint64_t large_from, int (*is_python)(void));
 /* at_exit: the slots may stay as they are, the process is about to end. */
@@ -36,10 +38,14 @@ void alloc_forked(void);
 
 /* The calling thread's allocations belong to this task until its end, then to the one around it. `serial` as on the board, never 0. */
 void alloc_task_begin(uint32_t slot, uint64_t serial, uint32_t parent_slot, uint64_t parent_serial);
-/* From any thread. */
-void alloc_task_end(uint32_t slot, uint64_t serial, struct alloc_figures *figures);
+/* From any thread. leaves_more: memory that is accounted elsewhere (gpu.h) passes to the task around it. */
+void alloc_task_end(uint32_t slot, uint64_t serial, int leaves_more, struct alloc_figures *figures);
 /* A running task now; 0, or -ENOENT. */
 int alloc_task_now(uint32_t slot, uint64_t serial, struct alloc_figures *figures);
+/* A task in one word, as other accounts (gpu.h) keep it: good for ever, also after a restart. Whether it runs; the one around it, of an ended one, too. */
+uint64_t alloc_handle(uint32_t slot, uint64_t serial);
+int alloc_runs(uint64_t handle);
+uint64_t alloc_parent(uint64_t handle);
 /* For the sampler: how many slots have been used so far, and the serial of the task in one of them (0: none). */
 uint32_t alloc_slots_used(void);
 uint64_t alloc_serial_in(uint32_t slot);

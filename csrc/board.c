@@ -73,6 +73,7 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
     b->facts = (struct facts *)(base + FACTS_OFFSET);
+    b->devices = base + DEVICES_OFFSET;
     b->slots = (struct slot *)(base + SLOTS_OFFSET);
     b->records = base + RECORDS_OFFSET;
     b->samples = (struct sample *)(base + SAMPLES_OFFSET);
@@ -81,6 +82,9 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     h->version = BOARD_VERSION;
     h->file_bytes = BOARD_BYTES;
     h->live_offset = LIVE_OFFSET;
+    h->devices_offset = DEVICES_OFFSET;
+    h->device_bytes = DEVICE_BYTES;
+    h->device_count = DEVICE_COUNT;
     h->slots_offset = SLOTS_OFFSET;
     h->slot_bytes = SLOT_BYTES;
     h->slot_count = SLOT_COUNT;
@@ -102,6 +106,7 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
 #undef COPY_TEXT
     b->live->state = BOARD_OPEN;
     b->live->window_boundary = ABSENT;
+    b->live->pinned_bytes = b->live->pinned_peak_bytes = ABSENT;
     h->magic = BOARD_MAGIC;
     h->check = board_header_check(h);
     /* A reader that finds no magic knows that the board is not ready. */
@@ -133,7 +138,7 @@ static void make_room(struct board *b, uint64_t bytes)
 void board_publish_record(struct board *b, const struct task_fields *task, const char *text)
 {
     const size_t task_words = sizeof *task / sizeof(word);
-    uint64_t text_words = (task->name_len + task->key_len + task->inputs_len + task->output_len + 7) / sizeof(word);
+    uint64_t text_words = (task->name_len + task->key_len + task->inputs_len + task->output_len + task->gpu_len + task->oom_len + 7) / sizeof(word);
     uint64_t bytes = offsetof(struct frame, text) + text_words * sizeof(word);
     uint64_t left = RECORDS_BYTES - b->head % RECORDS_BYTES;
     if (left < bytes) {

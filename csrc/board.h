@@ -12,6 +12,7 @@ struct board {
     struct board_header *header; /* start of the mapping */
     struct board_live *live;
     struct facts *facts;
+    char *devices; /* struct device every DEVICE_BYTES */
     struct slot *slots;
     char *records;
     struct sample *samples;

@@ -1,7 +1,8 @@
 /* The layout of a board file. This is the one list of its fields: the C structs, the reader and the Python names all come from it.
  *
  *   offset 0         header   written once at creation, covered by a checksum
- *   live_offset      live     counters and gauges, each an atomic word
+ *   live_offset      live     counters and gauges, each an atomic word; on the next page facts, JSON
+ *   devices_offset   devices  one per GPU that the process has allocated on: atomic words, two texts
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
  *   records_offset   records  byte ring of finished tasks: frames of variable length, each with its own checksum
  *   samples_offset   samples  ring of fixed-size samples
@@ -16,13 +17,16 @@
 #include "atomics.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(3)
+#define BOARD_VERSION UINT64_C(4)
 #define ABSENT        UINT64_MAX
 
 #define SLOT_COUNT    512
 #define SLOT_BYTES    4096
-#define RECORDS_BYTES (UINT64_C(4) << 20) /* 8,192 records of 512 bytes */
+#define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes */
 #define SAMPLE_COUNT  UINT64_C(16384)
+#define DEVICE_COUNT  16
+#define DEVICE_BYTES  512
+#define TASK_DEVICES  8 /* that one task can allocate on and have told apart */
 
 /* Texts of the header, zero-terminated, clipped to their size. */
 #define HEADER_TEXTS(X) \
@@ -34,7 +38,7 @@
 
 #define HEADER_FIELDS(X)                                                                                       \
     X(magic) X(version) X(file_bytes)                                                                          \
-    X(live_offset) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
+    X(live_offset) X(devices_offset) X(device_bytes) X(device_count) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
     X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                                       \
     X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                              \
     X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it tells whether the process still exists */     \
@@ -63,6 +67,11 @@
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */                      \
     X(untracked_bytes)      /* blocks that found the owner table full, in all */                          \
     X(dask_hooks)           /* 0: none, 1: begin and end in the executing thread, 2: told by transitions */ \
+    X(gpu_hook)             /* enum gpu_hook */                                                           \
+    X(gpu_unfollowed)       /* allocations on more devices than there is room for */                      \
+    X(gpu_ooms)             /* allocations that failed for lack of device memory */                       \
+    X(pinned_bytes) X(pinned_peak_bytes) /* page-locked host memory that CuPy has given out; ABSENT: not seen */ \
+    X(nvml_state)           /* enum nvml_state */                                                         \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */
 
@@ -76,13 +85,32 @@
     X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
     X(overlap)                                                                                \
     X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
+    X(pinned_peak_bytes) X(pinned_end_bytes)                                                  \
     X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
-    X(name_len) X(key_len) X(inputs_len) X(output_len) /* texts that follow, in this order */
+    X(name_len) X(key_len) X(inputs_len) X(output_len) X(gpu_len) X(oom_len) /* texts that follow, in this order */
+
+/* Of one GPU, by its number in this process. Bytes are CuPy's of this process, up to `unseen`; then the driver's, of everybody. */
+#define DEVICE_FIELDS(X)                                                                      \
+    X(present)                                                                                \
+    X(live_bytes) X(peak_bytes) X(alloc_count)                                                \
+    X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)                                \
+    X(unseen_bytes) /* used of the pool, but not allocated through the hook */                \
+    X(total_bytes)                                                                            \
+    X(used_bytes) X(used_max_bytes) X(process_bytes) X(process_max_bytes) X(utilisation_percent) \
+    X(read_ns)      /* when the driver was asked last */                                      \
+    X(rmm_bytes) X(rmm_peak_bytes) /* of RMM's own statistics, where the job has enabled them */
+
+#define DEVICE_TEXTS(X) X(name, 96) X(uuid, 96)
+
+/* A task's memory on one device, or page-locked (device DEVICE_COUNT). */
+#define TASK_DEVICE_FIELDS(X) X(device) /* its number + 1, 0: none */ X(live_bytes) X(peak_bytes) X(pool_used_bytes) X(pool_total_bytes)
 
 #define SAMPLE_FIELDS(X) X(time_ns) X(rss_bytes) X(window_peak_bytes) X(period_ns)
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
 enum alloc_state { ALLOC_OFF = 0, ALLOC_ON = 1, ALLOC_UNAVAILABLE = 2 };
+enum gpu_hook { GPU_HOOK_NONE = 0, GPU_HOOK_ON = 1, GPU_HOOK_OFF = 2 }; /* OFF: it failed and has taken itself out */
+enum nvml_state { NVML_NONE = 0, NVML_OK = 1, NVML_NO_MODULE = 2, NVML_NO_DRIVER = 3, NVML_DENIED = 4, NVML_LOST = 5, NVML_FAILED = 6 };
 enum rss_source { RSS_KERNEL = 1, RSS_SAMPLED = 2 };
 enum task_state { TASK_NONE = 0, TASK_RUNNING = 1, TASK_OK = 2, TASK_ERROR = 3, TASK_CANCELLED = 4, TASK_KILLED = 5 };
 enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
@@ -93,14 +121,20 @@ struct board_header { HEADER_FIELDS(WORD_FIELD) HEADER_TEXTS(TEXT_FIELD) };
 struct board_live { LIVE_FIELDS(WORD_FIELD) };
 struct task_fields { TASK_FIELDS(WORD_FIELD) };
 struct sample { SAMPLE_FIELDS(WORD_FIELD) };
+struct device_fields { DEVICE_FIELDS(WORD_FIELD) };
+struct device { struct device_fields fields; DEVICE_TEXTS(TEXT_FIELD) };
+struct task_device { TASK_DEVICE_FIELDS(WORD_FIELD) };
 #undef WORD_FIELD
 #undef TEXT_FIELD
 
-#define SLOT_TEXT_BYTES (SLOT_BYTES - 5 * sizeof(word) - sizeof(struct task_fields))
+#define SLOT_TEXT_BYTES (SLOT_BYTES - 6 * sizeof(word) - TASK_DEVICES * sizeof(struct task_device) - sizeof(struct task_fields))
+#define GPU_TEXT_BYTES  2048 /* JSON of TASK_DEVICES devices and of one failed allocation */
 
 struct slot {
     word turn; /* seqlock: odd while the task is being written or erased */
     word alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count; /* by the sampler, of the task with that serial */
+    word gpu_serial;
+    struct task_device gpu[TASK_DEVICES]; /* in the same way */
     struct task_fields task;
     char text[SLOT_TEXT_BYTES];
 };
@@ -110,7 +144,7 @@ struct slot {
 struct frame {
     word frame_bytes, check;
     struct task_fields task;
-    char text[SLOT_TEXT_BYTES];
+    char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES];
 };
 
 /* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask), read as it is. */
@@ -122,13 +156,15 @@ struct facts {
 
 #define LIVE_OFFSET    4096
 #define FACTS_OFFSET   8192
-#define SLOTS_OFFSET   (FACTS_OFFSET + FACTS_BYTES)
+#define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
+#define SLOTS_OFFSET   (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
 #define SAMPLES_OFFSET (RECORDS_OFFSET + RECORDS_BYTES)
 #define BOARD_BYTES    (SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample))
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
 _Static_assert(sizeof(struct board_header) <= LIVE_OFFSET, "the header fits its page");
+_Static_assert(sizeof(struct device) <= DEVICE_BYTES, "a device fits its place");
 _Static_assert(sizeof(struct facts) == FACTS_BYTES, "facts are one page");
 _Static_assert(sizeof(struct board_live) <= FACTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
 

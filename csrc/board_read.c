@@ -15,6 +15,7 @@ const char *const board_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
 const char *const board_live_names[] = { LIVE_FIELDS(NAME) NULL };
 const char *const board_task_names[] = { TASK_FIELDS(NAME) NULL };
 const char *const board_sample_names[] = { SAMPLE_FIELDS(NAME) NULL };
+const char *const board_device_names[] = { DEVICE_FIELDS(NAME) NULL };
 
 const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len)
 {
@@ -63,7 +64,8 @@ static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t
 static int header_makes_sense(const struct board_header *h)
 {
     return h->slot_bytes == SLOT_BYTES && h->sample_count > 1 && h->records_bytes >= sizeof(struct frame) && h->records_bytes % 8 == 0
-        && inside(h->file_bytes, h->live_offset, 1, SLOTS_OFFSET - LIVE_OFFSET)
+        && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
+        && h->device_bytes == DEVICE_BYTES && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
         && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
         && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
         && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
@@ -128,6 +130,27 @@ int board_read_facts(const struct board_reader *r, struct facts *facts)
     return 0;
 }
 
+/* Each length on its own, too: their sum may wrap around. */
+static int texts_fit(const struct task_fields *t, uint64_t bytes)
+{
+    const word lengths[] = { t->name_len, t->key_len, t->inputs_len, t->output_len, t->gpu_len, t->oom_len };
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        if (lengths[i] > bytes) return 0;
+        sum += lengths[i];
+    }
+    return sum <= bytes;
+}
+
+int board_read_device(const struct board_reader *r, uint64_t index, struct device *d)
+{
+    int e = read_at(r, d, sizeof *d, r->header.devices_offset + index * DEVICE_BYTES);
+#define END(name, size) d->name[size - 1] = 0;
+    DEVICE_TEXTS(END)
+#undef END
+    return e < 0 ? e : d->fields.present == 1;
+}
+
 int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot)
 {
     uint64_t offset = r->header.slots_offset + index * SLOT_BYTES;
@@ -141,12 +164,7 @@ int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *s
         e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (before % 2 || before != after || slot->turn != before) continue;
-        const struct task_fields *t = &slot->task;
-        /* Each length on its own first: their sum may wrap around. */
-        if (t->state != TASK_RUNNING || t->name_len > SLOT_TEXT_BYTES || t->key_len > SLOT_TEXT_BYTES || t->inputs_len > SLOT_TEXT_BYTES
-            || t->output_len > SLOT_TEXT_BYTES || t->name_len + t->key_len + t->inputs_len + t->output_len > SLOT_TEXT_BYTES)
-            return BOARD_DAMAGED;
-        return 1;
+        return slot->task.state == TASK_RUNNING && texts_fit(&slot->task, SLOT_TEXT_BYTES) ? 1 : BOARD_DAMAGED;
     }
     return 0;
 }
@@ -155,10 +173,7 @@ static int frame_is_whole(const struct frame *f, uint64_t available)
 {
     const uint64_t least = offsetof(struct frame, text), bytes = f->frame_bytes;
     if (bytes % 8 || bytes < least || bytes > sizeof *f || bytes > available || f->check != board_frame_check(bytes, &f->task, f->text)) return 0;
-    const struct task_fields *t = &f->task;
-    uint64_t text = bytes - least;
-    return t->name_len <= text && t->key_len <= text && t->inputs_len <= text && t->output_len <= text
-        && t->name_len + t->key_len + t->inputs_len + t->output_len <= text;
+    return texts_fit(&f->task, bytes - least);
 }
 
 /* Head before tail: the tail that was announced before this head was published holds for it, a later one may have passed it. */

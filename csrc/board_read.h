@@ -19,7 +19,7 @@ enum board_read_error {
 
 /* The layout's names in order, each list ended by NULL. */
 extern const char *const board_header_names[], *const board_text_names[], *const board_live_names[], *const board_task_names[],
-    *const board_sample_names[];
+    *const board_sample_names[], *const board_device_names[];
 
 struct board_reader {
     int fd;
@@ -35,6 +35,8 @@ void board_reader_close(struct board_reader *r);
 int board_read_live(const struct board_reader *r, struct board_live *live);
 /* The facts; len 0: none yet, or being written over and over. */
 int board_read_facts(const struct board_reader *r, struct facts *facts);
+/* A device's fields and texts, each zero-terminated; 1, or 0 if the process has not used it. */
+int board_read_device(const struct board_reader *r, uint64_t index, struct device *d);
 /* 1: a running task, 0: free, or being written or erased (its task has not begun, or has its record). */
 int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot);
 /* Whole frames from *position on, oldest first, into `frames`; *position moves behind them. Skips to the oldest frame still held if

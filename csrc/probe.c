@@ -10,6 +10,7 @@
 
 #include "alloc.h"
 #include "clock.h"
+#include "gpu.h"
 #include "limit.h"
 #include "patch.h"
 #include "sampler.h"
@@ -60,10 +61,12 @@ static void before_fork(void)
     sampler_stop(&probe.sampler);
     pthread_mutex_lock(&probe.tasks.mutex);
     alloc_fork_lock();
+    gpu_fork_lock();
 }
 
 static void after_fork_in_parent(void)
 {
+    gpu_fork_unlock();
     alloc_fork_unlock();
     pthread_mutex_unlock(&probe.tasks.mutex);
     if (load_relaxed(&probe.active) && !fork_announced) start_sampler();
@@ -73,6 +76,7 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&probe.control, NULL);
+    gpu_forked();
     alloc_forked();
     tasks_abandon(&probe.tasks);
     board_unmap(&probe.board, 0);
@@ -111,7 +115,9 @@ static int start(const struct probe_settings *s, const char **failed_step)
     }
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
-    int accounting = s->alloc ? alloc_start(s->alloc_from, s->is_python_thread) == 0 : 0;
+    int accounting = s->alloc && alloc_start(s->alloc_from, s->is_python_thread) == 0;
+    if (!s->alloc) alloc_open(s->is_python_thread);
+    gpu_open();
     store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON : s->alloc ? ALLOC_UNAVAILABLE : ALLOC_OFF);
     tasks_open(&probe.tasks, &probe.board, accounting);
     start_sampler();
@@ -139,6 +145,7 @@ void probe_stop(enum board_state state, int at_exit, int remove)
         sampler_stop(&probe.sampler);
         tasks_close(&probe.tasks, at_exit);
         alloc_stop(at_exit);
+        gpu_publish(&probe.board);
         store_relaxed(&probe.board.live->end_ns, now_ns());
         store_release(&probe.board.live->state, state);
         board_unmap(&probe.board, remove);
@@ -181,7 +188,7 @@ uint64_t probe_adopt(uint64_t handle)
 uint64_t probe_current(void)
 {
     uint32_t slot;
-    uint64_t serial = alloc_active() ? alloc_current(&slot) : 0;
+    uint64_t serial = probe_active() ? alloc_current(&slot) : 0;
     return serial ? serial * SLOT_COUNT + slot : 0;
 }
 

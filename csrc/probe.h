@@ -35,7 +35,7 @@ void probe_task_end(uint64_t handle, const struct task_end *end);
 
 /* The calling thread works for that task (0: for none) while it runs none of its own. Returns the handle it worked for before. */
 uint64_t probe_adopt(uint64_t handle);
-/* The task that the calling thread works for, to be handed to probe_adopt elsewhere; 0: none, or no accounting. */
+/* The task that the calling thread works for, to be handed to probe_adopt elsewhere; 0: none. */
 uint64_t probe_current(void);
 /* Live bytes of a running task; ABSENT without accounting. */
 uint64_t probe_live_bytes(uint64_t handle);

@@ -12,6 +12,7 @@
 
 #include "alloc.h"
 #include "clock.h"
+#include "gpu.h"
 
 #define MOVED_BYTES       (256 << 10)
 #define STORM_SAMPLES     4   /* with a boundary between each two, before ... */
@@ -94,6 +95,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
         store_release(&live->window_boundary, before);
     }
     if (alloc_active()) publish_allocations(s->board);
+    gpu_publish(s->board);
     const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
     board_publish_sample(s->board, &sample);
     if (precise || s->board->live->samples_written % CPU_EVERY == 0)

@@ -7,6 +7,7 @@
 
 #include "alloc.h"
 #include "clock.h"
+#include "gpu.h"
 
 #define GAP_COUNTED_NS 50000
 
@@ -85,6 +86,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution, .worker = b->worker,
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
         .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
+        .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT,
         .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
         .start_ns = now_ns(),
     };
@@ -137,7 +139,7 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
-    if (t->accounting && !begin->detached) alloc_task_begin(index, slot->task.serial, parent_index, parent);
+    if (!begin->detached) alloc_task_begin(index, slot->task.serial, parent_index, parent);
     note_owners(t);
     turn_boundary(t);
     handle = slot->task.serial * SLOT_COUNT + index;
@@ -161,39 +163,59 @@ static void leave_lane(struct tasks *t, uint32_t index)
     store_relaxed(&t->board->live->running, kept);
 }
 
+/* The task's own memory, host and device; `texts` is where JSON about devices goes, GPU_TEXT_BYTES of it. */
+static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct task_fields *done, char *texts)
+{
+    struct alloc_figures host = { ABSENT, ABSENT, ABSENT, 0 };
+    struct gpu_figures device = { 0 };
+    if (!t->lane[index].detached) {
+        gpu_task_end(alloc_handle(index, done->serial), &device);
+        alloc_task_end(index, done->serial, device.leaves, &host);
+        if (t->accounting && !alloc_holds()) store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
+        /* Calls have gone by unseen, or none were looked at: no number is better than a wrong one. */
+        if (!t->accounting || !alloc_holds()) host = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
+    }
+    done->alloc_peak_bytes = host.peak_bytes;
+    done->alloc_end_bytes = host.live_bytes;
+    done->alloc_count = host.count;
+    if (end->shared || host.inexact) done->attribution = ATTRIBUTION_SHARED;
+    if (device.known) {
+        done->pinned_peak_bytes = done->pinned_end_bytes = device.pinned_known ? 0 : ABSENT;
+        for (int i = 0; i < TASK_DEVICES; i++)
+            if (device.devices[i].device == GPU_PINNED + 1)
+                done->pinned_peak_bytes = device.devices[i].peak_bytes, done->pinned_end_bytes = device.devices[i].live_bytes;
+        done->gpu_len = gpu_devices_json(device.devices, texts, GPU_TEXT_BYTES);
+    }
+    if (end->out_of_memory && !device.oom.count) {
+        device.oom.count = 1;
+        device.oom.device = OOM_HOST;
+        device.oom.requested_bytes = end->requested_bytes;
+        device.oom.live_bytes = host.live_bytes;
+        device.oom.pool_used_bytes = device.oom.pool_total_bytes = device.oom.pool_limit_bytes = ABSENT;
+    }
+    done->oom_len = gpu_oom_json(&device, texts + done->gpu_len, GPU_TEXT_BYTES - done->gpu_len);
+}
+
 /* With the mutex held. */
 static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end)
 {
     struct slot *slot = &t->board->slots[index];
     turn_boundary(t);
     fold_window(t);
-    struct alloc_figures figures = { ABSENT, ABSENT, ABSENT, 0 };
-    if (t->accounting && !t->lane[index].detached) {
-        alloc_task_end(index, slot->task.serial, &figures);
-        if (!alloc_holds()) { /* calls have gone by unseen: no number is better than a wrong one */
-            figures = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
-            store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
-        }
-    }
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     struct task_fields done = slot->task;
     if (done.name_len > TASK_NAME_MOST || done.key_len > TASK_KEY_MOST || done.inputs_len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST)
         done.name_len = done.key_len = done.inputs_len = 0; /* somebody wrote into the file: lengths are used as such below */
     uint64_t text = done.name_len + done.key_len + done.inputs_len;
     memcpy(t->text, slot->text, text);
-    if (text + end->output.len <= SLOT_TEXT_BYTES) {
-        append(t->text + text, end->output);
-        done.output_len = end->output.len;
-    }
+    done.output_len = text + end->output.len <= SLOT_TEXT_BYTES ? end->output.len : 0;
+    append(t->text + text, (struct text){ end->output.at, done.output_len });
+    take_figures(t, index, end, &done, t->text + text + done.output_len);
     done.seq = ++t->seq;
     done.state = end->state;
     done.duration_ns = end_ns - done.start_ns;
     done.output_bytes = end->output_bytes;
-    done.alloc_peak_bytes = figures.peak_bytes;
-    done.alloc_end_bytes = figures.live_bytes;
-    done.alloc_count = figures.count;
     done.gc_freed_bytes = end->gc_freed_bytes;
-    if (end->shared || figures.inexact) done.attribution = ATTRIBUTION_SHARED;
     board_publish_record(t->board, &done, t->text);
     store_release(&slot->turn, slot->turn + 1);
     store_release(&slot->task.state, TASK_NONE);

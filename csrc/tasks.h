@@ -31,6 +31,8 @@ struct task_end {
     enum task_state state;
     struct text output; /* JSON */
     uint64_t output_bytes, gc_freed_bytes;
+    int out_of_memory; /* it failed for lack of host memory ... */
+    uint64_t requested_bytes; /* ... for this many, or ABSENT */
     int shared; /* its figures are not its own alone, after all */
 };
 
@@ -45,7 +47,7 @@ struct tasks {
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
     struct { uint32_t thread; uint8_t leads, detached; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
-    char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
+    char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 
 /* `t->rss` has been opened. accounting: alloc.h is active. */

@@ -19,15 +19,28 @@ cdef extern from "board_layout.h" nogil:
     const uint64_t C_BOARD_VERSION "BOARD_VERSION"
     const uint64_t C_BOARD_BYTES "BOARD_BYTES"
     struct board_header:
-        uint64_t version, slot_count
+        uint64_t version, slot_count, device_count
     struct board_live:
         uint64_t state
     struct task_fields:
-        uint64_t serial, alloc_peak_bytes, alloc_end_bytes, alloc_count, name_len, key_len, inputs_len, output_len
+        uint64_t serial, alloc_peak_bytes, alloc_end_bytes, alloc_count, pinned_peak_bytes, pinned_end_bytes
+        uint64_t name_len, key_len, inputs_len, output_len, gpu_len, oom_len
+    const int GPU_TEXT_BYTES
+    struct task_device:
+        uint64_t device, live_bytes, peak_bytes
+    enum:
+        TASK_DEVICES
+    struct device_fields:
+        uint64_t present
+    struct device:
+        device_fields fields
+        const char *name
+        const char *uuid
     struct sample:
         uint64_t time_ns
     struct slot:
-        uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count
+        uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count, gpu_serial
+        task_device *gpu
         task_fields task
         char text[1]
     struct facts:
@@ -50,8 +63,8 @@ cdef extern from "tasks.h" nogil:
     struct task_end:
         int state
         text output
-        uint64_t output_bytes, gc_freed_bytes
-        int shared
+        uint64_t output_bytes, gc_freed_bytes, requested_bytes
+        int shared, out_of_memory
 
 cdef extern from "probe.h" nogil:
     struct probe_settings:
@@ -91,6 +104,7 @@ cdef extern from "board_read.h" nogil:
     const char *board_live_names[1]
     const char *board_task_names[1]
     const char *board_sample_names[1]
+    const char *board_device_names[1]
     struct board_reader:
         int fd
         board_header header
@@ -99,6 +113,7 @@ cdef extern from "board_read.h" nogil:
     void board_reader_close(board_reader *r)
     int board_read_live(const board_reader *r, board_live *live)
     int board_read_facts(const board_reader *r, facts *f)
+    int board_read_device(const board_reader *r, uint64_t index, device *d)
     int board_read_slot(const board_reader *r, uint64_t index, slot *s)
     int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
@@ -144,6 +159,7 @@ HEADER_TEXTS = names(<const char **>board_text_names)
 LIVE_FIELDS = names(<const char **>board_live_names)
 TASK_FIELDS = names(<const char **>board_task_names)
 SAMPLE_FIELDS = names(<const char **>board_sample_names)
+DEVICE_FIELDS = names(<const char **>board_device_names)
 
 
 cdef extern from "Python.h" nogil:
@@ -307,6 +323,7 @@ cdef uint64_t bytes_word(object nbytes):
 
 
 include "features.pxi"
+include "gpu/hook.pxi"
 
 
 @cython.final
@@ -337,6 +354,8 @@ cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared,
     b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
     b.detached = shared
     b.worker = worker
+    if get_allocator is not None:
+        stay_in_place()
     entry.generation = probe_generation()
     entry.thread = PyThread_get_thread_ident()
     with nogil:
@@ -352,7 +371,16 @@ cdef int state_of(object error):
     return TASK_CANCELLED if kind.__name__ in ("CancelledError", "KeyboardInterrupt", "Reschedule") else TASK_ERROR
 
 
-cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state) except -1:
+cdef uint64_t requested_of(object error):
+    """Bytes that NumPy could not have, by its MemoryError; ABSENT of any other."""
+    try:
+        return bytes_word(error._total_size)
+    except Exception:
+        return C_ABSENT
+
+
+cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, object error) except -1:
+    """error: the exception that ended it, its class, or None."""
     cdef task_end e
     if entry.handle == 0 or entry.generation != probe_generation():  # forked or restarted since: that task belongs to another board
         return 0
@@ -360,6 +388,8 @@ cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state) e
     e.output_bytes = output_bytes
     e.gc_freed_bytes = C_ABSENT
     e.shared = 0
+    e.out_of_memory = error is not None and (isinstance(error, MemoryError) or (isinstance(error, type) and issubclass(error, MemoryError)))
+    e.requested_bytes = requested_of(error) if e.out_of_memory else C_ABSENT
     try:
         e.shared = foreign_count is not None and count_foreign() != entry.foreign
         if collect is not None and collect_after:
@@ -444,7 +474,7 @@ cdef class task:
         if output is not None:
             described = describe_one(output, None, &nbytes)
             output = None
-        end_task(entry, described, nbytes, state_of(kind))
+        end_task(entry, described, nbytes, state_of(kind), kind if value is None else value)
         return None
 
     def __call__(self, function):
@@ -509,11 +539,29 @@ cdef tuple words(const void *start, uint64_t count):
 
 
 cdef tuple task_tuple(const task_fields *t, const char *at):
-    """The fields, then name, key, inputs and output as bytes. Lengths were checked by the reader."""
+    """The fields, then name, key, inputs, output, gpu and oom as bytes. Lengths were checked by the reader."""
     cdef const char *key = at + t.name_len
     cdef const char *inputs = key + t.key_len
     cdef const char *output = inputs + t.inputs_len
-    return (words(t, sizeof(task_fields) // 8), at[:t.name_len], key[:t.key_len], inputs[:t.inputs_len], output[:t.output_len])
+    cdef const char *gpu = output + t.output_len
+    cdef const char *oom = gpu + t.gpu_len
+    return (words(t, sizeof(task_fields) // 8), at[:t.name_len], key[:t.key_len], inputs[:t.inputs_len], output[:t.output_len], gpu[:t.gpu_len],
+            oom[:t.oom_len])
+
+
+cdef tuple running_tuple(slot *s):
+    """Of a slot: with what the sampler last saw of this very task."""
+    cdef char gpu[2048]
+    cdef int i
+    cdef uint64_t size = 0
+    if s.alloc_serial == s.task.serial:
+        s.task.alloc_peak_bytes, s.task.alloc_end_bytes, s.task.alloc_count = s.alloc_peak_bytes, s.alloc_live_bytes, s.alloc_count
+    if s.gpu_serial == s.task.serial:
+        size = gpu_devices_json(s.gpu, gpu, sizeof(gpu))
+        for i in range(TASK_DEVICES):
+            if s.gpu[i].device == GPU_PINNED + 1:
+                s.task.pinned_peak_bytes, s.task.pinned_end_bytes = s.gpu[i].peak_bytes, s.gpu[i].live_bytes
+    return (*task_tuple(&s.task, s.text)[:5], gpu[:size], b"")
 
 
 cdef class Reader:
@@ -570,6 +618,16 @@ cdef class Reader:
         finally:
             free(f)
 
+    def devices(self):
+        """(number, fields, name, uuid) of each GPU that the process has allocated on."""
+        cdef device d
+        cdef uint64_t i
+        found = []
+        for i in range(self.reader.header.device_count):
+            if self.check(board_read_device(&self.reader, i, &d)):
+                found.append((i, words(&d.fields, sizeof(device_fields) // 8), <bytes>d.name, <bytes>d.uuid))
+        return found
+
     def slots(self, uint64_t running):
         """The running tasks; looks at no more slots than it must to find `running` of them."""
         cdef slot *s = <slot *>malloc(sizeof(slot))
@@ -582,9 +640,7 @@ cdef class Reader:
                 if <uint64_t>len(found) >= running:
                     break
                 if self.check(board_read_slot(&self.reader, i, s)):
-                    if s.alloc_serial == s.task.serial:  # what the sampler last saw of this very task
-                        s.task.alloc_peak_bytes, s.task.alloc_end_bytes, s.task.alloc_count = s.alloc_peak_bytes, s.alloc_live_bytes, s.alloc_count
-                    found.append(task_tuple(&s.task, s.text))
+                    found.append(running_tuple(s))
         finally:
             free(s)
         return found

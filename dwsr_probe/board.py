@@ -22,11 +22,12 @@ SAMPLE_BYTES = _SAMPLE.size
 
 @dataclass
 class Snapshot:
-    """One process at one moment: its own row, its running tasks, and the probe's live counters by name."""
+    """One process at one moment: its own row, its running tasks, the probe's live counters by name, and its GPUs."""
 
     process: TaskRecord
     running: list
     live: dict
+    devices: list
 
 
 class Board:
@@ -62,6 +63,11 @@ class Board:
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
+
+    def devices(self):
+        """The GPUs that the process has allocated on, each a dict: its number there, name, uuid, and the board's fields by name."""
+        return [{"device": number, "name": text_of(name), "uuid": text_of(uuid), **dict(zip(_core.DEVICE_FIELDS[1:], fields[1:], strict=True))}
+                for number, fields, name, uuid in self._reader.devices()]
 
     def worker_of(self, index):
         """Address of the worker that ran a task, by its index in the facts."""
@@ -121,7 +127,7 @@ class Board:
     def snapshot(self):
         live = self.live()
         live["rss_source"] = SOURCES.get(live["rss_source"])
-        return Snapshot(self.process_record(live, "running"), [record for _, record in self.running(live)], live)
+        return Snapshot(self.process_record(live, "running"), [record for _, record in self.running(live)], live, self.devices())
 
     def is_alive(self, live):
         """The process exists and still is the program that made this board. A closed board of a living process counts as alive."""

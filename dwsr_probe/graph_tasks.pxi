@@ -100,7 +100,7 @@ def end_graph_task(Entry entry, object output, object nbytes=None, object error=
         if error is None and output is not None:
             described = describe_one(output, nbytes, &size)
         output = None
-        end_task(entry, described, size, TASK_CANCELLED if cancelled else state_of(error))
+        end_task(entry, described, size, TASK_CANCELLED if cancelled else state_of(error), error)
     except Exception:
         pass
 

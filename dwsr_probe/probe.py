@@ -8,6 +8,7 @@ import os
 import sys
 
 from dwsr_probe import _core, unseen
+from dwsr_probe.imports import forget, when_imported
 from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
 
@@ -65,8 +66,27 @@ def start_board(settings, name):
         _core.use_gc(gc.collect, settings.gc == "around")
     else:
         _core.use_gc(None, False)
-    if settings.alloc:
-        unseen.watch()
+    unseen.watch(settings.alloc)
+    if "cupy" in sys.modules:
+        when_imported("cupy", _hook_cupy_late)
+    else:
+        when_imported("cupy", _hook_cupy)
+
+
+def _hook_cupy(cupy, at_import=True):
+    from dwsr_probe.gpu import cupy_hook
+    cupy_hook.hook(cupy, at_import)
+
+
+def _hook_cupy_late(cupy):
+    _hook_cupy(cupy, at_import=False)
+
+
+def _unhook_cupy():
+    forget(_hook_cupy, _hook_cupy_late)
+    module = sys.modules.get("dwsr_probe.gpu.cupy_hook")
+    if module is not None:
+        module.unhook()
 
 
 def stop():
@@ -74,6 +94,7 @@ def stop():
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run)
     unseen.unwatch()
+    _unhook_cupy()
     _settings = None  # children that are forked from here on are not probed either
 
 
@@ -101,7 +122,7 @@ def _install_hooks():
     if _hooks_installed:
         return
     _hooks_installed = True
-    os.register_at_fork(before=_core.fork_announced, after_in_parent=_core.fork_done, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
 
 
@@ -110,6 +131,26 @@ class _Anchor:
 
 
 _anchor = _Anchor()
+
+
+_monitor_stopped = False
+
+
+def _monitor():
+    return sys.modules.get("dwsr_probe.gpu.monitor")
+
+
+def _before_fork():
+    global _monitor_stopped
+    monitor = _monitor()
+    _monitor_stopped = monitor is not None and monitor.stop()
+    _core.fork_announced()
+
+
+def _after_fork_in_parent():
+    _core.fork_done()
+    if _monitor_stopped:
+        _monitor().start()
 
 
 def _after_fork_in_child():
@@ -124,5 +165,8 @@ def _after_fork_in_child():
 
 
 def _at_exit():
+    monitor = _monitor()
+    if monitor is not None:
+        monitor.stop()
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     _core.stop(error=error is not None, at_exit=True, remove=_settings is not None and not _settings.run)

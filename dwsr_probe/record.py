@@ -42,11 +42,13 @@ class TaskRecord:
     alloc_end_bytes: int | None = None
     alloc_count: int | None = None
     gc_freed_bytes: int | None = None
-    gpu: list | None = None
+    gpu: list | None = None  # per device; [] if it allocated on none
     oom: dict | None = None
     overlap: int | None = None
     attribution: str | None = None
     kind: str = "task"
+    pinned_peak_bytes: int | None = None  # page-locked host memory from CuPy
+    pinned_end_bytes: int | None = None
 
     @property
     def rss_growth_bytes(self):
@@ -67,10 +69,10 @@ NESTED = ("inputs", "output", "gpu", "oom")  # lists and dicts; JSON text in the
 
 
 _INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED, _WORKER) = (
+(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED, _PINNED_PEAK, _PINNED_END, _WORKER) = (
     _INDEX[name] for name in (
         "seq", "thread", "state", "attribution", "start_ns", "duration_ns", "rss_before_bytes", "rss_peak_bytes", "rss_source", "overlap",
-        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "worker"))
+        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "pinned_peak_bytes", "pinned_end_bytes", "worker"))
 SERIAL = _INDEX["serial"]
 
 
@@ -83,7 +85,7 @@ def row_of(board, raw):
 
     A running task has neither seq nor duration.
     """
-    words, name, key, inputs, output = raw
+    words, name, key, inputs, output, gpu, oom = raw
     running = words[_STATE] == 1
     return (
         None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker_of(words[_WORKER]), words[_THREAD],
@@ -91,7 +93,8 @@ def row_of(board, raw):
         None if running else (words[_DURATION] or 0) / 1e9,
         text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],
         words[_BEFORE], words[_PEAK], SOURCES.get(words[_SOURCE]), board.rss_error_bytes,
-        words[_ALLOC_PEAK], words[_ALLOC_END], words[_ALLOC_COUNT], words[_GC_FREED], None, None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task")
+        words[_ALLOC_PEAK], words[_ALLOC_END], words[_ALLOC_COUNT], words[_GC_FREED], text_of(gpu) if gpu else None,
+        text_of(oom) if oom else None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task", words[_PINNED_PEAK], words[_PINNED_END])
 
 
 def to_row(record):

@@ -12,12 +12,14 @@ _watching = False
 _replaced = []  # (owner, name, original, ours)
 
 
-def watch():
-    """From start to stop."""
+def watch(accounting):
+    """From start to stop. accounting: of malloc's memory; without it pools are followed all the same, for device memory."""
     global _watching
     if not _watching:
         _watching = True
         when_imported("concurrent.futures.thread", _hook_pools)
+        if not accounting:
+            return
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
             _core.use_foreign_count(object)  # Python's own mimalloc maps its memory in ways that look like reservations: never the same twice
         else:

@@ -38,7 +38,7 @@ double accounting_ns(unsigned count)
     for (unsigned i = 0; i < count; i++) {
         alloc_task_begin(0, i + 1, ALLOC_NO_SLOT, 0);
         alloc_running(1, 0, i + 1);
-        alloc_task_end(0, i + 1, &f);
+        alloc_task_end(0, i + 1, 0, &f);
         alloc_running(0, 0, 0);
     }
     double ns = (double)(cpu_ns() - from) / count;

@@ -28,7 +28,7 @@ static struct alloc_figures now(uint32_t slot, uint64_t serial)
 static struct alloc_figures end(uint32_t slot, uint64_t serial)
 {
     struct alloc_figures f;
-    alloc_task_end(slot, serial, &f);
+    alloc_task_end(slot, serial, 0, &f);
     return f;
 }
 

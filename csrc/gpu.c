@@ -1,0 +1,350 @@
+#define _GNU_SOURCE
+#include "gpu.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "clock.h"
+#include "sums.h"
+
+/* A task's memory, from its first allocation on. Sums and peaks carry the task's generation (sums.h). */
+struct account {
+    word serial; /* as in a handle; another one's account is found stale and made anew */
+    struct task_device devices[TASK_DEVICES];
+    word oom_count, oom_device, oom_requested_bytes, oom_live_bytes, oom_pool_used_bytes, oom_pool_total_bytes, oom_pool_limit_bytes;
+} __attribute__((aligned(64)));
+
+static struct {
+    pthread_mutex_t mutex; /* makes accounts */
+    word hook, nvml, pinned_seen, unfollowed, ooms;
+    struct device devices[DEVICE_COUNT + 1];
+    struct account accounts[SLOT_COUNT];
+} gpu = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static __thread uint32_t depth;
+
+int gpu_enter(void) { return depth++ != 0; }
+void gpu_leave(void) { depth--; }
+
+/* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
+
+static struct account *account_of(uint64_t handle)
+{
+    struct account *a = &gpu.accounts[handle % SLOT_COUNT];
+    return load_acquire(&a->serial) == handle / SLOT_COUNT ? a : NULL;
+}
+
+static struct task_device *find(struct account *a, uint32_t device)
+{
+    for (int i = 0; i < TASK_DEVICES; i++)
+        if (load_acquire(&a->devices[i].device) == device + 1) return &a->devices[i];
+    return NULL;
+}
+
+static void open_account(struct account *a, uint64_t serial)
+{
+    store_release(&a->serial, 0);
+    for (int i = 0; i < TASK_DEVICES; i++) {
+        store_relaxed(&a->devices[i].device, 0);
+        store_relaxed(&a->devices[i].live_bytes, sum_zero(serial));
+        store_relaxed(&a->devices[i].peak_bytes, sum_tag(serial));
+        store_relaxed(&a->devices[i].pool_used_bytes, ABSENT);
+        store_relaxed(&a->devices[i].pool_total_bytes, ABSENT);
+    }
+    store_relaxed(&a->oom_count, 0);
+    store_release(&a->serial, serial);
+}
+
+/* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses too many. */
+static struct task_device *place_of(uint64_t handle, uint32_t device)
+{
+    struct account *a = account_of(handle);
+    struct task_device *d = a ? find(a, device) : NULL;
+    if (d || !alloc_runs(handle)) return d;
+    pthread_mutex_lock(&gpu.mutex);
+    a = &gpu.accounts[handle % SLOT_COUNT];
+    if (a->serial != handle / SLOT_COUNT) open_account(a, handle / SLOT_COUNT);
+    d = find(a, device);
+    for (int i = 0; i < TASK_DEVICES && !d; i++)
+        if (!a->devices[i].device) store_release(&a->devices[i].device, device + 1), d = &a->devices[i];
+    pthread_mutex_unlock(&gpu.mutex);
+    if (!d) add_relaxed(&gpu.unfollowed, 1);
+    return d;
+}
+
+int gpu_added(uint64_t handle, uint32_t device, uint64_t bytes)
+{
+    if (device > GPU_PINNED) {
+        add_relaxed(&gpu.unfollowed, 1);
+        return 0;
+    }
+    struct device_fields *f = &gpu.devices[device].fields;
+    word live = add_relaxed(&f->live_bytes, bytes) + bytes;
+    int raised = live > load_relaxed(&f->peak_bytes);
+    if (raised) max_relaxed(&f->peak_bytes, live);
+    add_relaxed(&f->alloc_count, 1);
+    if (!load_relaxed(&f->present)) store_release(&f->present, 1);
+    for (; handle; handle = alloc_parent(handle)) {
+        struct task_device *d = place_of(handle, device);
+        if (!d || !sum_add(&d->live_bytes, handle / SLOT_COUNT, (int64_t)bytes)) continue;
+        int64_t own = sum_value(load_relaxed(&d->live_bytes));
+        if (own > 0 && peak_raise(&d->peak_bytes, handle / SLOT_COUNT, (uint64_t)own)) raised = 1;
+    }
+    return raised;
+}
+
+void gpu_removed(uint64_t handle, uint32_t device, uint64_t bytes)
+{
+    if (device > GPU_PINNED) return;
+    add_relaxed(&gpu.devices[device].fields.live_bytes, -bytes);
+    for (; handle; handle = alloc_parent(handle)) {
+        struct account *a = account_of(handle);
+        struct task_device *d = a ? find(a, device) : NULL;
+        if (d) sum_add(&d->live_bytes, handle / SLOT_COUNT, -(int64_t)bytes);
+    }
+}
+
+void gpu_note_pool(uint64_t handle, uint32_t device, const struct gpu_pool *pool, int raised)
+{
+    if (device >= DEVICE_COUNT) return;
+    struct device_fields *f = &gpu.devices[device].fields;
+    store_relaxed(&f->pool_used_bytes, pool->used_bytes);
+    store_relaxed(&f->pool_total_bytes, pool->total_bytes);
+    store_relaxed(&f->pool_limit_bytes, pool->limit_bytes);
+    store_relaxed(&f->unseen_bytes, pool->unseen_bytes);
+    for (; raised && handle; handle = alloc_parent(handle)) {
+        struct account *a = account_of(handle);
+        struct task_device *d = a ? find(a, device) : NULL;
+        if (!d || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK) > sum_value(load_relaxed(&d->live_bytes))) continue; /* not this one's peak */
+        store_relaxed(&d->pool_used_bytes, pool->used_bytes);
+        store_relaxed(&d->pool_total_bytes, pool->total_bytes);
+    }
+}
+
+static uint64_t live_of(const struct task_device *d)
+{
+    int64_t live = sum_value(load_relaxed(&d->live_bytes));
+    return live < 0 ? 0 : (uint64_t)live;
+}
+
+void gpu_note_oom(uint64_t handle, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool)
+{
+    add_relaxed(&gpu.ooms, 1);
+    if (device > GPU_PINNED) return;
+    for (; handle; handle = alloc_parent(handle)) {
+        struct task_device *d = place_of(handle, device);
+        struct account *a = account_of(handle);
+        if (!d || !a) continue;
+        store_relaxed(&a->oom_device, device);
+        store_relaxed(&a->oom_requested_bytes, requested_bytes);
+        store_relaxed(&a->oom_live_bytes, live_of(d));
+        store_relaxed(&a->oom_pool_used_bytes, pool->used_bytes);
+        store_relaxed(&a->oom_pool_total_bytes, pool->total_bytes);
+        store_relaxed(&a->oom_pool_limit_bytes, pool->limit_bytes);
+        add_relaxed(&a->oom_count, 1);
+    }
+}
+
+/* -- tasks ------------------------------------------------------------------------------------------------------------------------------- */
+
+void gpu_task_now(uint64_t handle, struct gpu_figures *f)
+{
+    memset(f, 0, sizeof *f);
+    f->known = load_relaxed(&gpu.hook) == GPU_HOOK_ON;
+    f->pinned_known = f->known && load_relaxed(&gpu.pinned_seen);
+    struct account *a = account_of(handle);
+    if (!a) return;
+    for (int i = 0; i < TASK_DEVICES; i++) {
+        const struct task_device *d = &a->devices[i];
+        struct task_device *to = &f->devices[i];
+        to->device = load_acquire(&d->device);
+        to->live_bytes = live_of(d);
+        to->peak_bytes = load_relaxed(&d->peak_bytes) & SUM_MASK;
+        to->pool_used_bytes = load_relaxed(&d->pool_used_bytes);
+        to->pool_total_bytes = load_relaxed(&d->pool_total_bytes);
+        if (to->device && to->live_bytes) f->leaves = 1;
+    }
+    f->oom.count = load_relaxed(&a->oom_count);
+    f->oom.device = load_relaxed(&a->oom_device);
+    f->oom.requested_bytes = load_relaxed(&a->oom_requested_bytes);
+    f->oom.live_bytes = load_relaxed(&a->oom_live_bytes);
+    f->oom.pool_used_bytes = load_relaxed(&a->oom_pool_used_bytes);
+    f->oom.pool_total_bytes = load_relaxed(&a->oom_pool_total_bytes);
+    f->oom.pool_limit_bytes = load_relaxed(&a->oom_pool_limit_bytes);
+}
+
+void gpu_task_end(uint64_t handle, struct gpu_figures *f)
+{
+    gpu_task_now(handle, f);
+    struct account *a = account_of(handle);
+    if (a) store_release(&a->serial, 0);
+}
+
+struct writer { char *at, *end; int full; };
+
+static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(w->at, (size_t)(w->end - w->at), format, arguments);
+    va_end(arguments);
+    if (n < 0 || n >= w->end - w->at) w->full = 1;
+    else w->at += n;
+}
+
+static void put_bytes(struct writer *w, const char *name, uint64_t bytes)
+{
+    if (bytes == ABSENT) put(w, ",\"%s\":null", name);
+    else put(w, ",\"%s\":%llu", name, (unsigned long long)bytes);
+}
+
+uint64_t gpu_devices_json(const struct task_device *devices, char *to, uint64_t size)
+{
+    struct writer w = { to, to + size, 0 };
+    const char *between = "";
+    put(&w, "[");
+    for (int i = 0; i < TASK_DEVICES; i++) {
+        const struct task_device *d = &devices[i];
+        if (d->device == 0 || d->device > DEVICE_COUNT) continue;
+        put(&w, "%s{\"device\":%d", between, (int)d->device - 1);
+        put_bytes(&w, "peak_bytes", d->peak_bytes);
+        put_bytes(&w, "end_bytes", d->live_bytes);
+        put_bytes(&w, "pool_used_bytes", d->pool_used_bytes);
+        put_bytes(&w, "pool_total_bytes", d->pool_total_bytes);
+        put(&w, "}");
+        between = ",";
+    }
+    put(&w, "]");
+    return w.full ? 0 : (uint64_t)(w.at - to);
+}
+
+uint64_t gpu_oom_json(const struct gpu_figures *f, char *to, uint64_t size)
+{
+    struct writer w = { to, to + size, 0 };
+    if (!f->oom.count) return 0;
+    if (f->oom.device < DEVICE_COUNT) put(&w, "{\"where\":\"gpu:%d\"", (int)f->oom.device);
+    else put(&w, "{\"where\":\"%s\"", f->oom.device == OOM_HOST ? "host" : "pinned");
+    put_bytes(&w, "requested_bytes", f->oom.requested_bytes);
+    put_bytes(&w, "live_bytes", f->oom.live_bytes);
+    put_bytes(&w, "pool_used_bytes", f->oom.pool_used_bytes);
+    put_bytes(&w, "pool_total_bytes", f->oom.pool_total_bytes);
+    put_bytes(&w, "pool_limit_bytes", f->oom.pool_limit_bytes);
+    put_bytes(&w, "count", f->oom.count);
+    put(&w, "}");
+    return w.full ? 0 : (uint64_t)(w.at - to);
+}
+
+/* -- devices ----------------------------------------------------------------------------------------------------------------------------- */
+
+void gpu_note_hook(enum gpu_hook state, int pinned)
+{
+    store_relaxed(&gpu.hook, state);
+    store_relaxed(&gpu.pinned_seen, (word)pinned);
+}
+
+void gpu_note_nvml(enum nvml_state state) { store_relaxed(&gpu.nvml, state); }
+
+int gpu_is_used(uint32_t device) { return device < DEVICE_COUNT && load_acquire(&gpu.devices[device].fields.present) == 1; }
+
+static void set_text(char *to, size_t size, const char *text)
+{
+    word padded[16] = { 0 };
+    _Static_assert(sizeof(((struct device *)0)->name) <= sizeof padded && sizeof(((struct device *)0)->uuid) <= sizeof padded, "texts fit");
+    if (!text) return;
+    memcpy(padded, text, text_clip(text, strlen(text), size - 1));
+    copy_release((word *)to, padded, size / sizeof(word));
+}
+
+void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t total_bytes)
+{
+    if (device >= DEVICE_COUNT) return;
+    struct device *d = &gpu.devices[device];
+    set_text(d->name, sizeof d->name, name);
+    set_text(d->uuid, sizeof d->uuid, uuid);
+    store_relaxed(&d->fields.total_bytes, total_bytes);
+}
+
+/* The largest so far, where nothing is known yet. */
+static void max_known(word *most, uint64_t value)
+{
+    if (value != ABSENT && (load_relaxed(most) == ABSENT || load_relaxed(most) < value)) store_relaxed(most, value);
+}
+
+void gpu_note_driver(uint32_t device, const struct gpu_driver *says)
+{
+    if (device >= DEVICE_COUNT) return;
+    struct device_fields *f = &gpu.devices[device].fields;
+    store_relaxed(&f->used_bytes, says->used_bytes);
+    max_known(&f->used_max_bytes, says->used_bytes);
+    if (says->total_bytes != ABSENT) store_relaxed(&f->total_bytes, says->total_bytes);
+    store_relaxed(&f->process_bytes, says->process_bytes);
+    max_known(&f->process_max_bytes, says->process_bytes);
+    store_relaxed(&f->utilisation_percent, says->utilisation_percent);
+    store_relaxed(&f->rmm_bytes, says->rmm_bytes);
+    store_relaxed(&f->rmm_peak_bytes, says->rmm_peak_bytes);
+    store_relaxed(&f->read_ns, now_ns());
+}
+
+void gpu_publish(struct board *b)
+{
+    const word hook = load_relaxed(&gpu.hook);
+    store_relaxed(&b->live->gpu_hook, hook);
+    store_relaxed(&b->live->nvml_state, load_relaxed(&gpu.nvml));
+    if (hook == GPU_HOOK_NONE) return;
+    const struct device_fields *pinned = &gpu.devices[GPU_PINNED].fields;
+    const int seen = load_relaxed(&gpu.pinned_seen) != 0;
+    store_relaxed(&b->live->pinned_bytes, seen ? load_relaxed(&pinned->live_bytes) : ABSENT);
+    store_relaxed(&b->live->pinned_peak_bytes, seen ? load_relaxed(&pinned->peak_bytes) : ABSENT);
+    store_relaxed(&b->live->gpu_unfollowed, load_relaxed(&gpu.unfollowed));
+    store_relaxed(&b->live->gpu_ooms, load_relaxed(&gpu.ooms));
+    for (uint32_t i = 0; i < DEVICE_COUNT; i++) {
+        if (!gpu_is_used(i)) continue;
+        const word *from = (const word *)&gpu.devices[i];
+        word *to = (word *)(b->devices + i * DEVICE_BYTES);
+        for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;) store_release(to + k, load_relaxed(from + k)); /* `present` last */
+    }
+    for (uint32_t i = 0; i < alloc_slots_used(); i++) {
+        uint64_t serial = alloc_serial_in(i);
+        struct gpu_figures f;
+        if (!serial) continue;
+        gpu_task_now(alloc_handle(i, serial), &f);
+        struct slot *slot = &b->slots[i];
+        store_release(&slot->gpu_serial, 0);
+        if (!f.known) continue;
+        copy_release((word *)slot->gpu, (const word *)f.devices, TASK_DEVICES * (sizeof *f.devices / sizeof(word)));
+        store_release(&slot->gpu_serial, serial);
+    }
+}
+
+/* -- start, fork ------------------------------------------------------------------------------------------------------------------------- */
+
+void gpu_open(void)
+{
+    store_relaxed(&gpu.unfollowed, 0);
+    store_relaxed(&gpu.ooms, 0);
+    for (uint32_t i = 0; i <= GPU_PINNED; i++) {
+        struct device_fields *f = &gpu.devices[i].fields;
+        store_relaxed(&f->peak_bytes, load_relaxed(&f->live_bytes));
+        store_relaxed(&f->alloc_count, 0);
+        store_relaxed(&f->used_max_bytes, ABSENT);
+        store_relaxed(&f->process_max_bytes, ABSENT);
+        if (load_relaxed(&f->present)) continue;
+        word *unknown[] = { &f->pool_used_bytes, &f->pool_total_bytes, &f->pool_limit_bytes, &f->unseen_bytes, &f->total_bytes, &f->used_bytes,
+                            &f->process_bytes, &f->utilisation_percent, &f->read_ns, &f->rmm_bytes, &f->rmm_peak_bytes };
+        for (size_t k = 0; k < sizeof unknown / sizeof *unknown; k++) store_relaxed(unknown[k], ABSENT);
+    }
+}
+
+void gpu_fork_lock(void) { pthread_mutex_lock(&gpu.mutex); }
+void gpu_fork_unlock(void) { pthread_mutex_unlock(&gpu.mutex); }
+
+void gpu_forked(void)
+{
+    pthread_mutex_init(&gpu.mutex, NULL);
+    depth = 0; /* another thread's is gone with it */
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) gpu.accounts[i].serial = 0;
+    for (uint32_t i = 0; i < DEVICE_COUNT; i++) gpu.devices[i].fields.present = 0; /* the child has not allocated */
+}
