@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
-SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi) setup.py pyproject.toml
+SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo test bench lint sanitize test-c test-py test-dask-oldest build clean
+.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -16,7 +16,10 @@ demo: build ## build, run examples/ under the probe, print the table
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe run python examples/filters.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe doctor
 
-test: sanitize lint test-py test-dask-oldest ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support
+demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
+	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
+
+test: sanitize lint test-py test-dask-oldest test-gpu ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -30,6 +33,11 @@ test-py: $(VENV)/.test build ## Python tests
 test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest release that has what we hook
 	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py -k "not hundred_thousand"
 
+test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and 14, the real ones, on a stand-in for the GPU
+	for version in 13 14; do \
+	  PYTHONPATH="$(CURDIR)" .venv-cupy-$$version/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu || exit 1; \
+	done
+
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check dwsr_probe tests examples setup.py
 
@@ -39,7 +47,7 @@ bench: $(VENV)/.bench build ## figures, as ratios measured side by side; rewrite
 build: $(VENV)/.built ## the extension and the command line, in .venv
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .venv-cupy-* build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +
 
 # A compiler, Python's headers and venv: from Debian when they are missing and we may install.
@@ -66,6 +74,13 @@ $(VENV)/.test: $(VENV)/.built
 $(OLDEST)/.installed:
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install -q 'dask[array,dataframe]==2024.11.2' 'distributed==2024.11.2' 'numpy<2.3' 'pandas<3' scipy dask-jobqueue click rich psutil pytest
+	@touch $@
+
+CUPY_13 := 'cupy-cuda12x==13.6.*'
+CUPY_14 := 'cupy-cuda12x==14.*' rmm-cu12
+.venv-cupy-%/.installed: $(VENV)/.system
+	$(PYTHON) -m venv .venv-cupy-$*
+	.venv-cupy-$*/bin/pip install -q $(CUPY_$*) 'dask[array]>=2024.11' 'distributed>=2024.11' pandas nvidia-ml-py click rich psutil 'pytest>=9'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built

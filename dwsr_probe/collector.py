@@ -14,7 +14,8 @@ from dwsr_probe.store import Store
 _SEQ = FIELDS.index("seq")
 _HEALTH = (
     "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
-    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes")
+    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes",
+    "gpu_hook", "gpu_unfollowed", "gpu_ooms", "pinned_peak_bytes", "nvml_state")
 
 
 class _Followed:
@@ -195,7 +196,7 @@ class Collector:
         board = followed.board
         health.update(
             rss_peak_source=SOURCES.get(live["rss_source"]), limit_bytes=board.limit_bytes, period_ns=board.header["period_ns"],
-            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, **board.facts())
+            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, devices=board.devices(), **board.facts())
         return health
 
 

@@ -153,6 +153,42 @@ def _dask():
     return OK, "dask", f"distributed {distributed.__version__}: tasks are measured in their own threads", None
 
 
+def _cupy():
+    """In a fresh interpreter: CuPy takes seconds and memory to import."""
+    import importlib.util
+    import subprocess
+    if importlib.util.find_spec("cupy") is None:
+        return None
+    script = ("import dwsr_probe, sys; assert dwsr_probe.start(); import cupy; from dwsr_probe import _core\n"
+              "print(cupy.__version__, _core.is_ours(cupy.cuda.get_allocator()))\n"
+              "try: print(cupy.cuda.runtime.getDeviceCount())\n"
+              "except Exception as error: print(f'no device: {error}')\n")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=120)
+    lines = done.stdout.splitlines()
+    if done.returncode or len(lines) < 2:
+        return LIMITED, "cupy", "cannot be imported: " + " ".join(done.stderr.strip().splitlines()[-1:]), "device memory is not measured without it"
+    version, hooked = lines[0].split()
+    if hooked != "True":
+        return LIMITED, "cupy", f"{version}: its allocator could not be hooked", "device memory of tasks is not measured. Is there a newer dwsr-probe?"
+    if not lines[1].isdigit():
+        return LIMITED, "cupy", f"{version}: its allocators are hooked; {lines[1]}", None
+    return OK, "cupy", f"{version}: its allocators are hooked; {lines[1]} device{'s' * (lines[1] != '1')}", None
+
+
+def _nvml():
+    import importlib.util
+    if importlib.util.find_spec("pynvml") is None and importlib.util.find_spec("cupy") is None:
+        return None  # nobody wants a GPU here
+    from dwsr_probe.gpu.nvml import ADVICE, Nvml
+    nvml = Nvml()
+    if nvml.open() not in ("ok", "permission denied"):
+        return LIMITED, "nvml", f"{nvml.state}", ADVICE.get(nvml.state)
+    devices = [f"{name} ({total / 2**30:.1f} GiB, {uuid})" for uuid, name, total in nvml.devices() if total]
+    nvml.close()
+    return OK, "nvml", "; ".join(devices) or "no device", None
+
+
 def _limit():
     import psutil
 
@@ -188,4 +224,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _dask, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)

@@ -19,10 +19,12 @@ class Records(pd.DataFrame):
     def summary(self):
         """One row per task name, the largest own peak first."""
         growth = (self["rss_peak_bytes"] - self["rss_before_bytes"]).clip(lower=0)
-        groups = self.assign(rss_growth_bytes=growth, failed=self["state"] != "ok").groupby("task_name")
+        device = self["gpu"].map(lambda devices: max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else float("nan"))
+        groups = self.assign(rss_growth_bytes=growth, gpu_peak_bytes=device.astype(float), failed=self["state"] != "ok").groupby("task_name")
         table = groups.agg(
             count=("task_name", "size"), failed=("failed", "sum"), alloc_peak_median_bytes=("alloc_peak_bytes", "median"),
-            alloc_peak_max_bytes=("alloc_peak_bytes", "max"), rss_growth_median_bytes=("rss_growth_bytes", "median"),
+            alloc_peak_max_bytes=("alloc_peak_bytes", "max"), gpu_peak_median_bytes=("gpu_peak_bytes", "median"),
+            gpu_peak_max_bytes=("gpu_peak_bytes", "max"), rss_growth_median_bytes=("rss_growth_bytes", "median"),
             rss_growth_max_bytes=("rss_growth_bytes", "max"), input_median_bytes=("input_bytes", "median"),
             output_median_bytes=("output_bytes", "median"), duration_median=("duration", "median"), duration_max=("duration", "max"))
         return pd.DataFrame(table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))

@@ -43,7 +43,9 @@ def _work(cupy, stop):
     nvml, names, periods_lost = Nvml(), {}, 0
     try:
         _core.note_nvml(nvml.open())
-        while True:
+        stopping, period = False, 0
+        while not stopping:  # once more at the end: a short job is over before the second look
+            stopping, period = stop.wait(period), PERIOD_S
             if nvml.state == "lost":
                 periods_lost += 1
                 if periods_lost % REOPEN_EVERY == 0:
@@ -54,8 +56,6 @@ def _work(cupy, stop):
                     names[device] = _identify(cupy, nvml, device)
                 _core.note_device(device, *nvml.read(names[device]), *_rmm_bytes(device))
             _core.note_nvml(nvml.state)
-            if stop.wait(PERIOD_S):
-                break
         nvml.close()
     except Exception:
         _core.note_nvml("failed")

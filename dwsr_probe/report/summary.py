@@ -3,6 +3,33 @@ from dataclasses import dataclass, field
 from statistics import median
 
 
+class Limits:
+    """What a task's memory is held against: its Dask worker's limit, or its process's; of a device its pool's limit, or all of it."""
+
+    def __init__(self, processes=()):
+        self._host, self._devices = {}, {}
+        for record, health in processes:
+            self._host[record.process, None] = health.get("limit_bytes")
+            for worker in health.get("workers") or ():
+                self._host[record.process, worker.get("address")] = worker.get("memory_limit_bytes")
+            for device in health.get("devices") or ():
+                self._devices[record.process, device["device"]] = device.get("pool_limit_bytes") or device.get("total_bytes")
+
+    def host(self, record):
+        return self._host.get((record.process, record.worker)) or self._host.get((record.process, None))
+
+    def device(self, record, number):
+        return self._devices.get((record.process, number))
+
+
+def _ratio(part, whole):
+    return part / whole if part is not None and whole else None
+
+
+def _largest(*values):
+    return max((v for v in values if v is not None), default=None)
+
+
 @dataclass
 class NameSummary:
     task_name: str
@@ -13,12 +40,15 @@ class NameSummary:
     growths: list = field(default_factory=list)  # rss peak minus rss before, bytes
     durations: list = field(default_factory=list)  # seconds
     alloc_peaks: list = field(default_factory=list)  # bytes
+    gpu_peaks: list = field(default_factory=list)  # bytes, on the device where it is largest
+    host_ratio: float | None = None  # largest own peak (without accounting: growth) of the host's limit
+    device_ratio: float | None = None  # the same of a device's
     shared: int = 0  # tasks whose figures cannot be theirs alone
     rss_peak_bytes: int | None = None
     overlap: int = 0
     sampled: int = 0  # tasks whose peak was sampled, not the kernel's
 
-    def add(self, record):
+    def add(self, record, limits):
         self.count += 1
         self.errors += record.state == "error"
         self.cancelled += record.state == "cancelled"
@@ -30,6 +60,11 @@ class NameSummary:
         self.shared += record.attribution == "shared"
         if record.alloc_peak_bytes is not None:
             self.alloc_peaks.append(record.alloc_peak_bytes)
+        host = record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
+        self.host_ratio = _largest(self.host_ratio, _ratio(host, limits.host(record)))
+        if record.gpu is not None:
+            self.gpu_peaks.append(max((d["peak_bytes"] for d in record.gpu), default=0))
+            self.device_ratio = _largest(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
         if record.duration is not None:
             self.durations.append(record.duration)
         self.overlap = max(self.overlap, record.overlap or 0)
@@ -51,6 +86,21 @@ class NameSummary:
         return max(self.alloc_peaks, default=None)
 
     @property
+    def gpu_peak_median_bytes(self):
+        return median(self.gpu_peaks) if self.gpu_peaks else None
+
+    @property
+    def gpu_peak_max_bytes(self):
+        return max(self.gpu_peaks, default=None)
+
+    @property
+    def binds(self):
+        """Which memory a larger block would exhaust first, "host" or "device"; None if neither limit is known."""
+        if self.host_ratio is None and self.device_ratio is None:
+            return None
+        return "device" if (self.device_ratio or 0) > (self.host_ratio or 0) else "host"
+
+    @property
     def duration_median(self):
         return median(self.durations) if self.durations else None
 
@@ -59,15 +109,20 @@ class NameSummary:
         return max(self.durations, default=None)
 
 
-def summarise(records):
-    """NameSummary per task name, the largest growth first."""
-    names = {}
+def summarise(records, processes=()):
+    """NameSummary per task name, the largest growth first. processes: (record, health) of each, for its limits."""
+    names, limits = {}, Limits(processes)
     for record in records:
         summary = names.get(record.task_name)
         if summary is None:
             summary = names[record.task_name] = NameSummary(record.task_name)
-        summary.add(record)
+        summary.add(record, limits)
     return sorted(names.values(), key=lambda s: (-(s.growth_max_bytes or 0), s.task_name))
+
+
+_NVML_NOTES = {  # by the board's nvml_state
+    2: "nvidia-ml-py is not installed: what the driver says of the devices is missing", 3: "NVML found no driver",
+    4: "NVML may not tell which process holds what", 5: "the driver was lost", 6: "reading NVML failed"}
 
 
 def process_notes(record, health):
@@ -86,6 +141,12 @@ def process_notes(record, health):
         notes.append("tasks were followed by Dask's transitions: this release of distributed is not known, whose memory it was cannot be told")
     if health.get("untracked_bytes"):
         notes.append(f"{health['untracked_bytes']:,} bytes found the owner table full: frees from other threads are not followed there")
+    if health.get("gpu_hook") == 2:
+        notes.append("the hook on CuPy's memory failed: device memory was measured up to then only")
+    if health.get("devices") and health.get("nvml_state") in _NVML_NOTES:
+        notes.append(_NVML_NOTES[health["nvml_state"]])
+    note(health.get("gpu_ooms"), "device allocation failed for lack of memory", "device allocations failed for lack of memory")
+    note(health.get("gpu_unfollowed"), "device allocation was not followed: too many devices", "device allocations were not followed: too many devices")
     if health.get("rss_peak_source") == "sampled":
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")

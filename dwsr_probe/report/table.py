@@ -44,6 +44,28 @@ def _outcome(summary):
     return Text(", ".join(parts) or "–", style="red" if summary.killed or summary.errors else "")
 
 
+def _binding(summary):
+    """"gpu 62 %, host 3 %": the one that binds first."""
+    def share(word, ratio):
+        return f"{word} –" if ratio is None else f"{word} {100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
+
+    parts = [share("gpu", summary.device_ratio), share("host", summary.host_ratio)]
+    return ", ".join(parts if summary.binds == "device" else parts[::-1])
+
+
+def _device_text(device):
+    """"gpu 0 (A100): own peak 30.1 GiB of 40.0 GiB (75.2 %), pool 31.0 GiB, driver: 33.0 GiB used at most, 32.1 GiB by this process"."""
+    limit, peak = device.get("pool_limit_bytes") or device.get("total_bytes"), device.get("peak_bytes")
+    text = f"gpu {device['device']}" + (f" ({device['name']})" if device.get("name") else "") + f": own peak {bytes_text(peak)}"
+    if limit:
+        text += f" of {bytes_text(limit)}{' (the pool)' if device.get('pool_limit_bytes') else ''} ({100 * peak / limit:.1f} %)"
+    for name, words in (("pool_total_bytes", "pool {}"), ("unseen_bytes", "{} unseen"), ("rmm_peak_bytes", "RMM's peak {}"),
+                        ("used_max_bytes", "driver: {} used at most"), ("process_max_bytes", "{} by this process")):
+        if device.get(name):
+            text += ", " + words.format(bytes_text(device[name]))
+    return text
+
+
 class _Console(Console):
     def on_broken_pipe(self):
         """Leave it to the caller: rich would exit with a code of its own."""
@@ -54,8 +76,9 @@ def print_report(store, file):
     """The whole report of one run."""
     console = _Console(file=file, highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console.width = max(console.width, 180)  # nobody wraps lines in a log
-    names, processes = summarise(store.tasks()), store.processes()
+        console.width = max(console.width, 240)  # nobody wraps lines in a log
+    processes = store.processes()
+    names = summarise(store.tasks(), processes)
     if names:
         console.print(_task_table(names))
     # The largest, and every one that a person should know about.
@@ -74,12 +97,15 @@ def _task_table(names):
     table.add_column("task", no_wrap=True, overflow="ellipsis")
     accounted = any(s.alloc_peaks for s in names)
     own = ("own peak, median", "max") if accounted else ()
-    for title in ("count", "failed", *own, "rss growth, median", "max", "rss peak, max", "duration, median", "max", "overlap"):
-        table.add_column(title, justify="right")
+    on_devices = any(s.gpu_peaks for s in names)
+    gpu = ("gpu peak, median", "max", "binds") if on_devices else ()
+    for title in ("count", "failed", *own, *gpu, "rss growth, median", "max", "rss peak, max", "duration, median", "max", "overlap"):
+        table.add_column(title, justify="right", no_wrap=title == "binds")
     for s in names:
         own = (bytes_text(s.alloc_peak_median_bytes), bytes_text(s.alloc_peak_max_bytes) + ("†" if s.shared else "")) if accounted else ()
+        gpu = (bytes_text(s.gpu_peak_median_bytes), bytes_text(s.gpu_peak_max_bytes), _binding(s)) if on_devices else ()
         table.add_row(
-            name_text(s.task_name), f"{s.count:,}", _outcome(s), *own, bytes_text(s.growth_median_bytes), bytes_text(s.growth_max_bytes),
+            name_text(s.task_name), f"{s.count:,}", _outcome(s), *own, *gpu, bytes_text(s.growth_median_bytes), bytes_text(s.growth_max_bytes),
             bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else ""), seconds_text(s.duration_median), seconds_text(s.duration_max),
             str(s.overlap))
     notes = [text for wanted, text in (
@@ -100,6 +126,9 @@ def _process_line(record, health):
     share = f" ({100 * record.rss_peak_bytes / limit:.1f} %)" if limit and record.rss_peak_bytes else ""
     parts = [f"max rss {peak} of {bytes_text(limit)}{share}", seconds_text(record.duration)]
     parts += worker_facts(health)
+    parts += map(_device_text, health.get("devices") or ())
+    if health.get("pinned_peak_bytes"):
+        parts.append(f"page-locked for CuPy {bytes_text(health['pinned_peak_bytes'])}")
     parts += filter(None, [sampler_health(record, health)])
     parts += process_notes(record, health)
     return line.append("; " + "; ".join(parts))

@@ -8,7 +8,8 @@ import dwsr_probe
 from dwsr_probe import _core
 
 PACKAGE = Path(dwsr_probe.__file__).parent
-INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py"}
+INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py",
+          "gpu/__init__.py", "gpu/cupy_hook.py", "gpu/monitor.py", "gpu/nvml.py"}
 
 
 def imports_of(path):
@@ -44,7 +45,7 @@ def bare_modules():
 
 
 def test_imports_point_one_way():
-    layers = ["say", "imports", "unseen", "decorator", "probe", "record", "board", "store", "collector", "runs", "launch", "report", "cli"]
+    layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "report", "cli"]
     for i, layer in enumerate(layers):
         files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
         for path in files:
