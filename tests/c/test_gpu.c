@@ -1,0 +1,206 @@
+/* Device memory of tasks: nests, late frees, generations, many threads, JSON, and the board's copy. */
+#include "check.h"
+#include "alloc.h"
+#include "board_read.h"
+#include "gpu.h"
+#include "sums.h"
+
+#include <pthread.h>
+
+#define KIB UINT64_C(1024)
+
+static uint64_t serial;
+
+/* A task of the calling thread; around: 0, or the handle of one that it is in. */
+static uint64_t begin(uint32_t slot, uint64_t around)
+{
+    serial++;
+    alloc_task_begin(slot, serial, around ? (uint32_t)(around % SLOT_COUNT) : ALLOC_NO_SLOT, around ? around / SLOT_COUNT : 0);
+    return alloc_handle(slot, serial);
+}
+
+static struct gpu_figures end(uint64_t handle)
+{
+    struct gpu_figures f;
+    struct alloc_figures host;
+    gpu_task_end(handle, &f);
+    alloc_task_end((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT, f.leaves, &host);
+    return f;
+}
+
+static struct task_device on(const struct gpu_figures *f, uint32_t device)
+{
+    for (int i = 0; i < TASK_DEVICES; i++)
+        if (f->devices[i].device == device + 1) return f->devices[i];
+    return (struct task_device){ 0 };
+}
+
+static void live_and_peak(void)
+{
+    uint64_t a = begin(0, 0);
+    CHECK(gpu_added(a, 0, 100) && gpu_added(a, 0, 50) && gpu_added(a, 3, 7));
+    gpu_removed(a, 0, 100);
+    CHECK(!gpu_added(a, 0, 80)); /* below the peak */
+    struct gpu_figures f = end(a);
+    CHECK(f.known && f.leaves && on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 130);
+    CHECK(on(&f, 3).peak_bytes == 7 && on(&f, 3).pool_used_bytes == ABSENT && !f.oom.count);
+    gpu_removed(a, 0, 130); /* after its end: nobody's */
+    gpu_removed(a, 3, 7);
+}
+
+static void an_inner_tasks_memory_passes_on(void)
+{
+    uint64_t outer = begin(0, 0);
+    gpu_added(outer, 0, 10);
+    uint64_t inner = begin(1, outer);
+    gpu_added(inner, 0, 100);
+    gpu_added(inner, 0, 50);
+    gpu_removed(inner, 0, 50);
+    struct gpu_figures f = end(inner);
+    CHECK(on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 100);
+    gpu_removed(inner, 0, 60); /* of an ended one: the outer one's by now */
+    f = end(outer);
+    CHECK(on(&f, 0).peak_bytes == 160 && on(&f, 0).live_bytes == 50);
+    gpu_removed(inner, 0, 40);
+    gpu_removed(outer, 0, 10);
+}
+
+static void a_slots_next_task_is_not_touched(void)
+{
+    uint64_t first = begin(0, 0);
+    gpu_added(first, 0, 1000);
+    end(first);
+    uint64_t second = begin(0, 0);
+    gpu_added(second, 0, 5);
+    gpu_removed(first, 0, 1000);
+    gpu_note_oom(first, 0, 1, &(struct gpu_pool){ 0, 0, 0, 0 });
+    struct gpu_figures f = end(second);
+    CHECK(on(&f, 0).peak_bytes == 5 && on(&f, 0).live_bytes == 5 && !f.oom.count);
+    gpu_removed(second, 0, 5);
+    struct gpu_figures none = end(begin(0, 0));
+    CHECK(none.known && !none.leaves && !on(&none, 0).device);
+}
+
+static void more_devices_than_there_is_room_for(void)
+{
+    uint64_t a = begin(0, 0);
+    for (uint32_t device = 0; device < 12; device++) gpu_added(a, device, device + 1);
+    gpu_added(a, 99, 1);
+    struct gpu_figures f = end(a);
+    CHECK(on(&f, TASK_DEVICES - 1).peak_bytes == TASK_DEVICES && !on(&f, TASK_DEVICES).device);
+    for (uint32_t device = 0; device < 12; device++) gpu_removed(a, device, device + 1);
+    gpu_removed(a, 99, 1);
+}
+
+static void the_pool_at_the_peak(void)
+{
+    uint64_t a = begin(0, 0);
+    gpu_note_pool(a, 0, &(struct gpu_pool){ 900, 1000, 5000, 7 }, gpu_added(a, 0, 100));
+    gpu_note_pool(a, 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(a, 0, 0)); /* no peak */
+    gpu_removed(a, 0, 100);
+    gpu_note_oom(a, 0, 4096, &(struct gpu_pool){ 10, 20, ABSENT, ABSENT });
+    struct gpu_figures f = end(a);
+    char text[GPU_TEXT_BYTES];
+    uint64_t size = gpu_devices_json(f.devices, text, sizeof text);
+    CHECK(size && !strncmp(text, "[{\"device\":0,\"peak_bytes\":100,\"end_bytes\":0,\"pool_used_bytes\":900,\"pool_total_bytes\":1000}]", size));
+    size = gpu_oom_json(&f, text, sizeof text);
+    CHECK(size && !strncmp(text, "{\"where\":\"gpu:0\",\"requested_bytes\":4096,\"live_bytes\":0,\"pool_used_bytes\":10,\"pool_total_bytes\":20,"
+                                 "\"pool_limit_bytes\":null,\"count\":1}", size));
+    CHECK(gpu_devices_json(f.devices, text, 20) == 0); /* no half text */
+}
+
+static void the_longest_text_fits(void)
+{
+    struct gpu_figures f = { .oom = { 1, 15, SUM_MASK, SUM_MASK, SUM_MASK, SUM_MASK, SUM_MASK } };
+    for (uint32_t i = 0; i < TASK_DEVICES; i++) f.devices[i] = (struct task_device){ 16, SUM_MASK, SUM_MASK, SUM_MASK, SUM_MASK };
+    char text[GPU_TEXT_BYTES];
+    uint64_t size = gpu_devices_json(f.devices, text, sizeof text);
+    CHECK(size && gpu_oom_json(&f, text + size, sizeof text - size));
+}
+
+/* One task in each of four threads on one device, all frees by the next thread: balances are zero, each has its own figure. */
+enum { THREADS = 4, ROUNDS = 20000 };
+static pthread_barrier_t barrier;
+static uint64_t handles[THREADS];
+
+static void *neighbour(void *argument)
+{
+    uint32_t me = (uint32_t)(uintptr_t)argument;
+    uint64_t next = handles[(me + 1) % THREADS];
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < ROUNDS; i++) {
+        gpu_note_pool(handles[me], 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(handles[me], 0, 512));
+        gpu_removed(next, 0, 512);
+    }
+    return NULL;
+}
+
+static void eighty_thousand_pairs_in_four_threads(void)
+{
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&barrier, NULL, THREADS);
+    for (uint32_t i = 0; i < THREADS; i++) handles[i] = begin(i, 0), gpu_added(handles[i], 0, 512 * ROUNDS);
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, neighbour, (void *)i);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < THREADS; i++) {
+        struct gpu_figures f = end(handles[i]);
+        CHECK(on(&f, 0).live_bytes == 512 * ROUNDS && on(&f, 0).peak_bytes >= 512 * ROUNDS && on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
+        gpu_removed(handles[i], 0, 512 * ROUNDS);
+    }
+    pthread_barrier_destroy(&barrier);
+}
+
+static void the_board_has_it_all(void)
+{
+    struct board b;
+    struct board_reader r;
+    struct device d;
+    struct slot s;
+    const char *step, *root = scratch();
+    CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() }, &step) == 0);
+    gpu_open();
+    CHECK(board_reader_open(&r, b.path) == 0 && board_read_device(&r, 5, &d) == 0);
+    uint64_t a = begin(2, 0);
+    gpu_added(a, 5, 640);
+    gpu_added(a, GPU_PINNED, 99);
+    gpu_identify(5, "a name that is much longer than the ninety-six bytes that there are for it, so that it is cut off somewhere", "GPU-1", 1 << 20);
+    gpu_note_driver(5, &(struct gpu_driver){ 10, ABSENT, 5, 50, ABSENT, ABSENT });
+    gpu_note_driver(5, &(struct gpu_driver){ 7, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT });
+    gpu_publish(&b);
+    CHECK(board_read_device(&r, 5, &d) == 1 && d.fields.live_bytes == 640 && d.fields.peak_bytes == 640 && d.fields.unseen_bytes == ABSENT);
+    CHECK(d.fields.used_bytes == 7 && d.fields.used_max_bytes == 10 && d.fields.process_bytes == ABSENT && d.fields.process_max_bytes == 5);
+    CHECK(d.fields.total_bytes == 1 << 20 && strlen(d.name) == sizeof d.name - 1 && !strcmp(d.uuid, "GPU-1"));
+    CHECK(b.live->gpu_hook == GPU_HOOK_ON && b.live->pinned_bytes == 99);
+    memcpy(&s, &b.slots[2], sizeof s);
+    CHECK(s.gpu_serial == serial && s.gpu[0].device == 6 && s.gpu[0].live_bytes == 640 && s.gpu[1].device == GPU_PINNED + 1);
+    CHECK(board_read_device(&r, 4, &d) == 1); /* an earlier test's: memory is followed across starts */
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+    end(a);
+}
+
+static void nested_allocators(void)
+{
+    CHECK(gpu_enter() == 0 && gpu_enter() == 1);
+    gpu_leave(), gpu_leave();
+    CHECK(gpu_enter() == 0);
+    gpu_leave();
+}
+
+int main(void)
+{
+    alloc_open(NULL);
+    gpu_open();
+    gpu_note_hook(GPU_HOOK_ON, 1);
+    RUN(live_and_peak);
+    RUN(an_inner_tasks_memory_passes_on);
+    RUN(a_slots_next_task_is_not_touched);
+    RUN(more_devices_than_there_is_room_for);
+    RUN(the_pool_at_the_peak);
+    RUN(the_longest_text_fits);
+    RUN(eighty_thousand_pairs_in_four_threads);
+    RUN(the_board_has_it_all);
+    RUN(nested_allocators);
+    return failures;
+}
