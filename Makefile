@@ -41,7 +41,7 @@ test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and
 lint: $(VENV)/.test ## ruff
 	$(BIN)/ruff check dwsr_probe tests examples setup.py
 
-bench: $(VENV)/.bench build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
+bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench
 
 build: $(VENV)/.built ## the extension and the command line, in .venv

@@ -66,7 +66,8 @@ def start_board(settings, name):
         _core.use_gc(gc.collect, settings.gc == "around")
     else:
         _core.use_gc(None, False)
-    unseen.watch(settings.alloc)
+    if settings.alloc:
+        unseen.watch()
     if "cupy" in sys.modules:
         when_imported("cupy", _hook_cupy_late)
     else:

@@ -8,35 +8,40 @@ import sys
 from dwsr_probe import _core
 from dwsr_probe.imports import forget, when_imported
 
-_watching = False
+_watching = _watching_pools = False
 _replaced = []  # (owner, name, original, ours)
 
 
-def watch(accounting):
-    """From start to stop. accounting: of malloc's memory; without it pools are followed all the same, for device memory."""
+def watch():
+    """From start to stop."""
     global _watching
     if not _watching:
         _watching = True
-        when_imported("concurrent.futures.thread", _hook_pools)
-        if not accounting:
-            return
+        watch_pools()
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
             _core.use_foreign_count(object)  # Python's own mimalloc maps its memory in ways that look like reservations: never the same twice
         else:
             when_imported("pyarrow", _hook_pyarrow)
 
 
+def watch_pools():
+    """Also for device memory alone, where nobody accounts malloc's."""
+    global _watching_pools
+    if not _watching_pools:
+        _watching_pools = True
+        when_imported("concurrent.futures.thread", _hook_pools)
+
+
 def unwatch():
     """Undo it: the next start begins anew."""
-    global _watching
-    if _watching:
-        _watching = False
-        forget(_hook_pools, _hook_pyarrow)
-        _core.use_foreign_count(None)
-        while _replaced:
-            owner, name, original, ours = _replaced.pop()
-            if getattr(owner, name) is ours:
-                setattr(owner, name, original)
+    global _watching, _watching_pools
+    _watching = _watching_pools = False
+    forget(_hook_pools, _hook_pyarrow)
+    _core.use_foreign_count(None)
+    while _replaced:
+        owner, name, original, ours = _replaced.pop()
+        if getattr(owner, name) is ours:
+            setattr(owner, name, original)
 
 
 def _hook_pools(thread):

@@ -5,7 +5,7 @@ Called when the job has imported cupy, never before: a job without it pays nothi
 import functools
 from weakref import WeakValueDictionary
 
-from dwsr_probe import _core
+from dwsr_probe import _core, unseen
 from dwsr_probe.gpu import monitor
 from dwsr_probe.say import say
 
@@ -36,6 +36,7 @@ def hook(cupy, at_import=True):
     if at_import:
         _pinned_inner = cupy.get_default_pinned_memory_pool().malloc
         _originals["set_pinned"](_wrapped(_pinned_inner, pinned=True))
+    unseen.watch_pools()
     _core.note_gpu_hook("on", pinned=_pinned_inner is not None)
     if _core.gpu_devices_used():  # from before a restart
         monitor.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "overhead", "kills")
+NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "gpu", "overhead", "kills")
 
 
 def main():
