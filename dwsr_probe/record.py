@@ -5,6 +5,7 @@ Absent is not zero: what was not measured is None.
 """
 import json
 from dataclasses import dataclass, field, fields
+from json.encoder import encode_basestring_ascii as quote
 
 from dwsr_probe import _core
 
@@ -61,7 +62,7 @@ class TaskRecord:
         return {name: getattr(self, name) for name in FIELDS}
 
     def to_json(self):
-        return json.dumps(self.to_dict(), separators=(",", ":"))
+        return json_of_row(to_row(self))
 
 
 FIELDS = tuple(f.name for f in fields(TaskRecord))
@@ -99,6 +100,17 @@ def row_of(board, raw):
 
 def to_row(record):
     return tuple(json.dumps(getattr(record, n)) if n in NESTED and getattr(record, n) is not None else getattr(record, n) for n in FIELDS)
+
+
+_LABELS = tuple(f'"{name}":' for name in FIELDS)
+_NESTED_AT = frozenset(FIELDS.index(name) for name in NESTED)
+
+
+def json_of_row(row):
+    """One line of JSON. By hand: a stream has 50,000 of them a second, and nested fields are JSON already."""
+    return "{" + ",".join([
+        label + ("null" if value is None else value if i in _NESTED_AT else quote(value) if type(value) is str else repr(value))
+        for i, (label, value) in enumerate(zip(_LABELS, row, strict=True))]) + "}"
 
 
 def _json_of(text, otherwise):

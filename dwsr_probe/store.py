@@ -12,7 +12,7 @@ from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.record import FIELDS, TaskRecord, from_row, to_row
 
 FILE = "run.sqlite"
-VERSION = 1
+VERSION = 2
 MERGE_AFTER_S = 600.0
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs", "glusterfs", "pvfs2", "orangefs", "panfs"}
 _INTEGERS = {"seq", "pid", "thread", "inputs_omitted", "overlap"}
@@ -31,13 +31,14 @@ def _column(name):
 
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE tasks ({", ".join(map(_column, FIELDS))}, PRIMARY KEY (process, seq)) WITHOUT ROWID;
+CREATE TABLE tasks (position INTEGER PRIMARY KEY, {", ".join(map(_column, FIELDS))}, UNIQUE (process, seq));
 CREATE TABLE processes (process TEXT PRIMARY KEY, record TEXT, health TEXT);
 CREATE TABLE samples (process TEXT, first INTEGER, next INTEGER, epoch REAL, end REAL, packed BLOB, PRIMARY KEY (process, first));
 CREATE TABLE merged (process TEXT, time REAL, rss_min_bytes INTEGER, rss_max_bytes INTEGER, peak_bytes INTEGER, samples INTEGER,
                      PRIMARY KEY (process, time));
 """
-_INSERT_TASK = f"INSERT OR IGNORE INTO tasks VALUES ({', '.join('?' * len(FIELDS))})"
+_NAMES = ", ".join(FIELDS)
+_INSERT_TASK = f"INSERT OR IGNORE INTO tasks ({_NAMES}) VALUES ({', '.join('?' * len(FIELDS))})"
 
 
 def filesystem_of(path, mountinfo="/proc/self/mountinfo"):
@@ -169,8 +170,13 @@ class Store:
 
     def tasks(self):
         """Records in order of end within each process."""
-        for row in self._db.execute(f"SELECT {', '.join(FIELDS)} FROM tasks ORDER BY process, seq"):
+        for row in self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq"):
             yield from_row(row)
+
+    def rows_after(self, position, most):
+        """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""
+        found = self._db.execute(f"SELECT position, {_NAMES} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most))
+        return [(row[0], row[1:]) for row in found]
 
     def processes(self):
         """(record, health) of each process, in order of start."""

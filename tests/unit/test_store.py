@@ -63,7 +63,7 @@ def test_what_is_not_a_run_is_said(tmp_path):
     (tmp_path / FILE).unlink()
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("PRAGMA user_version=77")
-    with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows version 1"):
+    with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows version 2"):
         Store.open(tmp_path)
 
 
