@@ -60,6 +60,7 @@
     X(records_written)                                                                                    \
     X(samples_written)                                                                                    \
     X(heartbeat_ns) X(sampler_period_ns) X(samples_late) X(sampler_cpu_ns)                                \
+    X(own_bytes)            /* what the probe itself holds: this file and the table of owners */          \
     X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                           \
     X(tasks_dropped)        /* begun while every slot was taken: not measured */                          \
     X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                                   \

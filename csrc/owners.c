@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #define INTERVALS (1 << 15)
+#define PAGE      4096
 
 struct owner_place *owners_places;
 
@@ -16,9 +17,10 @@ static struct {
     uint32_t interval_count;
 } table = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
+static const size_t bytes = OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
+
 int owners_open(void)
 {
-    const size_t bytes = OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
     int e = 0;
     pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still be at work */
     if (!owners_places) {
@@ -37,6 +39,15 @@ int owners_open(void)
 out:
     pthread_mutex_unlock(&table.mutex);
     return e;
+}
+
+uint64_t owners_resident_bytes(void)
+{
+    static unsigned char pages[OWNER_PLACES * sizeof(struct owner_place) / PAGE + INTERVALS * sizeof(struct interval) / PAGE + 2];
+    uint64_t count = 0;
+    if (!owners_places || mincore(owners_places, bytes, pages) < 0) return 0;
+    for (size_t i = 0; i < (bytes + PAGE - 1) / PAGE; i++) count += pages[i] & 1;
+    return count * PAGE;
 }
 
 uint64_t owners_count(void)
@@ -90,19 +101,19 @@ static void cut(uintptr_t from, uintptr_t to, void (*freed)(uint64_t, int64_t))
     }
 }
 
-enum owners_result owners_map(uintptr_t address, uint64_t bytes, uint64_t owner, void (*freed)(uint64_t, int64_t))
+enum owners_result owners_map(uintptr_t address, uint64_t size, uint64_t owner, void (*freed)(uint64_t, int64_t))
 {
     pthread_mutex_lock(&table.mutex);
-    cut(address, address + bytes, freed); /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
-    int ok = insert_at(find(address), (struct interval){ address, address + bytes, owner });
+    cut(address, address + size, freed); /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
+    int ok = insert_at(find(address), (struct interval){ address, address + size, owner });
     pthread_mutex_unlock(&table.mutex);
     return ok ? OWNERS_ADDED : OWNERS_FULL;
 }
 
-void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(uint64_t owner, int64_t bytes))
+void owners_unmap(uintptr_t address, uint64_t size, void (*freed)(uint64_t owner, int64_t bytes))
 {
     pthread_mutex_lock(&table.mutex);
-    cut(address, address + bytes, freed);
+    cut(address, address + size, freed);
     pthread_mutex_unlock(&table.mutex);
 }
 

@@ -20,6 +20,7 @@ enum owners_result { OWNERS_ADDED, OWNERS_REPLACED, OWNERS_FULL };
 
 /* 0 or -errno. Again: forgets everything. */
 int owners_open(void);
+uint64_t owners_resident_bytes(void); /* of the table, with pages of 4 KiB. One thread at a time */
 uint64_t owners_count(void); /* by looking at every place: for tests and doubts */
 
 /* Inline: the two calls that every large block pays. */

@@ -13,6 +13,7 @@
 #include "alloc.h"
 #include "clock.h"
 #include "gpu.h"
+#include "owners.h"
 
 #define MOVED_BYTES       (256 << 10)
 #define STORM_SAMPLES     4   /* with a boundary between each two, before ... */
@@ -23,6 +24,7 @@
 #define IDLE_FACTOR_MOST  100 /* ... and the longest */
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
 #define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
+#define OWN_EVERY_NS      (10 * NS_PER_S) /* between two looks at our own memory */
 #define STACK_BYTES       (256 << 10)
 
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples)
@@ -68,7 +70,7 @@ static void publish_allocations(struct board *b)
     }
 }
 
-struct progress { uint64_t window, window_peak, precise_ns, last_rss; };
+struct progress { uint64_t window, window_peak, precise_ns, own_ns, last_rss; };
 
 /* One sample. The window's peak counts only if no boundary came between its reading and its publication. */
 static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns, int precise)
@@ -100,6 +102,10 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     board_publish_sample(s->board, &sample);
     if (precise || s->board->live->samples_written % CPU_EVERY == 0)
         store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    if (!p->own_ns || now - p->own_ns >= OWN_EVERY_NS) {
+        p->own_ns = now;
+        store_relaxed(&live->own_bytes, BOARD_BYTES + (alloc_active() ? owners_resident_bytes() : 0));
+    }
     store_relaxed(&live->sampler_period_ns, period_ns);
     if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
     store_release(&live->heartbeat_ns, now);

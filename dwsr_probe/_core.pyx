@@ -629,7 +629,7 @@ cdef class Reader:
         return found
 
     def slots(self, uint64_t running):
-        """The running tasks; looks at no more slots than it must to find `running` of them."""
+        """(slot, task) of the running tasks; looks at no more slots than it must to find `running` of them."""
         cdef slot *s = <slot *>malloc(sizeof(slot))
         cdef uint64_t i
         found = []
@@ -640,7 +640,7 @@ cdef class Reader:
                 if <uint64_t>len(found) >= running:
                     break
                 if self.check(board_read_slot(&self.reader, i, s)):
-                    found.append(running_tuple(s))
+                    found.append((i, running_tuple(s)))
         finally:
             free(s)
         return found

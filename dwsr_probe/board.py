@@ -101,16 +101,16 @@ class Board:
         return list(unpack_samples(packed)), index
 
     def running(self, live=None, everywhere=False):
-        """Running tasks as reader's tuples, with the peak of the present window folded in."""
+        """(serial, slot, record) of the running tasks, with the peak of the present window folded in."""
         live = live or self.live()
         most = self.header["slot_count"] if everywhere else live["running"] or 0
         records = []
-        for raw in self._reader.slots(most):
+        for slot, raw in self._reader.slots(most):
             record = record_of(self, raw)
             window = live["window_peak_bytes"] if live["window_boundary"] == live["boundary"] else None
             if window is not None and window > (record.rss_peak_bytes or 0):
                 record.rss_peak_bytes = window
-            records.append((raw[0][SERIAL], record))
+            records.append((raw[0][SERIAL], slot, record))
         return records
 
     def process_record(self, live, state):
@@ -127,7 +127,7 @@ class Board:
     def snapshot(self):
         live = self.live()
         live["rss_source"] = SOURCES.get(live["rss_source"])
-        return Snapshot(self.process_record(live, "running"), [record for _, record in self.running(live)], live, self.devices())
+        return Snapshot(self.process_record(live, "running"), [record for _, _, record in self.running(live)], live, self.devices())
 
     def is_alive(self, live):
         """The process exists and still is the program that made this board. A closed board of a living process counts as alive."""

@@ -167,7 +167,7 @@ class Collector:
         """Tasks that a dead process left running. The newest record's slot may not have been cleared any more: not twice."""
         board, killed = followed.board, []
         end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"] or board.header["start_ns"])
-        for serial, record in sorted(board.running(live, everywhere=True), key=lambda pair: pair[0]):
+        for serial, _, record in sorted(board.running(live, everywhere=True), key=lambda found: found[0]):
             if serial == followed.last_serial:
                 continue
             followed.seq += 1

@@ -75,7 +75,7 @@ def kill_and_read(board_dir, folder, moment):
         assert seqs == list(range(seqs[0], seqs[-1] + 1))  # nothing the ring still held is missing
     newest = seqs[-1] if seqs else 0
     assert counted <= newest <= counted + THREADS  # every end that returned is there
-    running = [r for serial, r in board.running(live, everywhere=True) if serial != last_serial]
+    running = [r for serial, _, r in board.running(live, everywhere=True) if serial != last_serial]
     assert len(running) <= THREADS and all(r.rss_peak_bytes >= r.rss_before_bytes > 0 for r in running)
     store = Store.in_memory()
     read_board_into(store, path)
@@ -209,7 +209,7 @@ def test_twenty_thousand_mutated_boards(board_dir, tmp_path):
             try:
                 board = Board(path)
                 live = board.live()
-                for _, record in board.running(live):
+                for _, _, record in board.running(live):
                     assert record.state == "running" and isinstance(record.task_name, str)
                 raws, _ = board.records(chance.choice((0, 8 * chance.randrange(20_000))))
                 for raw in raws[:3]:

@@ -1,0 +1,52 @@
+"""From a view to prometheus_client's families. A custom collector: whoever serves, asks for a view at each scrape."""
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+
+from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
+
+
+def families(view, own_port):
+    """own_port: one of ours, not a Dask worker's, where series are counted."""
+    for metric in METRICS:
+        if metric.own_port_only and not own_port:
+            continue
+        yield _family(metric, view)
+
+
+def _family(metric, view):
+    if metric.type == HISTOGRAM:
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for *labels, histogram in metric.read(view):
+            buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.cumulative()]
+            family.add_metric(_clean(labels), buckets=buckets, sum_value=histogram.total)
+        return family
+    if metric.type == COUNTER:
+        family = CounterMetricFamily(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
+    elif metric.type == GAUGE:
+        family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    else:
+        family = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=())
+        for *labels, _ in metric.read(view):
+            family.add_metric((), dict(zip(metric.labels, _clean(labels), strict=True)))
+        return family
+    for *labels, value in metric.read(view):
+        family.add_metric(_clean(labels), value)
+    return family
+
+
+def _clean(labels):
+    """Names are data: control characters, which the text format does not escape, become visible."""
+    return [label if label.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label) for label in labels]
+
+
+class Exposition:
+    """prometheus_client's protocol: `collect` at each scrape. view: a function."""
+
+    def __init__(self, view, own_port):
+        self._view, self._own_port = view, own_port
+
+    def collect(self):
+        return families(self._view(), self._own_port)
+
+    def describe(self):
+        """Nothing in advance: registering must not read boards."""
+        return []
