@@ -188,7 +188,7 @@ static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *hea
     return BOARD_DAMAGED; /* a head beyond the ring would be read round and round */
 }
 
-int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size)
+int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
 {
     const uint64_t ring = r->header.records_bytes;
     for (int attempt = 0; attempt < 8; attempt++) {
@@ -207,8 +207,8 @@ int64_t board_read_records(const struct board_reader *r, uint64_t *position, cha
         if (e < 0) return e;
         if (*position < tail) continue; /* overwritten while it was copied */
 
-        uint64_t done = 0;
-        while (bytes - done >= sizeof(word)) {
+        uint64_t done = 0, count = 0;
+        while (bytes - done >= sizeof(word) && count < most) {
             const struct frame *f = (const struct frame *)(frames + done);
             if (f->frame_bytes == FRAME_PAD) {
                 *position += done + (ring - (at + done));
@@ -220,6 +220,7 @@ int64_t board_read_records(const struct board_reader *r, uint64_t *position, cha
                 return BOARD_DAMAGED;
             }
             done += f->frame_bytes;
+            count++;
         }
         if (done) {
             *position += done;

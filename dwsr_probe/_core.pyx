@@ -115,7 +115,7 @@ cdef extern from "board_read.h" nogil:
     int board_read_facts(const board_reader *r, facts *f)
     int board_read_device(const board_reader *r, uint64_t index, device *d)
     int board_read_slot(const board_reader *r, uint64_t index, slot *s)
-    int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size)
+    int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
 
 cdef extern from "board.h" nogil:
@@ -645,8 +645,8 @@ cdef class Reader:
             free(s)
         return found
 
-    def records(self, uint64_t position, uint64_t size=262144):
-        """Finished tasks from `position` on, and the position behind them; an empty list when there are no more."""
+    def records(self, uint64_t position, uint64_t most=100_000, uint64_t size=262144):
+        """Finished tasks from `position` on, at most so many, and the position behind them; an empty list when there are no more."""
         cdef char *buffer = <char *>malloc(size)
         cdef frame *f
         cdef int64_t count, at = 0
@@ -654,7 +654,7 @@ cdef class Reader:
         if buffer == NULL:
             raise MemoryError
         try:
-            count = self.check(board_read_records(&self.reader, &position, buffer, size))
+            count = self.check(board_read_records(&self.reader, &position, buffer, size, most))
             while at < count:
                 f = <frame *>(buffer + at)
                 found.append(task_tuple(&f.task, f.text))

@@ -78,9 +78,9 @@ class Board:
             self._addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
         return self._addresses[index] if index < len(self._addresses) else self.worker
 
-    def records(self, position=0):
-        """Finished tasks from `position` on as reader's tuples, oldest first, and the next position. Empty: no more."""
-        return self._reader.records(position)
+    def records(self, position=0, most=100_000):
+        """Finished tasks from `position` on as reader's tuples, oldest first, at most so many, and the next position. Empty: no more."""
+        return self._reader.records(position, most)
 
     def finished(self):
         """Finished tasks as TaskRecords, oldest first."""

@@ -31,8 +31,12 @@ class _Followed:
 
 
 class Collector:
-    def __init__(self, store, run, directory, say):
+    """run: which one's boards, None: all. ended(rows, records lost by process): called after each round. remove: boards that are stored and dead."""
+
+    def __init__(self, store, run, directory, say, ended=None, remove=True):
         self.store, self.run, self.directory, self._say = store, run, directory, say
+        self._ended, self._remove = ended, remove
+        self._new_rows, self._lost = [], {}
         self._followed = {}  # path -> _Followed
         self._not_ours = set()
         self._exits = {}  # pid -> state, from wait4: better known than by guessing
@@ -45,7 +49,9 @@ class Collector:
     # -- discovery
 
     def _look_for_boards(self):
-        for path in list_boards(self.directory):
+        paths = list_boards(self.directory)
+        self._not_ours.intersection_update(paths)
+        for path in paths:
             if path in self._followed or path in self._not_ours:
                 continue
             try:
@@ -57,7 +63,7 @@ class Collector:
                 if error.detail != errno.ENOENT:
                     self._say(explain(path, error))
                 continue
-            if board.run != self.run:
+            if self.run is not None and board.run != self.run:
                 self._not_ours.add(path)
                 board.close()
                 continue
@@ -101,14 +107,19 @@ class Collector:
         except BaseException:
             self.store.rollback()
             self._followed.clear()  # found again in the next round, from where the store says
+            self._new_rows.clear()
             raise
+        if self._ended is not None:
+            self._ended(self._new_rows, self._lost)
+            self._new_rows.clear()
         for path in ended:
             self._followed.pop(path).board.close()
             self._not_ours.add(path)
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+            if self._remove:
+                try:
+                    os.unlink(path)
+                except OSError:
+                    pass
         return alive
 
     def _follow(self, followed):
@@ -133,6 +144,8 @@ class Collector:
         killed = [] if alive else self._store_killed(followed, live)
         state = "running" if alive else self._final_state(board, live, killed)
         self.store.put_process(board.process_record(live, state), self._health(followed, live))
+        if self._ended is not None:
+            self._lost[board.process] = followed.records_lost
         return alive
 
     def _has_newer(self, board):
@@ -149,7 +162,7 @@ class Collector:
             if new:
                 followed.records_lost += new[-1][_SEQ] - followed.seq - len(new)
                 followed.seq = new[-1][_SEQ]
-                self.store.add_rows(new)
+                self._add_rows(new)
             followed.last_serial = raws[-1][0][SERIAL]
 
     def _drain_samples(self, followed):
@@ -173,8 +186,13 @@ class Collector:
             followed.seq += 1
             record.seq, record.state, record.duration = followed.seq, "killed", max(0.0, end - record.start)
             killed.append(record)
-        self.store.add_tasks(killed)
+        self._add_rows([to_row(record) for record in killed])
         return killed
+
+    def _add_rows(self, rows):
+        self.store.add_rows(rows)
+        if self._ended is not None:
+            self._new_rows += rows
 
     def _final_state(self, board, live, killed):
         """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last image's."""

@@ -39,11 +39,20 @@ class Strict(Exception):
     """The probe cannot work and the user asked to stop then."""
 
 
-def run(command, directory=None, settings=None, strict=False):
-    """Run `command`; (exit code, run directory or None)."""
+def run(command, directory=None, settings=None, strict=False, metrics=None):
+    """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None."""
     settings = settings or Settings()
     _hold_closed_streams()
     store = _prepare(command, directory, settings, strict)
+    if store and metrics:
+        try:
+            metrics.open(store, settings)
+        except metrics.Error as error:
+            if strict:
+                _forget(store)
+                raise Strict(str(error)) from error
+            say(f"{error}. The job runs without metrics")
+            metrics = None
     environ = dict(os.environ)
     if store:
         environ.update(settings.to_environ())
@@ -62,8 +71,10 @@ def run(command, directory=None, settings=None, strict=False):
         if not store:
             status, _ = _wait(pid, watched, _ROUND_S, lambda: None)
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
-        return _follow(command, pid, floor, watched, store, settings)
+        return _follow(command, pid, floor, watched, store, settings, metrics)
     finally:
+        if metrics:
+            metrics.close()
         while signal.sigtimedwait(FORWARDED, 0):  # meant for the command, which is gone: not for us
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -245,10 +256,12 @@ def _raise_descriptor_limit():
         pass
 
 
-def _follow(command, pid, floor, watched, store, settings):
+def _follow(command, pid, floor, watched, store, settings, metrics):
     started = time.time()
     _raise_descriptor_limit()
-    collector = Collector(store, settings.run, settings.board_dir, say)
+    collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None)
+    if metrics:
+        metrics.start()
     draining = _Draining(collector)
     status, usage = _wait(pid, watched, _LOOK_S, draining.look)
     ended = time.time()
@@ -259,6 +272,10 @@ def _follow(command, pid, floor, watched, store, settings):
     alive = draining.round()
     while alive and time.time() < ended + _GRACE_S:
         signal.sigtimedwait([signal.SIGCHLD], 0.02)
+        alive = draining.round()
+    if metrics:
+        metrics.linger(draining.round)
+        metrics.close()  # before the store is finished: its reader is open
         alive = draining.round()
     if not draining.failing:
         try:

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-COMMANDS = ("run", "report", "doctor")
+COMMANDS = ("run", "report", "export", "doctor")
 
 
 class _Commands(click.Group):

@@ -3,6 +3,8 @@ import sys
 
 import click
 
+from dwsr_probe.cli import fail
+from dwsr_probe.cli.listening import access_options, parse_listen
 from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, GC_MODES, PERIOD_MS, PERIOD_MS_LEAST, PERIOD_MS_MOST
 
 
@@ -18,10 +20,14 @@ from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, G
               show_default=True, metavar="KIB", help="Follow blocks of this size on one by one, whoever frees them; smaller ones are netted per thread.")
 @click.option("--gc", "gc_mode", type=click.Choice(GC_MODES), default="none", show_default=True,
               help="Collect garbage before each task, or before and after it, to tell cycles from working memory.")
+@click.option("--metrics", metavar="[ADDR:]PORT", help="Serve /metrics and /dwsr/tasks of all processes of the job there while it runs; 0: any free port.")
+@click.option("--linger", "linger_s", type=click.FloatRange(0, 3600), default=0.0, show_default=True, metavar="S",
+              help="Keep the metrics for so many seconds after the job, for the last scrape.")
+@access_options
 @click.option("--strict", is_flag=True, help="Do not run the command if the probe cannot work (exit code 125).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.pass_context
-def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_mode, strict, command):
+def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_mode, metrics, linger_s, strict, command, **access):
     """Run COMMAND under the probe and print what its tasks needed.
 
     Options stand before the command. It keeps its input, output, signals and exit code (128+n if signal n ended it); Python programs that
@@ -35,13 +41,23 @@ def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_
     from dwsr_probe.settings import Settings
     try:
         settings = Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc, alloc_from=alloc_from_kib << 10, gc=gc_mode)
-        code, directory = launch.run(list(command), output, settings, strict)
+        code, directory = launch.run(list(command), output, settings, strict, _serving(metrics, linger_s, quiet, access))
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)
     if directory and not quiet and sys.stderr is not None:
         _print_table(directory, launch.say)
     _leave(code)
+
+
+def _serving(metrics, linger_s, quiet, access):
+    if metrics is None:
+        if linger_s or any(access.values()):
+            fail("--linger, --tls-* and --*-file are for --metrics [ADDR:]PORT", 2)
+        return None
+    from dwsr_probe.export.server import Access
+    from dwsr_probe.export.serving import Serving
+    return Serving(*parse_listen(metrics), Access(**access), linger_s, quiet)
 
 
 def _print_table(directory, say):

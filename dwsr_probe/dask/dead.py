@@ -14,11 +14,16 @@ _OLD_S = 86_400
 _claimed = []  # paths
 
 
-def rows():
-    """All tasks of the boards taken over, in the form of record.row_of. One that cannot be read is left out."""
+def count():
+    """How many boards were taken over."""
+    return len(_claimed)
+
+
+def rows(first=0):
+    """All tasks of the boards taken over, from the first of them on, in the form of record.row_of. One that cannot be read is left out."""
     from dwsr_probe.collector import read_dead_board
     found = []
-    for path in _claimed:
+    for path in _claimed[first:]:
         try:
             found.extend(read_dead_board(path))
         except (_core.BoardError, OSError):

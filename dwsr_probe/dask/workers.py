@@ -1,6 +1,6 @@
 """The workers of this process: their facts for readers of the board, and what the hooks want to know of them.
 
-Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes, managed_bytes, spilled_bytes, scheduler, nanny}]}. A task
+Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes, managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task
 says which of these ran it by its index, so the list only grows while the board lives. Published once a second on the worker's event loop, if anything
 has changed.
 """
@@ -70,17 +70,20 @@ def forget_all():
             worker = reference()
             if worker is not None:
                 del worker._dwsr_probe_index
+                worker.__dict__.pop("_dwsr_probe_served", None)
                 if "actor_execute" in getattr(worker, "handlers", {}):
                     worker.handlers["actor_execute"] = worker.actor_execute
         _facts.clear()
         _known.clear()
         _published = None
+    from dwsr_probe.dask import http
+    http.stop()
 
 
 def publish(worker):
     """Never raises: it runs on the worker's event loop."""
     global _published
-    from dwsr_probe.dask import hooks
+    from dwsr_probe.dask import hooks, http
     try:
         index = register(worker)
         if index is None:
@@ -90,6 +93,8 @@ def publish(worker):
         if state != _published and (_core.set_facts(_text(_facts)) or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))):
             _published = state  # all of it, or the addresses if that is too much for the page
         _core.note_hooks(hooks.kind())
+        if http.serve(worker):
+            http.fold()
     except Exception:
         pass
 
@@ -106,8 +111,16 @@ def facts_of(worker):
     return {
         "address": worker.address, "name": str(worker.name)[:64], "id": worker.id, "nthreads": worker.state.nthreads,
         "memory_limit_bytes": worker.memory_manager.memory_limit or None, "managed_bytes": int(worker.state.nbytes),
-        "spilled_bytes": int(on_disk), "scheduler": worker.scheduler.address, "nanny": worker.nanny if isinstance(worker.nanny, str) else None,
+        "spilled_bytes": int(on_disk), "http": _http_of(worker), "scheduler": worker.scheduler.address, "nanny": worker.nanny if isinstance(worker.nanny, str) else None,
     }
+
+
+def _http_of(worker):
+    """host:port of the worker's own HTTP server, where Prometheus finds it; None without one."""
+    try:
+        return f"{worker.ip}:{worker.http_server.port}"
+    except Exception:
+        return None
 
 
 def sizes_of_inputs(worker, key):

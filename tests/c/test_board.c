@@ -40,7 +40,7 @@ static uint64_t drain(struct board_reader *r, uint64_t *position, uint64_t *last
     static char frames[1 << 16] __attribute__((aligned(8)));
     uint64_t n = 0;
     int64_t bytes;
-    while ((bytes = board_read_records(r, position, frames, sizeof frames)) > 0) {
+    while ((bytes = board_read_records(r, position, frames, sizeof frames, UINT64_MAX)) > 0) {
         for (int64_t at = 0; at < bytes;) {
             struct frame *f = (struct frame *)(frames + at);
             CHECK(f->task.seq > *last_seq);
@@ -198,7 +198,7 @@ static void mutations(void)
             int calls = 0;
             board_read_live(&r, &live);
             for (uint64_t i = 0; i < 4; i++) board_read_slot(&r, i, &slot);
-            while (calls < 5000 && board_read_records(&r, &position, frames, sizeof frames) > 0) calls++;
+            while (calls < 5000 && board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) > 0) calls++;
             while (calls < 5000 && board_read_samples(&r, &index, samples, 256) > 0) calls++;
             CHECK(calls < 5000); /* reading comes to an end */
             board_reader_close(&r);
@@ -219,12 +219,12 @@ static void a_head_beyond_the_ring_is_not_followed(void)
     for (uint64_t seq = 1; seq <= 40000; seq++) publish(&b, seq, 100);
     CHECK(board_reader_open(&r, b.path) == 0);
     b.live->records_head += RECORDS_BYTES << 20;
-    CHECK(board_read_records(&r, &position, frames, sizeof frames) == BOARD_DAMAGED);
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) == BOARD_DAMAGED);
     b.live->records_head -= RECORDS_BYTES << 20;
     position = 0;
     *(word *)(b.records + b.live->records_tail % RECORDS_BYTES) = FRAME_PAD; /* in the middle: points behind the head or into the unknown */
     int calls = 0;
-    while (board_read_records(&r, &position, frames, sizeof frames) > 0 && calls < 1000) calls++;
+    while (board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) > 0 && calls < 1000) calls++;
     CHECK(calls < 1000);
     board_reader_close(&r);
     board_unmap(&b, 1);

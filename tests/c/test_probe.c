@@ -146,7 +146,7 @@ static void *read_all(void *path)
     CHECK(board_reader_open(&r, path) == 0);
     while (load_acquire(&busy)) {
         for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
-        while ((bytes = board_read_records(&r, &position, frames, sizeof frames)) > 0)
+        while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
             for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
                 uint64_t seq = ((struct frame *)(frames + at))->task.seq;
                 CHECK(seq > last);

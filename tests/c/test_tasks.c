@@ -47,7 +47,7 @@ static struct task_fields record(char letter)
     uint64_t position = 0;
     int64_t bytes;
     CHECK(board_reader_open(&r, board.path) == 0);
-    while ((bytes = board_read_records(&r, &position, frames, sizeof frames)) > 0)
+    while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
         for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
             struct frame *f = (struct frame *)(frames + at);
             if (f->text[0] == letter) found = f->task;

@@ -1,0 +1,146 @@
+"""The HTTP side of a source: /metrics, /dwsr/tasks, and small things beside them. The same handlers on a Dask worker's port and on our own.
+
+Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prometheus' text format, never as HTML.
+"""
+import asyncio
+import gzip
+import json
+import socket
+import time
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from tornado.web import HTTPError, RequestHandler
+
+from dwsr_probe.export.exposition import Exposition
+
+LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
+POLL_S = 0.05  # how often a waiting reader's source is looked at
+BATCH = 2_000  # lines between two looks at other clients
+
+
+class Handler(RequestHandler):
+    SUPPORTED_METHODS = ("GET", "HEAD")
+
+    def initialize(self, source, guard=None, port=None):
+        self.source, self.guard, self.port = source, guard, port
+
+    def prepare(self):
+        if self.guard is not None:
+            self.guard.check(self)
+
+    def set_default_headers(self):
+        self.set_header("Server", "dwsr-probe")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+
+    def write_error(self, status_code, **_):
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{status_code}: {self._reason}\n")
+
+    def takes_gzip(self):
+        return "gzip" in self.request.headers.get("Accept-Encoding", "")
+
+    def number(self, name, otherwise, least, most):
+        text = self.get_query_argument(name, None)
+        if text is None:
+            return otherwise
+        try:
+            value = type(otherwise)(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise HTTPError(400, reason=f"{name} is a number from {least} to {most}")
+        return value
+
+    async def head(self, *args, **kwargs):
+        await self.get(*args, **kwargs)
+
+
+class Metrics(Handler):
+    def initialize(self, source, guard=None, port=None):
+        super().initialize(source, guard, port)
+        self.registry = CollectorRegistry()
+        self.registry.register(Exposition(source.view, source.own_port))
+
+    async def get(self):
+        encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
+        with self.source.locked():
+            text = encode(self.registry)
+        self.set_header("Content-Type", content_type)
+        if self.takes_gzip():
+            self.set_header("Content-Encoding", "gzip")
+            text = gzip.compress(text, 1)
+        self.finish(text)
+
+
+class Tasks(Handler):
+    """NDJSON: records, with running=1 those that run, then {"cursor": ..., "lost": ...}: where to go on, and how many were lost since."""
+
+    async def get(self):
+        since = self.get_query_argument("since", "0")
+        limit = self.number("limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
+        wait = self.number("wait", 0.0, 0.0, WAIT_MOST_S)
+        deadline, lost, sent = time.monotonic() + wait, 0, 0
+        self.set_header("Content-Type", "application/x-ndjson")
+        self._packer = None
+        if self.takes_gzip():
+            import zlib
+            self.set_header("Content-Encoding", "gzip")
+            self._packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        while True:
+            batch = self.source.read(since, min(BATCH, limit - sent))
+            since, lost, sent = batch.cursor, lost + batch.lost, sent + len(batch.lines)
+            if batch.lines:
+                await self.send(batch.lines)
+            if sent >= limit or (not batch.more and (sent or time.monotonic() >= deadline or self._closed())):
+                break
+            if not batch.lines:
+                await asyncio.sleep(POLL_S)
+        last = self.source.running() if self.get_query_argument("running", "0") == "1" else []
+        await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
+
+    def _closed(self):
+        return self.request.connection.stream.closed()
+
+    async def send(self, lines, end=False):
+        data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+        if self._packer:
+            data = self._packer.compress(data) + (self._packer.flush() if end else b"")
+        self.write(data)
+        await self.flush()  # waits for a slow reader: nothing piles up here
+
+
+class Discovery(Handler):
+    """Prometheus' HTTP service discovery: this exporter, and the ports of Dask workers on this machine."""
+
+    async def get(self):
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(targets(self.source, self.port)))
+
+
+def targets(source, port):
+    host = socket.gethostname()
+    found = [{"targets": [f"{host}:{port}"], "labels": {"dwsr_kind": "exporter"}}]
+    for _, worker in source.workers():
+        found.append({"targets": [worker["http"]], "labels": {"dwsr_kind": "worker", "dwsr_worker": str(worker.get("name") or "")}})
+    return found
+
+
+class Index(Handler):
+    TEXT = """dwsr-probe: memory of tasks, live.
+
+/metrics                                              for Prometheus (text, or OpenMetrics when asked for)
+/dwsr/tasks?since=CURSOR&limit=N&wait=S&running=1     records as NDJSON; the last line has the next cursor
+/-/healthy
+"""
+
+    async def get(self):
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(self.TEXT)
+
+
+class Healthy(Handler):
+    async def get(self):
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish("ok\n")

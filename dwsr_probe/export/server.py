@@ -1,0 +1,183 @@
+"""A port of our own, in a thread of its own: for `run --metrics` and `export`. Never in the job's process.
+
+Loopback unless asked otherwise. Slow clients hold nothing but their own connection: headers have a deadline, connections a cap, and at the cap the oldest
+one that is not being answered makes room.
+"""
+import asyncio
+import base64
+import hmac
+import logging
+import ssl
+import threading
+from dataclasses import dataclass
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, HTTPError
+
+from dwsr_probe.export import handlers
+
+CONNECTIONS_MOST = 256
+HEADER_S = 10.0
+HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ServeError(Exception):
+    """The port cannot be opened as asked for; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may read, and how: files named by the user."""
+
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    basic_file: str | None = None
+
+    def context(self):
+        """TLS, or None. ServeError if the files do not fit."""
+        if not self.cert and not self.key:
+            return None
+        if not self.cert:
+            raise ServeError("a TLS key needs its certificate: --tls-cert FILE")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ServeError(f"cannot use the TLS certificate {self.cert}: {error}; it must be PEM, with its key in it or in --tls-key FILE") from error
+        return context
+
+    def guard(self):
+        accepted = []
+        if self.token_file:
+            accepted.append("Bearer " + _secret(self.token_file, "the token"))
+        if self.basic_file:
+            pair = _secret(self.basic_file, "user:password")
+            if ":" not in pair:
+                raise ServeError(f"{self.basic_file} must hold one line, user:password")
+            accepted.append("Basic " + base64.b64encode(pair.encode()).decode())
+        return Guard(accepted) if accepted else None
+
+
+def _secret(path, what):
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.readline().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServeError(f"cannot read {what} in {path}: {error}") from error
+    if not text:
+        raise ServeError(f"{path} is empty; its first line must be {what}")
+    return text
+
+
+class Guard:
+    def __init__(self, accepted):
+        self._accepted = [text.encode() for text in accepted]
+        self._challenge = ", ".join(sorted({text.split()[0] + (' realm="dwsr-probe"' if text.startswith("Basic") else "") for text in accepted}))
+
+    def check(self, handler):
+        given = handler.request.headers.get("Authorization", "").encode()
+        matches = [hmac.compare_digest(given, accepted) for accepted in self._accepted]
+        if not any(matches):
+            handler.set_header("WWW-Authenticate", self._challenge)
+            handler.set_status(401)
+            raise HTTPError(401)
+
+
+class _Server(HTTPServer):
+    """Caps connections: the oldest one that waits for its client is closed for a new one."""
+
+    def initialize(self, *args, **kwargs):
+        super().initialize(*args, **kwargs)
+        self._streams = {}  # stream → None, in order of arrival
+
+    def handle_stream(self, stream, address):
+        while len(self._streams) >= CONNECTIONS_MOST:
+            waiting = next((s for s in self._streams if not getattr(s, "answering", False)), next(iter(self._streams)))
+            self._streams.pop(waiting)
+            waiting.close()
+        self._streams[stream] = None
+        stream.set_close_callback(lambda: self._streams.pop(stream, None))
+        super().handle_stream(stream, address)
+
+
+def parse_address(text):
+    """[ADDR:]PORT → (address, port); ValueError."""
+    address, _, port = text.rpartition(":")
+    number = int(port)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return address.strip("[]") or "127.0.0.1", number
+
+
+class Server:
+    """Opened at once, so that what is wrong is said before the job starts; served from `start` to `stop`."""
+
+    def __init__(self, source, address, port, access=None, discovery=False):
+        access = access or Access()
+        self._context, guard = access.context(), access.guard()
+        try:
+            self._sockets = bind_sockets(port, address, backlog=1024)
+        except (OSError, UnicodeError) as error:
+            raise ServeError(f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error}; choose another port, or 0 for any that is free") from error
+        self.address, self.port = address, self._sockets[0].getsockname()[1]
+        common = {"source": source, "guard": guard, "port": self.port}
+        routes = [("/", handlers.Index), ("/metrics", handlers.Metrics), ("/dwsr/tasks", handlers.Tasks), ("/-/healthy", handlers.Healthy)]
+        if discovery:
+            routes.append(("/sd", handlers.Discovery))
+        self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
+                                        default_handler_class=handlers.Handler, default_handler_args=common)
+        self._source, self._loop, self._thread = source, None, None
+        self.secured = guard is not None
+
+    @property
+    def url(self):
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{'https' if self._context else 'http'}://{host}:{self.port}"
+
+    def warning(self):
+        """One line for whoever opens more than this machine, or None."""
+        if self.address in LOOPBACK:
+            return None
+        readers = "whoever has the token or password" if self.secured else "anybody who reaches it"
+        return f"{self.url} is open to other machines: {readers} can read task names, keys, shapes, users and memory figures (no data)"
+
+    def start(self):
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name="dwsr-serve", daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    def _serve(self, ready):
+        for name in ("tornado.access", "tornado.application", "tornado.general"):  # a scanner must not fill the job's terminal
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+
+        async def begin():
+            self._server = _Server(self._application, ssl_options=self._context, idle_connection_timeout=HEADER_S, max_header_size=HEADER_BYTES,
+                                   max_body_size=BODY_BYTES, body_timeout=HEADER_S)
+            self._server.add_sockets(self._sockets)
+            ready.set()
+
+        self._loop.run_until_complete(begin())
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self):
+        self._server.stop()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        self._source.close()  # in the thread that opened it
+
+    def stop(self):
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(2)
+            self._thread = None
+        for s in self._sockets:
+            s.close()

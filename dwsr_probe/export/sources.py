@@ -1,0 +1,316 @@
+"""What stands behind a port: this process, a run, or all boards of this machine. Each gives a view for the metrics and lines for the stream.
+
+A cursor of the stream is a text: where it came from, a position there, and how many records had been lost by then. A cursor from elsewhere (before a restart) begins anew.
+"""
+import glob
+import os
+import pwd
+import threading
+import time
+from collections import deque
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from dwsr_probe import _core
+from dwsr_probe.board import Board, list_boards
+from dwsr_probe.collector import Collector
+from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
+from dwsr_probe.export.view import PROCESSES_MOST, View, look_at
+from dwsr_probe.record import json_of_row, row_of, to_row
+
+FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
+
+
+@dataclass
+class Batch:
+    lines: list
+    cursor: str
+    lost: int  # since the cursor that was given
+    more: bool  # there is more to read at once
+
+
+def _cursor(text, origin):
+    """(position, lost) of a cursor from this origin; (0, 0) of any other."""
+    words = text.rsplit("~", 2)
+    if len(words) == 3 and words[0] == origin and words[1].isdigit() and words[2].isdigit() and len(text) < 400:
+        return int(words[1]), int(words[2])
+    return 0, 0
+
+
+class Source:
+    """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a view's totals are read."""
+
+    own_port = True
+
+    def close(self): ...
+
+    def workers(self):
+        """(process, worker) of Dask workers with ports of their own, for service discovery."""
+        return []
+
+
+class LiveBoards:
+    """Boards of living processes in some directories, looked at anew each time; one that vanishes meanwhile is left out."""
+
+    def __init__(self, directories, wanted=lambda board: True):
+        self._directories, self._wanted = directories, wanted
+        self._open = {}  # path → Board, or None: not wanted
+        self._lock = threading.Lock()
+
+    def look(self, lost=None):
+        """View's processes, how many more there are, how many boards cannot be read."""
+        with self._lock:
+            return self._look(lost or {})
+
+    def _look(self, lost):
+        found, unreadable = [], 0
+        paths = [path for directory in self._directories() for path in list_boards(directory)]
+        for path in self._open.keys() - set(paths):
+            board = self._open.pop(path)
+            if board:
+                board.close()
+        for path in paths:
+            try:
+                if path not in self._open:
+                    board = Board(path)
+                    self._open[path] = board if self._wanted(board) else None
+                board = self._open[path]
+                if board and board.is_alive(board.live()):
+                    process = look_at(board, _owner(path))
+                    process.records_lost = lost.get(board.process, 0)
+                    found.append((board.header["start_ns"], process))
+            except _core.BoardError as error:
+                unreadable += error.reason not in ("not ready", "unreadable")
+                board = self._open.pop(path, None)
+                if board:
+                    board.close()
+            except OSError:
+                continue
+        found.sort(key=lambda pair: pair[0])  # those that began first keep their series
+        return [process for _, process in found[:PROCESSES_MOST]], max(0, len(found) - PROCESSES_MOST), unreadable
+
+    def running(self):
+        """JSON lines of the tasks that run now."""
+        processes, _, _ = self.look()
+        return [slot.record.to_json() for process in processes for slot in process.slots]
+
+
+def _owner(path):
+    try:
+        return pwd.getpwuid(os.stat(path).st_uid).pw_name
+    except (OSError, KeyError):
+        return ""
+
+
+class OwnProcess(Source):
+    """(a) This process, on its Dask worker's port. Folds records into totals bit by bit: the event loop is the worker's."""
+
+    own_port = False
+    locked = staticmethod(nullcontext)
+
+    def __init__(self, dead=None):
+        """dead: boards of killed predecessors (dwsr_probe.dask.dead), with `count` and `rows`."""
+        self.totals = Totals()
+        self._board = self._path = None
+        self._position = self._seq = self._lost = 0
+        self._dead, self._dead_added = dead, 0
+
+    def _current(self):
+        """The board, anew after a restart of the probe; None without one."""
+        path = _core.board_path()
+        if path != self._path:
+            self._board = Board(path) if path else None
+            self._path, self._position, self._seq, self._lost = path, 0, 0, 0
+        return self._board
+
+    def fold(self, budget_s=FOLD_S):
+        """Records that have ended since the last time into the totals, for so long at most. True: there may be more."""
+        board, end = self._current(), time.thread_time() + budget_s
+        while board is not None:
+            raws, self._position = board.records(self._position)
+            if not raws:
+                break
+            rows = [row_of(board, raw) for raw in raws]
+            self._lost += rows[-1][0] - self._seq - len(rows)
+            self._seq = rows[-1][0]
+            self.totals.add_rows(rows)
+            if time.thread_time() > end:
+                return True
+        if self._dead is not None and self._dead.count() > self._dead_added:
+            first, self._dead_added = self._dead_added, self._dead.count()
+            self.totals.add_rows(self._dead.rows(first))
+        return False
+
+    def view(self):
+        self.fold()
+        board = self._current()
+        if board is None:
+            return View(self.totals)
+        process = look_at(board)
+        process.records_lost = self._lost
+        return View(self.totals, [process])
+
+    def read(self, since, most):
+        board = self._current()
+        if board is None:
+            return Batch([], since, 0, False)
+        position, seq = _cursor(since, board.process)
+        lines = [] if position or self._dead is None else [json_of_row(row) for row in self._dead.rows()]
+        lost, more = 0, False
+        while len(lines) < most:
+            raws, position = board.records(position, most - len(lines))
+            if not raws:
+                break
+            rows = [row_of(board, raw) for raw in raws]
+            lost += rows[-1][0] - seq - len(rows)
+            seq = rows[-1][0]
+            lines += map(json_of_row, rows)
+            more = True
+        return Batch(lines, f"{board.process}~{position}~{seq}", lost, more and len(lines) >= most)
+
+    def running(self):
+        board = self._current()
+        return [] if board is None else [record.to_json() for _, _, record in board.running()]
+
+
+class Run(Source):
+    """(b) A run, served by its parent: totals from its collector, the stream from its store, gauges from the living boards."""
+
+    def __init__(self, store_at, run, directory):
+        """store_at: opens the store for reading, in the server's thread."""
+        self.totals = Totals(histograms_most=HISTOGRAMS_MOST)
+        self._store_at, self._store, self._run = store_at, None, run
+        self._boards = LiveBoards(lambda: [directory], lambda board: board.run == run)
+        self._lock, self._lost = threading.RLock(), {}  # a view is made while its reader holds it
+
+    def ended(self, rows, lost):
+        """Called by the collector after each round that stored something."""
+        with self._lock:
+            self.totals.add_rows(rows)
+            self._lost = lost
+
+    def view(self):
+        with self._lock:
+            lost = dict(self._lost)
+        processes, dropped, unreadable = self._boards.look(lost)
+        return View(self.totals, processes, dropped, unreadable)
+
+    def locked(self):
+        return self._lock
+
+    def close(self):
+        if self._store is not None:
+            self._store.close()
+
+    def read(self, since, most):
+        if self._store is None:
+            self._store = self._store_at()
+        position, lost_before = _cursor(since, self._run)
+        with self._lock:
+            lost = sum(self._lost.values())
+        found = self._store.rows_after(position, most)
+        if found:
+            position = found[-1][0]
+        return Batch([json_of_row(row) for _, row in found], f"{self._run}~{position}~{lost}", max(0, lost - lost_before), len(found) == most)
+
+    def running(self):
+        return self._boards.running()
+
+
+class Recent:
+    """A store in memory for the collector: the newest records as lines, by position, and totals. Samples are not kept."""
+
+    def __init__(self, most):
+        self.totals = Totals(histograms_most=HISTOGRAMS_MOST)
+        self.lines, self.end = deque(maxlen=most), 0
+        self.lost, self._lost_ended = {}, 0  # records, by living process, and of all that have ended
+        self.counting = True  # into the totals
+
+    def begin(self): ...
+    def commit(self): ...
+    def rollback(self): ...
+    def merge_samples(self): ...
+    def add_samples(self, process, first, packed, epoch): ...
+
+    def add_rows(self, rows):
+        self.lines.extend(map(json_of_row, rows))
+        self.end += len(rows)
+        if self.counting:
+            self.totals.add_rows(rows)
+
+    def add_tasks(self, records):
+        self.add_rows([to_row(record) for record in records])
+
+    def put_process(self, record, health):
+        self.lost[record.process] = health.get("records_lost") or 0
+        if record.state != "running":
+            self._lost_ended += self.lost.pop(record.process)
+
+    def all_lost(self):
+        return self._lost_ended + sum(self.lost.values())
+
+    def progress_of(self, process):
+        return 0, 0
+
+
+class Machine(Source):
+    """(c) All boards of this machine: of this user, or of all users for root. Boards are left where they are."""
+
+    def __init__(self, directories=None, keep=50_000, say=lambda text: None):
+        self._directories = (lambda: directories) if directories else board_directories
+        self._boards = LiveBoards(self._directories)
+        self._recent, self._say = Recent(keep), say
+        self._collectors = {}
+        self._lock = threading.RLock()
+        self._origin = f"{os.getpid()}-{time.time_ns()}"
+        self._recent.counting = False  # what ended before we came: a restart of ours must not count it twice
+        self.follow()
+        self._recent.counting = True
+
+    @property
+    def totals(self):
+        return self._recent.totals
+
+    def follow(self):
+        """What is new on all boards; a few times a second."""
+        with self._lock:
+            for directory in self._directories():
+                if directory not in self._collectors:
+                    self._collectors[directory] = Collector(self._recent, None, directory, self._say, remove=False)
+                self._collectors[directory].round()
+
+    def view(self):
+        processes, dropped, unreadable = self._boards.look(dict(self._recent.lost))
+        return View(self.totals, processes, dropped, unreadable)
+
+    def locked(self):
+        return self._lock
+
+    def read(self, since, most):
+        with self._lock:
+            recent = self._recent
+            position, lost_before = _cursor(since, self._origin)
+            oldest = recent.end - len(recent.lines)
+            lost = recent.all_lost()
+            overwritten = max(0, oldest - position) if since not in ("", "0") else 0
+            position = max(position, oldest)
+            lines = [recent.lines[i] for i in range(position - oldest, min(len(recent.lines), position - oldest + most))]
+            end = position + len(lines)
+        return Batch(lines, f"{self._origin}~{end}~{lost}", max(0, lost - lost_before) + overwritten, end < recent.end)
+
+    def running(self):
+        return self._boards.running()
+
+    def workers(self):
+        processes, _, _ = self._boards.look()
+        return [(process, worker) for process in processes for worker in process.workers if worker.get("http")]
+
+
+def board_directories():
+    """Where boards are on this machine: of this user; for root, of everybody."""
+    from dwsr_probe.settings import default_board_directory
+    own = default_board_directory()
+    if os.geteuid() != 0:
+        return [own]
+    found = {own, *glob.glob("/dev/shm/dwsr-probe-*"), *glob.glob("/tmp/dwsr-probe-*"), *glob.glob("/run/user/*/dwsr-probe")}
+    return sorted(path for path in found if os.path.isdir(path) and not os.path.islink(path))
