@@ -1,0 +1,101 @@
+"""Read the stream of records from anywhere: every record once, across restarts of the server and, with `state`, of the reader.
+
+    stream = Stream("http://worker:8790")
+    for record in stream.follow():          # dicts, as in the record's contract; for ever
+        ...
+
+Standard library only. Programs that scrape many workers have one Stream each (dwsr_probe.predict does).
+"""
+import gzip
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from urllib.parse import quote, urlsplit
+
+_PROCESSES_MOST = 10_000
+_AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
+
+
+class StreamError(Exception):
+    """The server does not answer as it should; the text says how. Trying again may help."""
+
+
+@dataclass
+class Poll:
+    records: list = field(default_factory=list)  # finished since the last poll
+    running: list = field(default_factory=list)
+    lost: int = 0
+
+
+class Stream:
+    def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0):
+        """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was."""
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
+        self.url = f"{parts.scheme}://{parts.netloc}/dwsr/tasks"
+        self.lost = 0  # in all
+        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._timeout_s = timeout_s
+        self._headers = {"Accept-Encoding": "gzip"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif basic:
+            import base64
+            self._headers["Authorization"] = "Basic " + base64.b64encode(basic.encode()).decode()
+        state = state or {}
+        self._cursor, self._seen = state.get("cursor", "0"), dict(state.get("seen", {}))
+
+    @property
+    def state(self):
+        """JSON-able: where this reader is."""
+        return {"cursor": self._cursor, "seen": dict(self._seen)}
+
+    def poll(self, wait_s=0.0, limit=10_000, running=False):
+        """What is new, after waiting for it at most so long; StreamError. What came before an error is not lost: the next poll brings it."""
+        found = Poll()
+        request = urllib.request.Request(f"{self.url}?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}", headers=self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=wait_s + self._timeout_s, context=self._context) as answer:
+                lines = gzip.GzipFile(fileobj=answer) if answer.headers.get("Content-Encoding") == "gzip" else answer
+                last = None
+                for line in lines:
+                    last = json.loads(line)
+                    if "cursor" in last:
+                        break
+                    self._sort(last, found)
+        except (OSError, EOFError, ValueError, HTTPException, urllib.error.URLError) as error:
+            raise StreamError(f"{self.url}: {error}") from error
+        if not isinstance(last, dict) or "cursor" not in last:
+            raise StreamError(f"{self.url}: the answer was cut short")
+        # Only now: an answer that was cut short is asked for again.
+        for record in found.records:
+            self._seen[record["process"]] = max(record["seq"], self._seen.pop(record["process"], 0))
+        while len(self._seen) > _PROCESSES_MOST:
+            self._seen.pop(next(iter(self._seen)))
+        self._cursor, found.lost = last["cursor"], last["lost"]
+        self.lost += found.lost
+        return found
+
+    def _sort(self, record, found):
+        if record["state"] == "running":
+            found.running.append(record)
+        elif record["seq"] > self._seen.get(record["process"], 0):  # a server that was restarted tells it again
+            found.records.append(record)
+
+    def follow(self, wait_s=10.0):
+        """Records for ever, also when the server is away for a while."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                found = self.poll(wait_s)
+            except StreamError:
+                time.sleep(again_s)
+                again_s = min(2 * again_s, _AGAIN_MOST_S)
+                continue
+            again_s = _AGAIN_S
+            yield from found.records
