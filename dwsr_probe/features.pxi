@@ -13,24 +13,24 @@ cdef enum:
     AXES_MOST = 32
 
 cdef enum kind_of_type:
-    UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, SIZED, FRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
+    UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, DEVICE_ARRAY, SIZED, FRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
 
 cdef struct listing:
     char text[INPUTS_TEXT_MOST]
     Py_ssize_t size, count, omitted, looked
     uint64_t total  # ABSENT once any is unknown
-    bint plain  # NumPy arrays only, whose size is what it says
+    bint plain  # NumPy's and CuPy's arrays only, whose size is what they say
 
 
 # (library, class): how its instances tell their size. Looked up once per type, along its bases.
 KINDS = {
-    ("numpy", "ndarray"): NDARRAY, ("numpy", "generic"): ARRAY, ("cupy", "ndarray"): ARRAY, ("sparse", "SparseArray"): ARRAY,
+    ("numpy", "ndarray"): NDARRAY, ("numpy", "generic"): ARRAY, ("cupy", "ndarray"): DEVICE_ARRAY, ("sparse", "SparseArray"): ARRAY,
     ("torch", "Tensor"): ARRAY, ("xarray", "DataArray"): ARRAY, ("xarray", "Variable"): ARRAY, ("xarray", "Dataset"): SIZED,
     ("pandas", "DataFrame"): FRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): ARRAY, ("pandas", "ExtensionArray"): ARRAY,
     ("cudf", "DataFrame"): FRAME, ("cudf", "Series"): COLUMN,
     ("pyarrow", "Table"): ARROW, ("pyarrow", "RecordBatch"): ARROW, ("pyarrow", "Array"): ARROW, ("pyarrow", "ChunkedArray"): ARROW,
     ("pyarrow", "Buffer"): ARROW,
-    ("scipy", "_cs_matrix"): CSR, ("scipy", "_coo_base"): CSR,
+    ("scipy", "_cs_matrix"): CSR, ("scipy", "_coo_base"): CSR, ("cupyx", "_data_matrix"): CSR,
     ("dask", "GraphNode"): GRAPH_NODE, ("dask", "TaskRef"): REFERENCE, ("distributed", "Future"): REFERENCE, ("distributed", "Actor"): UNKNOWN,
     ("builtins", "bytes"): RAW, ("builtins", "bytearray"): RAW, ("builtins", "memoryview"): ARRAY,
     ("builtins", "list"): SEQUENCE, ("builtins", "tuple"): SEQUENCE, ("builtins", "set"): SET, ("builtins", "frozenset"): SET,
@@ -152,7 +152,7 @@ cdef int kind_of(type t):
 cdef bint is_known_library(type t):
     module = type.__getattribute__(t, "__module__")
     return type(module) is str and module.partition(".")[0] in (
-        "builtins", "numpy", "cupy", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow", "scipy", "dask", "distributed", "geopandas")
+        "builtins", "numpy", "cupy", "cupyx", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow", "scipy", "dask", "distributed", "geopandas")
 
 
 cdef int numpy_subclass(type base):
@@ -197,7 +197,7 @@ cdef object frame_bytes(object frame):
 
 cdef tuple look_at(object value, int kind):
     """(shape, dtype, nbytes), each None if unknown."""
-    if kind == NDARRAY:
+    if kind == NDARRAY or kind == DEVICE_ARRAY:
         shape, nbytes, strides = value.shape, value.nbytes, value.strides
         if 0 in <tuple>strides and nbytes:  # one value seen many times (np.broadcast_to, da.ones): what is really there
             for axis, stride in zip(shape, strides):
@@ -292,6 +292,8 @@ cdef uint64_t list_one(listing *l, object value, int kind, object known_bytes) e
         shape, dtype, found = look_at(value, kind)
     except Exception:  # a closed memoryview, a half-made object: its type is all there is
         pass
+    if kind == DEVICE_ARRAY and found is not None:
+        known_bytes = None  # Dask counts one value seen many times as many
     nbytes = bytes_word(known_bytes if known_bytes is not None else found)
     l.count += 1
     cdef Py_ssize_t begin = l.size
@@ -309,7 +311,7 @@ cdef int list_value(listing *l, object value, int depth, object known_bytes, bin
     l.looked += 1
     if kind == REFERENCE or (literal and (kind in (SCALAR, UNKNOWN) or depth >= DEPTH_MOST and kind in (SEQUENCE, SET, MAPPING))):
         return 0
-    if kind != NDARRAY:
+    if kind != NDARRAY and kind != DEVICE_ARRAY:
         l.plain = False
     if kind == GRAPH_NODE:
         return list_node(l, value, depth)

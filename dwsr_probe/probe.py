@@ -134,27 +134,28 @@ class _Anchor:
 _anchor = _Anchor()
 
 
-_monitor_stopped = False
-
-
 def _monitor():
     return sys.modules.get("dwsr_probe.gpu.monitor")
 
 
 def _before_fork():
-    global _monitor_stopped
     monitor = _monitor()
-    _monitor_stopped = monitor is not None and monitor.stop()
+    if monitor is not None:
+        monitor.stop()
     _core.fork_announced()
 
 
 def _after_fork_in_parent():
     _core.fork_done()
-    if _monitor_stopped:
-        _monitor().start()
+    monitor = _monitor()
+    if monitor is not None:
+        monitor.start_again()
 
 
 def _after_fork_in_child():
+    monitor = _monitor()
+    if monitor is not None:
+        monitor.forked()
     if _settings is None:
         return
     start(settings=_settings)

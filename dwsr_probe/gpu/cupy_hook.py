@@ -38,8 +38,7 @@ def hook(cupy, at_import=True):
         _originals["set_pinned"](_wrapped(_pinned_inner, pinned=True))
     unseen.watch_pools()
     _core.note_gpu_hook("on", pinned=_pinned_inner is not None)
-    if _core.gpu_devices_used():  # from before a restart
-        monitor.start()
+    monitor.start_again()  # devices may be in use from before a restart
 
 
 def unhook(state="none"):
@@ -47,6 +46,7 @@ def unhook(state="none"):
     global _memory, _pinned_memory, _pinned_inner
     if _memory is None:
         return
+    monitor.use(None)
     monitor.stop()
     for module, name, original, ours in reversed(_replaced):
         if getattr(module, name) is ours:

@@ -2,8 +2,10 @@
 
 Begins with the first allocation on a device. Everything that is slow about a device (its name, its UUID, NVML's start) happens here, never in a task.
 """
+import os
 import sys
 import threading
+import time
 
 from dwsr_probe import _core
 from dwsr_probe.gpu.nvml import Nvml
@@ -11,37 +13,66 @@ from dwsr_probe.gpu.nvml import Nvml
 PERIOD_S = 0.1
 REOPEN_EVERY = 100  # periods after the driver was lost
 JOIN_S = 0.5  # a driver that hangs must not hold up the job's exit
-_thread = _stop = _cupy = None
+_thread = _stop = _cupy = _hanging = None
+_starting = threading.Lock()  # tried, never waited for: who finds it taken has nothing to do
 
 
 def use(cupy):
+    """None: no more."""
     global _cupy
     _cupy = cupy
 
 
 def start():
-    """A device is in use: idempotent, from any thread."""
+    """A device is in use: idempotent, from any thread, inside its allocation; nothing that fails here is that allocation's affair."""
     global _thread, _stop
-    if _thread is None and _cupy is not None:
-        _stop = threading.Event()
-        _thread = threading.Thread(target=_work, args=(_cupy, _stop), name="dwsr-nvml", daemon=True)
-        _thread.start()
+    if _thread is not None or _cupy is None or not _starting.acquire(blocking=False):
+        return
+    try:
+        if _thread is None and not (_hanging is not None and _hanging.is_alive()):  # a second one would hang beside it
+            stop_ = threading.Event()
+            thread = threading.Thread(target=_work, args=(_cupy, stop_), name="dwsr-nvml", daemon=True)
+            thread.start()
+            _stop, _thread = stop_, thread
+    except RuntimeError:  # no more threads for this user, or the interpreter is on its way out
+        _core.note_nvml("failed")
+    finally:
+        _starting.release()
+
+
+def start_again():
+    """Where a device is in use: after a fork, in the parent, and after a restart of the probe."""
+    if _core.gpu_devices_used():
+        start()
 
 
 def stop():
-    """Also before a fork: Python warns of forks in programs with threads. True if it ran."""
-    global _thread
+    """Also before a fork: Python warns of forks in programs with threads."""
+    global _thread, _hanging
     thread, _thread = _thread, None
-    if thread is None:
-        return False
-    _stop.set()
-    thread.join(JOIN_S)
-    return True
+    if thread is not None:
+        _stop.set()
+        deadline = time.monotonic() + JOIN_S
+        thread.join(JOIN_S)
+        # Joined is not gone: the kernel counts a thread until it has buried it, and its count is what Python looks at.
+        while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < deadline:
+            time.sleep(0.0001)
+        if thread.is_alive():
+            _hanging = thread
+
+
+def forked():
+    """In the child: whatever another thread of the parent was about to do here, it will not be done."""
+    global _thread, _hanging, _starting
+    _thread = _hanging = None
+    _starting = threading.Lock()
+    _core.note_nvml("none")
 
 
 def _work(cupy, stop):
     nvml, names, periods_lost = Nvml(), {}, 0
     try:
+        _core.adopt_handle(0)  # started inside a task, by its first allocation: what is allocated here is not the task's
         _core.note_nvml(nvml.open())
         stopping, period = False, 0
         while not stopping:  # once more at the end: a short job is over before the second look

@@ -20,37 +20,41 @@ class Nvml:
     def __init__(self):
         self.state = "none"
         self._nvml = None
+        self._open = False
         self._handles = {}
 
     def open(self):
+        # An old package of the same name warns that it is old. Not catch_warnings: that puts back all filters, also those that the job sets meanwhile.
+        warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an old package of the same name warns that it is old
-                self._nvml = importlib.import_module("pynvml")
+            self._nvml = importlib.import_module("pynvml")
         except ImportError:
             self.state = "no module"
             return self.state
         try:
             self._nvml.nvmlInit()
+            self._open = True
             self.state = "ok"
         except self._nvml.NVMLError as error:
             self.state = self._state_of(error, "no driver")
         return self.state
 
     def close(self):
-        if self.state in ("ok", "permission denied"):
+        if self._open:
             self._ask("nvmlShutdown")
+        self._open = False
         self.state = "none"
         self._handles.clear()
 
     def reopen(self):
-        """After a loss: the driver may have been loaded again."""
-        self._ask("nvmlShutdown")
-        self._handles.clear()
-        return self.open()
+        """After a loss: the driver may have been loaded again. Until it has, it is lost."""
+        self.close()
+        if self.open() != "ok":
+            self.state = "lost"
+        return self.state
 
     def works(self):
-        return self.state in ("ok", "permission denied")
+        return self._open and self.state in ("ok", "permission denied")
 
     def devices(self):
         """(uuid, name, total bytes) of all devices of this machine, whatever CUDA_VISIBLE_DEVICES says."""
@@ -88,7 +92,8 @@ class Nvml:
         use = self._ask("nvmlDeviceGetUtilizationRates", handle)
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         own = next((p.usedGpuMemory for p in processes or () if p.pid == os.getpid()), None)  # in a container its pid may be another one
-        return (None, None) + (own, None) if memory is None else (int(memory.used), int(memory.total), own, None if use is None else int(use.gpu))
+        used, total = (None, None) if memory is None else (int(memory.used), int(memory.total))
+        return used, total, own, None if use is None else int(use.gpu)
 
     def _ask(self, function, *arguments):
         """The answer, or None; what the error means for all further questions is in `state`."""
