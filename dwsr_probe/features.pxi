@@ -169,7 +169,8 @@ cdef bytes json_name(object text):
 cdef bytes name_of_type(type t):
     found = type_names.get(t)
     if found is None:
-        found = json_name(type.__getattribute__(t, "__name__"))
+        name, library = type.__getattribute__(t, "__name__"), str(type.__getattribute__(t, "__module__")).partition(".")[0]
+        found = json_name(f"{library}.{name}" if library in ("cupy", "cupyx", "cudf") else name)  # on a device: not the host's class of the same name
         if is_known_library(t):
             type_names[t] = found
     return found

@@ -127,11 +127,11 @@ def test_every_task_has_its_figures(gpu, way):
     for record in worked:
         (figures,) = record["gpu"]
         assert (figures["device"], figures["peak_bytes"], figures["end_bytes"]) == (0, 2 * BLOCK, BLOCK), record
-        assert record["inputs"][0] == {"type": "ndarray", "dtype": "float64", "shape": [256, 256], "nbytes": BLOCK} and record["input_bytes"] >= BLOCK
+        assert record["inputs"][0] == {"type": "cupy.ndarray", "dtype": "float64", "shape": [256, 256], "nbytes": BLOCK} and record["input_bytes"] >= BLOCK
     for record in made + worked:
         (figures,) = record["gpu"]
         assert figures["peak_bytes"] <= figures["pool_used_bytes"] <= figures["pool_total_bytes"] <= 64 * MIB
-        assert record["output"] == {"type": "ndarray", "dtype": "float64", "shape": [256, 256], "nbytes": BLOCK} and record["output_bytes"] == BLOCK
+        assert record["output"] == {"type": "cupy.ndarray", "dtype": "float64", "shape": [256, 256], "nbytes": BLOCK} and record["output_bytes"] == BLOCK
         assert record["state"] == "ok" and record["attribution"] == "exact" and record["oom"] is None
     assert all(record["gpu"] == [] for record in host)
     assert all(type(record["gpu"]) is list for record in tasks(records))

@@ -45,7 +45,7 @@ def test_arrays_of_every_shape(tmp_path):
         print(json.dumps([json.loads(text) + [own], total, [json.loads(output[0]), output[1]], [before, device()]]))
     """)
     def array(shape, nbytes, dtype="float32"):
-        return {"type": "ndarray", "dtype": dtype, "shape": shape, "nbytes": nbytes}
+        return {"type": "cupy.ndarray", "dtype": dtype, "shape": shape, "nbytes": nbytes}
     assert found == [array([4, 8], 128), array([4, 4], 64), array([], 1, "int8"), array([3, 0], 0, "float64"), array([100, 100], 4), array([4, 8], 128),
                      array([8, 4], 128), {**array([], 4), "type": "float32"}, {"type": "Mine", "dtype": None, "shape": None, "nbytes": None}]
     assert total == 128 + 64 + 1 + 0 + 4 + 128 + 128 + 4
@@ -66,5 +66,5 @@ def test_sparse_matrices(tmp_path):
         coo = sparse.coo_matrix((data, (ints, ints)), shape=(5, 7))
         print(_core.describe_inputs([csr, coo])[0].decode())
     """)
-    assert found == [{"type": "csr_matrix", "dtype": "float64", "shape": [5, 7], "nbytes": 80 + 40 + 24},
-                     {"type": "coo_matrix", "dtype": "float64", "shape": [5, 7], "nbytes": 80 + 40 + 40}]
+    assert found == [{"type": "cupyx.csr_matrix", "dtype": "float64", "shape": [5, 7], "nbytes": 80 + 40 + 24},
+                     {"type": "cupyx.coo_matrix", "dtype": "float64", "shape": [5, 7], "nbytes": 80 + 40 + 40}]
