@@ -2,7 +2,7 @@
 """Binding of csrc/: convert, call, convert back. The probe of this process, the `task` block, and the reader of boards."""
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, intptr_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
