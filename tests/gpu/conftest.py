@@ -115,6 +115,6 @@ def child(tmp_path, board_dir):
     return run
 
 
-def bare_environ():
+def bare_environ(environ=os.environ):
     """Without the stand-in of this process."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("STANDIN_")}
+    return {name: value for name, value in environ.items() if not name.startswith("STANDIN_")}
