@@ -11,7 +11,7 @@ from cupy.cuda import memory, pinned_memory
 from dwsr_probe import _core
 from dwsr_probe.gpu import cupy_hook
 from tests.conftest import wait_until
-from tests.gpu.conftest import MIB, array, device_now, new_pool, on, record, shows
+from tests.gpu.conftest import MIB, array, new_pool, on, record, shows
 
 pytestmark = pytest.mark.usefixtures("standin_board", "probe")
 OFF = 2  # enum gpu_hook
@@ -251,7 +251,7 @@ def test_restart_between_allocation_and_free(probe, kind):
         y = array(4 * MIB)
         del x
     assert on(record("second")) == (4 * MIB, 4 * MIB)
-    assert shows(4 * MIB) and device_now()["peak_bytes"] == 5 * MIB
+    assert shows(4 * MIB) and shows(5 * MIB, field="peak_bytes")
     probe.stop()
     del y, unseen  # while nobody looks
     assert probe.start() and shows(0)
@@ -338,10 +338,11 @@ def test_page_locked_memory_is_counted_apart(probe, kind):
         del y
     found = record("pinned")
     assert (found.pinned_peak_bytes, found.pinned_end_bytes) == (2 * size, size) and on(found) == (512, 512)
-    wait_until(lambda: probe.snapshot().live["pinned_bytes"] == size, "live page-locked bytes")
-    assert probe.snapshot().live["pinned_peak_bytes"] == 2 * size
+    def on_the_board(*expected):
+        wait_until(lambda: tuple(probe.snapshot().live[name] for name in ("pinned_bytes", "pinned_peak_bytes")) == expected, "page-locked bytes")
+    on_the_board(size, 2 * size)
     del x
-    wait_until(lambda: probe.snapshot().live["pinned_bytes"] == 0, "live page-locked bytes")
+    on_the_board(0, 2 * size)
     with probe.task("none of it"):
         pass
     assert record("none of it").pinned_peak_bytes == 0
