@@ -69,7 +69,7 @@
     X(untracked_bytes)      /* blocks that found the owner table full, in all */                          \
     X(dask_hooks)           /* 0: none, 1: begin and end in the executing thread, 2: told by transitions */ \
     X(gpu_hook)             /* enum gpu_hook */                                                           \
-    X(gpu_unfollowed)       /* allocations on more devices than there is room for */                      \
+    X(gpu_unfollowed)       /* allocations on more devices than there is room for, or of a class of the job's own */ \
     X(gpu_ooms)             /* allocations that failed for lack of device memory */                       \
     X(pinned_bytes) X(pinned_peak_bytes) /* page-locked host memory that CuPy has given out; ABSENT: not seen */ \
     X(nvml_state)           /* enum nvml_state */                                                         \

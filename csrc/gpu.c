@@ -65,6 +65,10 @@ static struct task_device *place_of(uint64_t handle, uint32_t device)
     struct task_device *d = a ? find(a, device) : NULL;
     if (d || !alloc_runs(handle)) return d;
     pthread_mutex_lock(&gpu.mutex);
+    if (!alloc_runs(handle)) { /* it has ended meanwhile: the account may be the slot's next task's */
+        pthread_mutex_unlock(&gpu.mutex);
+        return NULL;
+    }
     a = &gpu.accounts[handle % SLOT_COUNT];
     if (a->serial != handle / SLOT_COUNT) open_account(a, handle / SLOT_COUNT);
     d = find(a, device);
@@ -244,6 +248,8 @@ void gpu_note_hook(enum gpu_hook state, int pinned)
     store_relaxed(&gpu.hook, state);
     store_relaxed(&gpu.pinned_seen, (word)pinned);
 }
+
+void gpu_note_unfollowed(void) { add_relaxed(&gpu.unfollowed, 1); }
 
 void gpu_note_nvml(enum nvml_state state) { store_relaxed(&gpu.nvml, state); }
 

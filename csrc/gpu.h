@@ -33,6 +33,8 @@ void gpu_removed(uint64_t handle, uint32_t device, uint64_t bytes);
 void gpu_note_pool(uint64_t handle, uint32_t device, const struct gpu_pool *pool, int raised);
 /* An allocation that failed for lack of memory. */
 void gpu_note_oom(uint64_t handle, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool);
+/* An allocation that is the job's as it is: it cannot be followed. */
+void gpu_note_unfollowed(void);
 
 /* Guards against allocators that call allocators: 0 for the outermost call of the calling thread. */
 int gpu_enter(void);

@@ -2,7 +2,7 @@
 """Binding of csrc/: convert, call, convert back. The probe of this process, the `task` block, and the reader of boards."""
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, intptr_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -379,6 +379,12 @@ cdef uint64_t requested_of(object error):
         return C_ABSENT
 
 
+cdef bint lacks_host_memory(object error):
+    """A MemoryError that is not CuPy's: that one is about a device, and if it was this task's, the hook has seen it."""
+    kind = error if isinstance(error, type) else type(error)
+    return issubclass(kind, MemoryError) and not str(kind.__module__).startswith("cupy.")
+
+
 cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, object error) except -1:
     """error: the exception that ended it, its class, or None."""
     cdef task_end e
@@ -388,7 +394,7 @@ cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, o
     e.output_bytes = output_bytes
     e.gc_freed_bytes = C_ABSENT
     e.shared = 0
-    e.out_of_memory = error is not None and (isinstance(error, MemoryError) or (isinstance(error, type) and issubclass(error, MemoryError)))
+    e.out_of_memory = error is not None and lacks_host_memory(error)
     e.requested_bytes = requested_of(error) if e.out_of_memory else C_ABSENT
     try:
         e.shared = foreign_count is not None and count_foreign() != entry.foreign

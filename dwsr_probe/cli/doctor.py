@@ -159,8 +159,8 @@ def _cupy():
     import subprocess
     if importlib.util.find_spec("cupy") is None:
         return None
-    script = ("import dwsr_probe, sys; assert dwsr_probe.start(); import cupy; from dwsr_probe import _core\n"
-              "print(cupy.__version__, _core.is_ours(cupy.cuda.get_allocator()))\n"
+    script = ("import dwsr_probe, sys; assert dwsr_probe.start(); import cupy; from dwsr_probe.gpu import cupy_hook\n"
+              "print(cupy.__version__, cupy_hook.is_hooked())\n"
               "try: print(cupy.cuda.runtime.getDeviceCount())\n"
               "except Exception as error: print(f'no device: {error}')\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}

@@ -1,7 +1,7 @@
 # CuPy's allocators, wrapped: whose device memory is it. Included in _core.pyx: every allocation of a CuPy job comes through here.
 #
 # A token is tied to each allocation and credits it when the memory returns, in whatever thread. CuPy's pooled memory takes it as an attribute; every
-# other kind is handed out as UnownedMemory whose owner is the token. cupy_hook.py puts these allocators in place and follows the job's own.
+# other kind is handed out as (a subclass of) UnownedMemory whose owner is the token. cupy_hook.py puts these allocators in place and follows the job's own.
 
 cdef extern from "gpu.h" nogil:
     enum:
@@ -16,6 +16,7 @@ cdef extern from "gpu.h" nogil:
     void gpu_removed(uint64_t handle, unsigned int device, uint64_t size)
     void gpu_note_pool(uint64_t handle, unsigned int device, const gpu_pool *pool, int raised)
     void gpu_note_oom(uint64_t handle, unsigned int device, uint64_t requested_bytes, const gpu_pool *pool)
+    void gpu_note_unfollowed()
     int gpu_enter()
     void gpu_leave()
     int gpu_is_used(unsigned int device)
@@ -38,7 +39,8 @@ cdef enum:
     POOL_READ_EVERY = 64  # allocations, where none raises a peak
 
 # Of CuPy, once it is imported.
-cdef object pooled_memory = None, unowned_memory = None, memory_pointer = None, get_allocator = None, current_device = None
+cdef object pooled_memory = None, plain_memory = None, async_memory = None, memory_pointer = None, get_allocator = None, current_device = None
+cdef object unowned_memory = None, followed_memory = None  # what we hand out: the latter answers as what it stands for, where that has more to say
 cdef object device_seen = None  # called at the first allocation on a device
 cdef object hook_failed = None  # called once with what went wrong inside our own part
 cdef object allocator_in_place = None  # seen at the last task begin, to tell quickly that nothing has changed
@@ -89,7 +91,7 @@ cdef gpu_pool read_pool(PoolSums sums) except *:
 cdef class Token:
     """Ends with the memory it is tied to."""
     cdef PoolSums sums
-    cdef object memory  # kept alive, where the token is the owner
+    cdef readonly object memory  # kept alive, where the token is the owner
     cdef uint64_t handle, size
     cdef unsigned int device
 
@@ -141,8 +143,9 @@ cdef class Allocator:
         gpu_leave()
         try:
             return self.followed_pinned(pointer) if self.pinned else self.followed(pointer, size)
-        except BaseException as error:
-            fail(error)
+        except Exception as error:  # not the job's Ctrl-C, which may come here as anywhere else
+            if self.pinned or isinstance(pointer, memory_pointer):  # else it is nothing that CuPy will take: the allocator's failure, not ours
+                fail(error)
             return pointer
 
     cdef object followed(self, object pointer, object size):
@@ -160,11 +163,18 @@ cdef class Allocator:
             token.sums = self.sums_of(memory)
             memory.dwsr_probe = token
             wanted = memory.size
+        elif type(pointer) is not memory_pointer:  # the job's own subclass: ours would not be one
+            gpu_note_unfollowed()
+            return pointer
         else:  # a kind without attributes, or a piece of something larger
             token.memory = pointer
             if self.pool is not None:
                 token.sums = self.sums_on(token.device)
-            result = memory_pointer(unowned_memory(pointer.ptr, wanted, token, token.device), 0)
+            kind = unowned_memory if type(memory) is plain_memory or type(memory) is async_memory else followed_memory
+            if memory.size == size:
+                result = memory_pointer(kind(pointer.ptr, size, token, token.device), 0)
+            else:
+                result = memory_pointer(kind(memory.ptr, memory.size, token, token.device), <intptr_t>pointer.ptr - <intptr_t>memory.ptr)
         token.size = wanted
         if token.sums is not None:
             add_relaxed(&token.sums.live, wanted)
@@ -224,7 +234,7 @@ cdef class Allocator:
             if self.pool is not None:
                 pool.used_bytes, pool.total_bytes, pool.limit_bytes = self.pool.used_bytes(), self.pool.total_bytes(), self.pool.get_limit() or C_ABSENT
             gpu_note_oom(probe_current(), device, size, &pool)
-        except BaseException as ours:
+        except Exception as ours:
             fail(ours)
         return 0
 
@@ -244,7 +254,7 @@ cdef int fail(object error) except -1:
     return 0
 
 
-cdef int stay_in_place() noexcept:
+cdef int stay_in_place() except -1:
     """At task begin: somebody who imported set_allocator before us may have put another allocator in our place."""
     global allocator_in_place
     try:
@@ -254,7 +264,7 @@ cdef int stay_in_place() noexcept:
                 allocator_in_place = current
             else:
                 put_in_place(current)
-    except BaseException as error:
+    except Exception as error:
         fail(error)
     return 0
 
@@ -262,16 +272,27 @@ cdef int stay_in_place() noexcept:
 cdef object put_in_place = None
 
 
+cdef object bound_method = type(Allocator(None).malloc)
+
+
 def is_ours(allocator):
-    return type(getattr(allocator, "__self__", None)) is Allocator
+    """Without a look at attributes of the job's objects, which may do anything."""
+    return type(allocator) is bound_method and type(allocator.__self__) is Allocator
 
 
-def use_cupy(memory, device_of_thread, put, seen, failed):
-    """The hook is in place from here on. put(allocator): wraps the current one; seen(): a device is used for the first time; failed(error): takes the
+def forget_allocator():
+    """The job has chosen another one: nothing of ours keeps the last one alive until the next task begins."""
+    global allocator_in_place
+    allocator_in_place = None
+
+
+def use_cupy(memory, followed, device_of_thread, put, seen, failed):
+    """The hook is in place from here on. followed: the class of memory whose owner is a token; put(allocator): wraps the current one; seen(): a device is used for the first time; failed(error): takes the
     hook out and says so."""
-    global device_seen, pooled_memory, unowned_memory, memory_pointer, get_allocator, current_device, put_in_place, hook_failed, allocator_in_place, pools_known
+    global device_seen, pooled_memory, plain_memory, async_memory, unowned_memory, followed_memory, memory_pointer, get_allocator, current_device, put_in_place, hook_failed, allocator_in_place, pools_known
     from weakref import WeakKeyDictionary
-    pooled_memory, unowned_memory, memory_pointer = getattr(memory, "PooledMemory", None), memory.UnownedMemory, memory.MemoryPointer
+    pooled_memory, plain_memory, async_memory = (getattr(memory, name, None) for name in ("PooledMemory", "Memory", "MemoryAsync"))
+    unowned_memory, followed_memory, memory_pointer = memory.UnownedMemory, followed, memory.MemoryPointer
     if getattr(pooled_memory, "__dictoffset__", 0) == 0:
         pooled_memory = None  # before 13.6 it takes no attributes
     if pools_known is None:
