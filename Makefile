@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu build clean
+.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards dashboards build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,7 +19,7 @@ demo: build ## build, run examples/ under the probe, print the table
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
-test: sanitize lint test-py test-dask-oldest test-gpu ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy
+test: sanitize lint test-py test-dask-oldest test-gpu test-dashboards ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -38,8 +38,15 @@ test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and
 	  PYTHONPATH="$(CURDIR)" .venv-cupy-$$version/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu || exit 1; \
 	done
 
+test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job
+	@deploy/system-packages $(PYTHON) prometheus
+	$(BIN)/pytest -q -p no:cacheprovider tests/dashboards
+
+dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
+	$(BIN)/python dashboards/build.py
+
 lint: $(VENV)/.test ## ruff
-	$(BIN)/ruff check dwsr_probe tests examples setup.py
+	$(BIN)/ruff check dwsr_probe tests examples dashboards setup.py
 
 bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench

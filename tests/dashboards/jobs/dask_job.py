@@ -1,0 +1,48 @@
+"""A Dask job in all the states that dashboards show, until its input ends: tasks that end well, fail, are killed, and run. Argument: a FIFO to wait at."""
+import os
+import select
+import sys
+
+import dask
+import numpy as np
+from distributed import Client, KilledWorker, LocalCluster
+
+
+def smooth(block):
+    return (block[:-2] + block[1:-1] + block[2:]) / 3
+
+
+def fail(block):
+    raise ValueError("as it should")
+
+
+def doomed():
+    os.kill(os.getpid(), 9)
+
+
+def hold(fifo):
+    kept = np.ones(4_000_000)
+    with open(fifo) as wait:  # until somebody opens its other end
+        wait.read()
+    return kept.size
+
+
+def main(fifo):
+    with LocalCluster(n_workers=2, threads_per_worker=2, memory_limit="2 GB", dashboard_address=None) as cluster, Client(cluster) as client:
+        try:
+            client.submit(doomed, retries=0).result()
+        except KilledWorker:
+            pass
+        client.wait_for_workers(2)
+        held = client.submit(hold, fifo)
+        blocks = client.map(np.ones, [1_000_000, 2_000_000])
+        client.submit(fail, blocks[0]).exception()
+        while not select.select([sys.stdin], [], [], 0.1)[0]:
+            client.gather([client.submit(np.size, client.submit(smooth, block, pure=False)) for block in blocks])
+        open(fifo, "w").close()
+        held.result()
+
+
+if __name__ == "__main__":
+    dask.config.set({"distributed.scheduler.allowed-failures": 0})
+    main(sys.argv[1])
