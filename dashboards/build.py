@@ -26,7 +26,7 @@ from panels import (
 
 OVERVIEW, TASK, WORKER, GPU, PROBE = "dwsr-overview", "dwsr-task", "dwsr-worker", "dwsr-gpu", "dwsr-probe-health"
 
-WHO = "{{process}} {{pid}} @ {{instance}}"
+WHO = "{{program}} {{pid}} @ {{instance}}"
 USED = "1 - dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
 ROOM = "dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
 SMALLEST_LIMIT = "min by (job, instance) (dwsr_process_limit_bytes)"
@@ -62,7 +62,7 @@ overview = dashboard(OVERVIEW, "Overview", "Who uses how much memory, against th
     )),
     ("Processes against their limits", (
         grid("Processes", "Each process now. The limit is Dask's for the worker, or the cgroup's, or the machine's memory.",
-             ("instance", "pid", "process", "worker"),
+             ("instance", "pid", "program", "worker"),
              ("Used", "percentunit", told(f"({USED})"), USED_STEPS),
              ("Resident", "bytes", told("dwsr_process_resident_bytes"), None),
              ("Highest so far", "bytes", told("dwsr_process_resident_max_bytes"), None),
@@ -142,7 +142,7 @@ worker = dashboard(WORKER, "Worker", "One process: what runs in it now, and what
              ("Own peak so far", "bytes", f"dwsr_slot_peak_bytes {BUSY}", None), ("Own bytes now", "bytes", f"dwsr_slot_live_bytes {BUSY}", None),
              ("Running", "s", f"dwsr_slot_running_seconds {BUSY}", None),
              links=[("task_name", "This task", link(TASK, task_name="task_name"))], span=14),
-        grid("Process", "What it is.", ("instance", "pid", "process", "worker", "run", "user", "python"), (None, "short", "dwsr_process_info", None), span=10),
+        grid("Process", "What it is.", ("instance", "pid", "program", "worker", "run", "user", "python"), (None, "short", "dwsr_process_info", None), span=10),
     )),
     ("Memory", (
         lines("Memory", "Resident size and limit; managed: what Dask keeps by its own sum; unowned: live bytes that no task allocated.", "bytes",
@@ -212,7 +212,7 @@ probe = dashboard(PROBE, "Probe health", "Whether the figures can be trusted, an
     )),
     ("What works", (
         grid("Fallbacks", "By process and part. rss: peaks are sampled, not the kernel's; alloc: allocations are not accounted; dask: hooked by transitions only; "
-             "cupy, nvml: device figures are missing or partial.", ("instance", "pid", "process", "kind"), ("State", "short", told("dwsr_probe_fallback", "process"), NONE_STEPS),
+             "cupy, nvml: device figures are missing or partial.", ("instance", "pid", "program", "kind"), ("State", "short", told("dwsr_probe_fallback", "program"), NONE_STEPS),
              mapping={"0": "as it should", "1": "fallback"}, span=12),
         lines("Probe up", "1: the probe of this process runs.", "short", (WHO, told("dwsr_probe_up")), top=1),
     )),

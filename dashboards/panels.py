@@ -71,7 +71,7 @@ def happened(counter, span="$__range"):
     return f"(({counter} unless {counter} offset {span}) or increase({counter}[{span}]))"
 
 
-def told(expr, labels="process, worker"):
+def told(expr, labels="program, worker"):
     """A figure of a process, with its name and worker."""
     return f"{expr} * on (job, instance, pid) group_left ({labels}) dwsr_process_info"
 

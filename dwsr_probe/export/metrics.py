@@ -53,11 +53,6 @@ def _workers(field):
     return _processes(lambda process: sum(w.get(field) or 0 for w in process.workers) if process.workers else None)
 
 
-def _headroom(process):
-    limit, rss = process.limit_bytes, process.live["rss_bytes"]
-    return None if limit is None or rss is None else max(0, limit - rss)
-
-
 NAME, SLOT, PID, DEVICE = ("task_name",), ("pid", "slot"), ("pid",), ("pid", "device")
 PEAK = ("task_name", "kind", "device")
 
@@ -90,13 +85,14 @@ METRICS = (
     Metric("dwsr_slot_device_peak_bytes", GAUGE, "Its own peak on a device so far.", ("pid", "slot", "device"), "gpu", _slot_devices("peak_bytes")),
 
     # -- processes
-    Metric("dwsr_process_info", INFO, "What the process is.", ("pid", "process", "worker", "run", "user", "python"), "header",
-           lambda view: ((p.pid, p.name, ",".join(w.get("address") or "" for w in p.workers[:4]), p.run, p.user, p.python, 1) for p in view.processes)),
+    Metric("dwsr_process_info", INFO, "What the process is.", ("pid", "program", "worker", "worker_name", "run", "user", "python"), "header",
+           lambda view: ((p.pid, p.program, p.of_workers("address"), p.of_workers("name"), p.run, p.user, p.python, 1) for p in view.processes)),
     Metric("dwsr_process_resident_bytes", GAUGE, "Resident size now.", PID, "statm", _live("rss_bytes")),
     Metric("dwsr_process_resident_max_bytes", GAUGE, "Largest resident size so far, from the kernel's high-water mark.", PID, "VmHWM", _live("rss_max_bytes")),
     Metric("dwsr_process_limit_bytes", GAUGE, "What it may use: Dask's limit of the worker, or the cgroup's, or the machine's memory.", PID, "limits",
            _processes(lambda p: p.limit_bytes)),
-    Metric("dwsr_process_headroom_bytes", GAUGE, "Limit minus resident size.", PID, "limits", _processes(_headroom)),
+    Metric("dwsr_process_headroom_bytes", GAUGE, "Limit minus resident size; of a limit that processes share, minus theirs together.", PID, "limits",
+           lambda view: view.headrooms()),
     Metric("dwsr_process_unowned_bytes", GAUGE, "Live bytes that no task allocated, since the start of the probe.", PID, "alloc",
            _processes(lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == 1 else None)),
     Metric("dwsr_process_managed_bytes", GAUGE, "What Dask keeps in the worker's memory, by its own sum.", PID, "worker", _workers("managed_bytes")),
@@ -123,7 +119,8 @@ METRICS = (
            lambda view: ((p.pid, kind, value) for p in view.processes for kind, value in p.fallbacks.items())),
     Metric("dwsr_probe_samples_total", COUNTER, "Samples of the resident size.", PID, "sampler", _live("samples_written")),
     Metric("dwsr_probe_samples_late_total", COUNTER, "Samples that came more than a period late.", PID, "sampler", _live("samples_late")),
-    Metric("dwsr_probe_records_lost_total", COUNTER, "Records that were overwritten before they were read.", PID, "records", _processes(lambda p: p.records_lost)),
+    Metric("dwsr_probe_records_lost_total", COUNTER, "Records that were overwritten before they were read, of all processes.", (), "records",
+           lambda view: ((view.records_lost,),)),
     Metric("dwsr_probe_tasks_dropped_total", COUNTER, "Tasks that found no free slot and were not measured.", PID, "slots", _live("tasks_dropped")),
     Metric("dwsr_probe_cpu_seconds_total", COUNTER, "CPU time of the sampler.", PID, "sampler", _live("sampler_cpu_ns", 1e-9)),
     Metric("dwsr_probe_resident_bytes", GAUGE, "Memory of the probe inside the process: its board and the table of owners.", PID, "board", _live("own_bytes")),

@@ -57,42 +57,56 @@ class LiveBoards:
         self._open = {}  # path → Board, or None: not wanted
         self._lock = threading.Lock()
 
-    def look(self, lost=None):
+    def look(self):
         """View's processes, how many more there are, how many boards cannot be read."""
         with self._lock:
-            return self._look(lost or {})
+            return self._look()
 
-    def _look(self, lost):
-        found, unreadable = [], 0
+    def _look(self):
+        newest, unreadable = {}, 0  # by process: one that has started its probe again has two boards for a while
         paths = [path for directory in self._directories() for path in list_boards(directory)]
         for path in self._open.keys() - set(paths):
-            board = self._open.pop(path)
-            if board:
-                board.close()
+            self._close(path)
         for path in paths:
             try:
                 if path not in self._open:
                     board = Board(path)
                     self._open[path] = board if self._wanted(board) else None
                 board = self._open[path]
-                if board and board.is_alive(board.live()):
-                    process = look_at(board, _owner(path))
-                    process.records_lost = lost.get(board.process, 0)
-                    found.append((board.header["start_ns"], process))
+                if board and board.is_alive(live := board.live()):
+                    same = newest.setdefault((board.header["pid_namespace"], board.pid, board.start_ticks), (board, live))
+                    if board.header["start_ns"] > same[0].header["start_ns"]:
+                        newest[board.header["pid_namespace"], board.pid, board.start_ticks] = board, live
             except _core.BoardError as error:
                 unreadable += error.reason not in ("not ready", "unreadable")
-                board = self._open.pop(path, None)
-                if board:
-                    board.close()
-            except OSError:
-                continue
-        found.sort(key=lambda pair: pair[0])  # those that began first keep their series
-        return [process for _, process in found[:PROCESSES_MOST]], max(0, len(found) - PROCESSES_MOST), unreadable
+                self._close(path)
+        boards = sorted(newest.values(), key=lambda pair: pair[0].header["start_ns"])  # those that began first keep their series
+        found, names = [], set()
+        for board, live in boards[:PROCESSES_MOST]:
+            name = str(board.pid)
+            if name in names:  # of another container
+                name = f"{name}:{board.header['pid_namespace']}"
+            names.add(name)
+            try:
+                found.append(look_at(board, live, name, _owner(board.path)))
+            except _core.BoardError:
+                self._close(board.path)
+        return found, max(0, len(boards) - PROCESSES_MOST), unreadable
+
+    def _close(self, path):
+        board = self._open.pop(path, None)
+        if board:
+            board.close()
 
     def running(self):
         """JSON lines of the tasks that run now."""
         processes, _, _ = self.look()
         return [slot.record.to_json() for process in processes for slot in process.slots]
+
+
+def _with_lost(looked, lost):
+    processes, dropped, unreadable = looked
+    return processes, lost, dropped, unreadable
 
 
 def _owner(path):
@@ -146,9 +160,7 @@ class OwnProcess(Source):
         board = self._current()
         if board is None:
             return View(self.totals)
-        process = look_at(board)
-        process.records_lost = self._lost
-        return View(self.totals, [process])
+        return View(self.totals, [look_at(board, board.live())], self._lost)
 
     def read(self, since, most):
         board = self._current()
@@ -190,10 +202,7 @@ class Run(Source):
             self._lost = lost
 
     def view(self):
-        with self._lock:
-            lost = dict(self._lost)
-        processes, dropped, unreadable = self._boards.look(lost)
-        return View(self.totals, processes, dropped, unreadable)
+        return View(self.totals, *_with_lost(self._boards.look(), sum(self._lost.values())))
 
     def locked(self):
         return self._lock
@@ -280,8 +289,7 @@ class Machine(Source):
                 self._collectors[directory].round()
 
     def view(self):
-        processes, dropped, unreadable = self._boards.look(dict(self._recent.lost))
-        return View(self.totals, processes, dropped, unreadable)
+        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost()))
 
     def locked(self):
         return self._lock

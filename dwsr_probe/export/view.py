@@ -22,7 +22,7 @@ class Process:
     """A living process, by its board."""
 
     pid: str
-    name: str
+    program: str
     run: str
     user: str
     python: str
@@ -31,13 +31,19 @@ class Process:
     devices: list
     workers: list
     slots: list
-    records_lost: int = 0
+
+    @property
+    def own_limit_bytes(self):
+        """Dask's limit of the one worker in it; None if it has none of its own."""
+        return self.workers[0].get("memory_limit_bytes") if len(self.workers) == 1 else None
 
     @property
     def limit_bytes(self):
-        """The tightest: Dask's limit of a single worker, or the cgroup's."""
-        own = self.workers[0].get("memory_limit_bytes") if len(self.workers) == 1 else None
-        return min((limit for limit in (own, self.header["limit_bytes"]) if limit), default=None)
+        """The tightest: its own, or the cgroup's."""
+        return min((limit for limit in (self.own_limit_bytes, self.header["limit_bytes"]) if limit), default=None)
+
+    def of_workers(self, field):
+        return ",".join(str(w.get(field) or "") for w in self.workers[:4])
 
     @property
     def fallbacks(self):
@@ -53,10 +59,18 @@ class Process:
 class View:
     totals: Totals
     processes: list = field(default_factory=list)
+    records_lost: int = 0
     processes_dropped: int = 0
     boards_unreadable: int = 0
     version: str = __version__
     board_version: str = str(_core.BOARD_VERSION)
+
+    def headrooms(self):
+        """(pid, bytes): what a process may still take. A cgroup's or the machine's memory is shared by all that have no limit of their own."""
+        together = sum(p.live["rss_bytes"] or 0 for p in self.processes if not p.own_limit_bytes)
+        for p in self.processes:
+            if p.limit_bytes is not None and p.live["rss_bytes"] is not None:
+                yield p.pid, max(0, p.limit_bytes - (p.live["rss_bytes"] if p.own_limit_bytes else together))
 
     def slots(self):
         """Of all processes, as many as there is room for below SERIES_MOST: the names come first."""
@@ -67,11 +81,10 @@ class View:
         return [slot for process in self.processes for slot in process.slots][:most]
 
 
-def look_at(board, user="", now=None):
-    """A Process, from its board; _core.BoardError if it cannot be read any more."""
-    live = board.live()
+def look_at(board, live, pid=None, user="", now=None):
+    """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name, where its number is not one."""
     facts = board.facts()
-    pid = str(board.pid)
+    pid = pid or str(board.pid)
     now = time.time() if now is None else now
     slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live), key=lambda found: found[1])]
     workers = [w for w in facts.get("workers") or () if isinstance(w, dict)]
