@@ -40,6 +40,7 @@ cdef enum:
 
 # Of CuPy, once it is imported.
 cdef object pooled_memory = None, plain_memory = None, async_memory = None, memory_pointer = None, get_allocator = None, current_device = None
+cdef bint pooled_takes_attributes = False
 cdef object unowned_memory = None, followed_memory = None  # what we hand out: the latter answers as what it stands for, where that has more to say
 cdef object device_seen = None  # called at the first allocation on a device
 cdef object hook_failed = None  # called once with what went wrong inside our own part
@@ -151,7 +152,7 @@ cdef class Allocator:
     cdef object followed(self, object pointer, object size):
         cdef Token token
         cdef uint64_t wanted = size
-        cdef bint raised
+        cdef bint raised, pooled
         memory = pointer.mem
         if wanted == 0:
             return pointer
@@ -159,16 +160,18 @@ cdef class Allocator:
         token.handle = probe_current()
         token.device = pointer.device_id
         result = pointer
-        if type(memory) is pooled_memory and <uint64_t>memory.size - wanted < ROUNDING:
+        pooled = type(memory) is pooled_memory and <uint64_t>memory.size - wanted < ROUNDING
+        if pooled:
             token.sums = self.sums_of(memory)
-            memory.dwsr_probe = token
             wanted = memory.size
+        if pooled and pooled_takes_attributes:
+            memory.dwsr_probe = token
         elif type(pointer) is not memory_pointer:  # the job's own subclass: ours would not be one
             gpu_note_unfollowed()
             return pointer
         else:  # a kind without attributes, or a piece of something larger
             token.memory = pointer
-            if self.pool is not None:
+            if not pooled and self.pool is not None:
                 token.sums = self.sums_on(token.device)
             kind = unowned_memory if type(memory) is plain_memory or type(memory) is async_memory else followed_memory
             if memory.size == size:
@@ -289,12 +292,11 @@ def forget_allocator():
 def use_cupy(memory, followed, device_of_thread, put, seen, failed):
     """The hook is in place from here on. followed: the class of memory whose owner is a token; put(allocator): wraps the current one; seen(): a device is used for the first time; failed(error): takes the
     hook out and says so."""
-    global device_seen, pooled_memory, plain_memory, async_memory, unowned_memory, followed_memory, memory_pointer, get_allocator, current_device, put_in_place, hook_failed, allocator_in_place, pools_known
+    global device_seen, pooled_memory, pooled_takes_attributes, plain_memory, async_memory, unowned_memory, followed_memory, memory_pointer, get_allocator, current_device, put_in_place, hook_failed, allocator_in_place, pools_known
     from weakref import WeakKeyDictionary
     pooled_memory, plain_memory, async_memory = (getattr(memory, name, None) for name in ("PooledMemory", "Memory", "MemoryAsync"))
     unowned_memory, followed_memory, memory_pointer = memory.UnownedMemory, followed, memory.MemoryPointer
-    if getattr(pooled_memory, "__dictoffset__", 0) == 0:
-        pooled_memory = None  # before 13.6 it takes no attributes
+    pooled_takes_attributes = getattr(pooled_memory, "__dictoffset__", 0) != 0  # since 13.6
     if pools_known is None:
         pools_known = WeakKeyDictionary()
     current_device, put_in_place, device_seen, hook_failed, allocator_in_place = device_of_thread, put, seen, failed, None
