@@ -34,9 +34,10 @@ test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest rel
 	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py -k "not hundred_thousand"
 
 test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and 14, the real ones, on a stand-in for the GPU
-	for version in 13 14; do \
-	  PYTHONPATH="$(CURDIR)" .venv-cupy-$$version/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu || exit 1; \
-	done
+	@$(MAKE) --no-print-directory -j2 -Otarget test-cupy-13 test-cupy-14
+
+test-cupy-%: .venv-cupy-%/.installed
+	PYTHONPATH="$(CURDIR)" .venv-cupy-$*/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu
 
 test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job
 	@deploy/system-packages $(PYTHON) prometheus
@@ -80,14 +81,14 @@ $(VENV)/.test: $(VENV)/.built
 
 $(OLDEST)/.installed:
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/pip install -q 'dask[array,dataframe]==2024.11.2' 'distributed==2024.11.2' 'numpy<2.3' 'pandas<3' scipy dask-jobqueue click rich psutil pytest
+	$(OLDEST)/bin/pip install -q 'dask[array,dataframe]==2024.11.2' 'distributed==2024.11.2' 'numpy<2.3' 'pandas<3' scipy dask-jobqueue click rich psutil prometheus-client pytest
 	@touch $@
 
 CUPY_13 := 'cupy-cuda12x==13.6.*'
 CUPY_14 := 'cupy-cuda12x==14.*' rmm-cu12
 .venv-cupy-%/.installed: $(VENV)/.system
 	$(PYTHON) -m venv .venv-cupy-$*
-	.venv-cupy-$*/bin/pip install -q $(CUPY_$*) 'dask[array]>=2024.11' 'distributed>=2024.11' pandas nvidia-ml-py click rich psutil 'pytest>=9'
+	.venv-cupy-$*/bin/pip install -q $(CUPY_$*) 'dask[array]>=2024.11' 'distributed>=2024.11' pandas nvidia-ml-py click rich psutil prometheus-client 'pytest>=9'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built
