@@ -14,7 +14,7 @@ ROUND_S = 0.5
 
 @click.command("export")
 @click.option("--listen", default="127.0.0.1:9464", show_default=True, metavar="[ADDR:]PORT", help="Where to serve. Loopback unless an address is given; 0: any free port.")
-@click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root]")
+@click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root or with CAP_DAC_READ_SEARCH]")
 @click.option("--keep", type=click.IntRange(1_000, 1_000_000), default=50_000, show_default=True, metavar="N", help="How many finished records the stream keeps, in memory.")
 @click.option("--file-sd", type=click.Path(), metavar="FILE", help="Write this exporter as a target for Prometheus' file_sd; removed at the end.")
 @click.option("--advertise", metavar="HOST:PORT", help="How Prometheus reaches it, for --file-sd. [this host's name and the port]")

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board, list_boards
@@ -18,6 +19,7 @@ from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
 from dwsr_probe.export.view import PROCESSES_MOST, View, look_at
 from dwsr_probe.record import json_of_row, row_of, to_row
 
+CAP_DAC_READ_SEARCH = 2
 FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
 
 
@@ -315,10 +317,23 @@ class Machine(Source):
 
 
 def board_directories():
-    """Where boards are on this machine: of this user; for root, of everybody."""
+    """Where boards are on this machine: of this user; of everybody for who may read them all."""
     from dwsr_probe.settings import default_board_directory
     own = default_board_directory()
-    if os.geteuid() != 0:
+    if not _reads_everything():
         return [own]
     found = {own, *glob.glob("/dev/shm/dwsr-probe-*"), *glob.glob("/tmp/dwsr-probe-*"), *glob.glob("/run/user/*/dwsr-probe")}
     return sorted(path for path in found if os.path.isdir(path) and not os.path.islink(path))
+
+
+@cache
+def _reads_everything():
+    """Root, or a service with CAP_DAC_READ_SEARCH (deploy/systemd)."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            effective = next(line for line in status if line.startswith("CapEff:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(effective.split()[1], 16) >> CAP_DAC_READ_SEARCH & 1)
