@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards dashboards build clean
+.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy dashboards build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,7 +19,7 @@ demo: build ## build, run examples/ under the probe, print the table
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
-test: sanitize lint test-py test-dask-oldest test-gpu test-dashboards ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards
+test: sanitize lint test-py test-dask-oldest test-gpu test-dashboards test-deploy ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -43,11 +43,14 @@ test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and 
 	@deploy/system-packages $(PYTHON) prometheus
 	$(BIN)/pytest -q -p no:cacheprovider tests/dashboards
 
+test-deploy: $(VENV)/.test build ## deploy/: each file by the strictest tool at hand, and run where that needs no container
+	$(BIN)/pytest -q -p no:cacheprovider tests/deploy
+
 dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
 	$(BIN)/python dashboards/build.py
 
 lint: $(VENV)/.test ## ruff
-	$(BIN)/ruff check dwsr_probe tests examples dashboards setup.py
+	$(BIN)/ruff check dwsr_probe tests examples dashboards deploy setup.py
 
 bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench
@@ -73,9 +76,9 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-# Allocators that the accounting is tested with, preloaded.
+# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 
