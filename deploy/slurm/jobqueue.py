@@ -1,6 +1,7 @@
 """dask-jobqueue with the probe in every worker, its figures in Prometheus, and a summary at the end:    python deploy/slurm/jobqueue.py
 
-DWSR_TARGETS: a directory that Prometheus reads, too (file_sd in deploy/prometheus.yml); each job then has an exporter for its workers. Options of your site (queue, account, interface): ~/.config/dask/jobqueue.yaml.
+DWSR_TARGETS: a directory that Prometheus reads, too (file_sd in deploy/prometheus.yml); each job then has an exporter for its workers. DWSR_TOKEN_FILE: the bearer token
+that Prometheus must show. Options of your site (queue, account, interface): ~/.config/dask/jobqueue.yaml.
 """
 import os
 
@@ -11,7 +12,8 @@ BOARDS = "export DWSR_PROBE_BOARD_DIR=${DWSR_BOARDS:-/dev/shm}/dwsr-probe-$SLURM
 EXPORT = (
     "port=$((9500 + SLURM_JOB_ID % 500)); "
     'dwsr-probe export --listen "0.0.0.0:$port" --board-dir "$DWSR_PROBE_BOARD_DIR" '
-    '--file-sd "$DWSR_TARGETS/$SLURMD_NODENAME-$SLURM_JOB_ID.json" --advertise "$SLURMD_NODENAME:$port" & exporter=$!'
+    '--file-sd "$DWSR_TARGETS/$SLURMD_NODENAME-$SLURM_JOB_ID.json" --advertise "$SLURMD_NODENAME:$port" '
+    '${DWSR_TOKEN_FILE:+--token-file "$DWSR_TOKEN_FILE"} & exporter=$!'
 )
 END = 'trap \'[ -z "${exporter:-}" ] || { kill "$exporter"; wait "$exporter"; }; rm -rf "$DWSR_PROBE_BOARD_DIR"\' EXIT'
 

@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,32 @@ def test_job(slurm, tmp_path, script, code, ending):
         raise
 
 
+@pytest.mark.parametrize("script, code", [("job.sh", PLAIN), ("dask.sh", DASK)], ids=["job", "dask"])
+def test_token(tmp_path, script, code):
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "job.py").write_text(code)
+    slurm = Standin(tmp_path)
+    env = environment(DWSR_TARGETS=tmp_path / "targets", DWSR_BOARDS=tmp_path, DWSR_LINGER=0, DWSR_TOKEN_FILE=tmp_path / "token", XDG_STATE_HOME=tmp_path / "state")
+    url = f"http://127.0.0.1:{9500 + slurm.submit(env, [SLURM / script, 'python', 'job.py']) % 500}/metrics"
+
+    def status(**headers):
+        try:
+            return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10).status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None
+
+    try:
+        assert wait_until(status, "its port") == 401
+        assert status(Authorization="Bearer secret") == 200
+    finally:
+        slurm.cancel()
+        slurm.wait()
+        slurm.close()
+
+
 @pytest.mark.parametrize("script", ["job.sh", "dask.sh"])
 def test_without_a_program(script):
     done = subprocess.run([SLURM / script], capture_output=True, text=True, timeout=30, env=environment(SLURM_JOB_ID=1))
@@ -217,6 +245,7 @@ with jobqueue.cluster(sys.argv[1], cores=1, memory="1GB", scheduler_options={"ho
     with started([sys.executable, driver, targets], tmp_path, "driver", code=None, stdin=subprocess.PIPE) as log:
         wait_until(script.exists, "the script")
         env = environment(SLURM_JOB_ID=job, SLURMD_NODENAME="127.0.0.1", DWSR_BOARDS=boards)
+        assert "--token-file" in script.read_text()
         with started(["bash", script], tmp_path, "worker", code=None, env=env) as worker:
             wait_until(lambda: "done" in log.read_text(), "the task")
             target = json.loads(wait_until(lambda: list(targets.iterdir()) and next(targets.iterdir()).read_text(), "its exporter"))[0]["targets"][0]
