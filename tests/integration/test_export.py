@@ -1,4 +1,5 @@
 """Metrics and the stream, served: by `run --metrics`, by `export`, on a Dask worker's port. Real jobs, hostile clients."""
+import base64
 import gzip
 import http.client
 import json
@@ -9,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import urllib.error
@@ -99,13 +101,8 @@ def serve(cli):
 @pytest.fixture
 def run(cli, serve):
     def start(code, *options):
-        return serve("run", "-o", "run", "--metrics", "0", *options, PY, cli.script(UNTIL_TOLD + textwrap_dedent(code)))
+        return serve("run", "-o", "run", "--metrics", "0", *options, PY, cli.script(UNTIL_TOLD + textwrap.dedent(code)))
     return start
-
-
-def textwrap_dedent(code):
-    import textwrap
-    return textwrap.dedent(code)
 
 
 def exporter(serve, board_dir, *options):
@@ -816,7 +813,6 @@ def test_token_and_password(cli, serve, board_dir):
     (cli.cwd / "token").write_text("s3cr3t-tökn\nignored\n", encoding="utf-8")
     (cli.cwd / "basic").write_text("ada:pa:ss wörd\n", encoding="utf-8")
     served = exporter(serve, board_dir, "--token-file", "token", "--basic-file", "basic")
-    import base64
     token = "Bearer " + "s3cr3t-tökn".encode().decode("latin-1")
     basic = "Basic " + base64.b64encode("ada:pa:ss wörd".encode()).decode()
     for path in ("/", "/metrics", "/dwsr/tasks", "/sd", "/-/healthy", "/nothing", "/dwsr/tasks?limit=x"):
@@ -843,3 +839,156 @@ def test_an_open_address_is_said(cli, serve, board_dir, run):
     assert "whoever has the token" in done.stderr and done.returncode == 0
     for address in ("127.0.0.1:0", "localhost:0", "127.0.0.2:0", "0"):
         assert "open to other" not in cli("run", "-q", "--metrics", address, "true").stderr
+
+
+# -- on a Dask worker's own port ------------------------------------------------------------------------------------------------------------
+
+CLUSTER = """
+import json, os, sys, time
+from distributed import Client, LocalCluster, wait
+
+def short(i): return i
+def sleeps(path):
+    while not os.path.exists(path): time.sleep(0.01)
+def dies(): os.kill(os.getpid(), 9)
+def port(dask_worker): return [f"{dask_worker.ip}:{dask_worker.http_server.port}", os.getpid()]
+def say(value): print(json.dumps(value), flush=True)
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+        say(list(client.run(port).values())[0])
+        for line in sys.stdin:
+            what, *words = line.split()
+            if what == "tasks":
+                count, name = int(words[0]), words[1]
+                for first in range(0, count, 2000):
+                    wait(client.map(short, range(first, min(count, first + 2000)), key=name, pure=False))
+                say("done")
+            elif what == "sleep":
+                kept = client.submit(sleeps, os.path.abspath(words[0]), key=f"sleeps-{words[0]}")
+                say("done")
+            elif what == "kill":
+                old = list(client.run(port).values())[0][1]
+                gone = client.submit(dies, key="dies-1", retries=0)
+                wait(gone)
+                while not client.scheduler_info()["workers"] or list(client.run(port).values())[0][1] == old: time.sleep(0.02)
+                say(list(client.run(port).values())[0])
+            elif what == "cpu":
+                say(list(client.run(lambda: time.thread_time()).values())[0])
+            elif what == "stop":
+                break
+"""
+
+
+class Cluster:
+    """A LocalCluster with the preload, told what to do line by line."""
+
+    def __init__(self, cli):
+        path = cli.script(CLUSTER, "cluster.py")
+        env = dict(cli.env, DASK_DISTRIBUTED__WORKER__PRELOAD="dwsr_probe.dask.preload", DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0",
+                   DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION="inf")
+        self.errors = cli.cwd / "errors"
+        with open(self.errors, "w") as errors:
+            self.process = subprocess.Popen([PY, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cli.cwd, env=env)
+        self.address, self.pid = self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        assert line, self.said()
+        return json.loads(line)
+
+    def tell(self, *words):
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def do(self, *words):
+        self.tell(*words)
+        return self.answer()
+
+    @property
+    def url(self):
+        return f"http://{self.address}"
+
+    def get(self, path, headers=None):
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers or {}), timeout=30) as answer:
+            return answer.read().decode()
+
+    def said(self):
+        return self.errors.read_text()
+
+
+@pytest.fixture
+def cluster(cli):
+    pytest.importorskip("distributed")
+    cli.boards_may_stay = True
+    cluster = Cluster(cli)
+    yield cluster
+    if cluster.process.poll() is None:
+        cluster.tell("stop")
+    try:
+        cluster.process.communicate(timeout=60)
+    finally:
+        cluster.process.kill()
+
+
+def count_of(text, name):
+    return sum(s.value for f in parse_text(text) for s in f.samples if s.name == "dwsr_tasks_total" and s.labels["task_name"] == name)
+
+
+def test_dask_workers_port(cli, cluster):
+    cluster.do("tasks", 3_000, "short")
+    wait_until(lambda: count_of(cluster.get("/metrics"), "short") == 3_000, "3,000 counted")
+    text = cluster.get("/metrics")
+    assert "dask_worker_tasks" in text and "dwsr_process_managed_bytes" in text and "dwsr_probe_up" in text and "dwsr_task_alloc_peak_bytes_bucket" not in text
+    ours = [line for line in text.splitlines() if line.startswith("dwsr_")]
+    assert len(ours) < 1000 and len({line.rpartition(" ")[0] for line in ours}) == len(ours)
+    stream, seen = Stream(cluster.url), []
+    read_until(stream, 3_000, seen, limit=777, restart=True)
+    assert len(set(seen)) == len(seen) == 3_000
+
+    stream = Stream(cluster.url)
+    stream.poll(limit=100_000)
+    answers = []
+    reader = threading.Thread(target=lambda: answers.append(stream.poll(wait_s=60, running=True)))
+    reader.start()
+    idle = never_reads(int(cluster.address.rpartition(":")[2]), count=20)  # the event loop is the worker's: tasks go on all the same
+    cluster.do("sleep", "awake")
+    cluster.do("tasks", 1, "awaited")
+    reader.join(30)
+    assert [r["task_name"] for r in answers[0].records] == ["awaited"] and [r["task_name"] for r in answers[0].running] == ["sleeps-awake"]
+    cluster.do("tasks", 1500, "beside")
+    seen = []
+    read_until(stream, 1500, seen, limit=501)
+    assert len(set(seen)) == len(seen) == 1500 and stream.lost == 0
+    for client in idle:
+        client.close()
+    say(cli, "awake")
+
+    origin = stream.state["cursor"].split("~")[0]
+    for cursor in [*cursors(origin), *(f"{origin}~0~0~{position}~5" for position in (1, 8, 4096, 10**17)), f"{origin}~5~5~0~0"]:
+        *records, last = [json.loads(line) for line in cluster.get(f"/dwsr/tasks?limit=3&since={urllib.request.quote(cursor, safe='%')}").splitlines()]
+        assert len(records) == 3 and "cursor" in last, cursor
+    for query in BAD:
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            cluster.get(f"/dwsr/tasks?{query}")
+    assert "Traceback" not in cluster.said() and "Uncaught" not in cluster.said()
+
+
+def test_dask_a_killed_workers_records_once_on_its_successors_port(cli, cluster):
+    cluster.do("tasks", 50, "before")
+    stream = Stream(cluster.url)
+    assert len(stream.poll(wait_s=10).records) == 50
+    cluster.address, cluster.pid = cluster.do("kill")
+    wait_until(lambda: count_of(cluster.get("/metrics"), "dies") == 1, "the killed task")
+    assert count_of(cluster.get("/metrics"), "before") == 50
+    *records, last = [json.loads(line) for line in cluster.get("/dwsr/tasks").splitlines()]
+    assert [r["state"] for r in records if r["task_name"] == "dies"] == ["killed"] and len(records) == 51
+    assert cluster.get(f"/dwsr/tasks?since={last['cursor']}").count("\n") == 1  # told, though nothing of its own has ended yet
+    for limit in (1, 50, 51, 60):
+        *some, _ = cluster.get(f"/dwsr/tasks?limit={limit}").splitlines()
+        assert len(some) == min(limit, 51)
+    moved = Stream(cluster.url, state=stream.state)
+    assert [r["task_name"] for r in moved.poll().records] == ["dies"]  # who had read the predecessor is told the rest
+    cluster.do("tasks", 7, "after")
+    assert [r["task_name"] for r in moved.poll(wait_s=10).records] == ["after"] * 7 and moved.lost == 0
+    assert count_of(cluster.get("/metrics"), "dies") == 1
