@@ -397,9 +397,17 @@ def test_export_a_killed_task_once_and_a_restart_counts_nothing_twice(cli, serve
 
 
 def test_export_a_probe_that_is_started_again_has_one_set_of_gauges(cli, serve, board_dir, program):
-    """Its closed board lies beside the new one: two series with the same labels would make the scrape invalid."""
+    """Also if its closed board lies beside the new one: two series with the same labels would make the scrape invalid."""
     served = exporter(serve, board_dir)
-    program(1, "x", code=TASKS.replace('print("ready"', 'dwsr_probe.stop()\nassert dwsr_probe.start()\nwith dwsr_probe.task("x"): pass\nprint("ready"'))
+    program(1, "x", code=TASKS.replace('print("ready"', '''
+kept = open(dwsr_probe._core.board_path(), "rb")
+name = kept.name
+dwsr_probe.stop()
+open(name, "wb").write(kept.read())
+assert dwsr_probe.start()
+with dwsr_probe.task("x"): pass
+print("ready"'''))
+    assert len(list(board_dir.glob("*.board"))) == 2
     wait_until(lambda: served.value("dwsr_tasks_total") == 2, "both tasks")
     lines = [line.rpartition(" ")[0] for line in served.get().splitlines() if not line.startswith("#")]
     assert len(lines) == len(set(lines)) and served.value("dwsr_probe_up") == 1
