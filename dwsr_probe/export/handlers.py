@@ -18,6 +18,7 @@ from dwsr_probe.export.exposition import Exposition
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
+BATCH = 250  # lines between two looks at other clients, and what is held for each one that does not read
 WRITE_S = 30.0  # for a client to take what was written
 ENDING = "dwsr_probe_ending"  # a setting of the application: the port closes, who waits gets what there is
 
@@ -119,7 +120,7 @@ class Tasks(Handler):
         lost = sent = 0
         while True:
             over = self.settings.get(ENDING) or self.request.connection.stream.closed() or time.monotonic() >= deadline  # asked before the last read
-            batch = self.source.read(since, min(self.source.batch, limit - sent))
+            batch = self.source.read(since, min(BATCH, limit - sent))
             since, lost, sent = batch.cursor, lost + batch.lost, sent + len(batch.lines)
             if batch.lines:
                 await self.send(batch.lines)

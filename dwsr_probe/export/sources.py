@@ -21,7 +21,7 @@ from dwsr_probe.record import FIELDS, json_of_row, row_of
 
 FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
 _PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
-_PIECE = 250  # records, at 10 to 20 µs each: between two looks at the clock, or at other clients
+_PIECE = 250  # records, at 10 to 20 µs each: between two looks at the clock
 _DIGITS_MOST = 18  # below 2**63: SQLite and the board's reader take no more
 
 
@@ -42,10 +42,9 @@ def _cursor(text, origin, count=2):
 
 
 class Source:
-    """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a view's totals are read. batch: lines of the stream at a time."""
+    """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a view's totals are read."""
 
     own_port = True
-    batch = 2_000
 
     def close(self): ...
 
@@ -125,7 +124,6 @@ class OwnProcess(Source):
     """(a) This process, on its Dask worker's port. Folds records into totals bit by bit: the event loop is the worker's."""
 
     own_port = False
-    batch = _PIECE
     locked = staticmethod(nullcontext)
 
     def __init__(self, dead=None):
