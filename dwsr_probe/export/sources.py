@@ -315,7 +315,7 @@ class Machine(Source):
         self._origin = f"{os.getpid()}-{time.time_ns()}"
         self._recent.counting = False  # what ended before we came: a restart of ours must not count it twice
         self.follow()
-        self._recent.counting = True
+        self._recent.counting, self._lost_before = True, self._recent.all_lost()
 
     @property
     def totals(self):
@@ -335,7 +335,7 @@ class Machine(Source):
                 self._failing.add(directory)
 
     def view(self):
-        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost()))
+        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost() - self._lost_before))
 
     def locked(self):
         return self._lock

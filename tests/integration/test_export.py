@@ -591,7 +591,7 @@ def test_the_stream_of_an_exporter_across_its_restart(cli, serve, board_dir, pro
     read_until(stream, 100_000, seen)
     worker.join(60)
     assert stream.poll().records == [] and len(set(seen)) == len(seen) == 100_000 and stream.lost == 0
-    assert served.value("dwsr_tasks_total") == 50_000
+    assert served.value("dwsr_tasks_total") == 50_000 and served.value("dwsr_probe_records_lost_total") == 0  # what rings had lost before it came is no news
 
 
 def test_what_a_ring_has_overwritten_is_counted(cli, serve, board_dir, program):
