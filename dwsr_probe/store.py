@@ -175,7 +175,7 @@ class Store:
 
     def rows_after(self, position, most):
         """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""
-        found = self._db.execute(f"SELECT position, {_NAMES} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most))
+        found = self._db.execute(f"SELECT position, {_NAMES} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
         return [(row[0], row[1:]) for row in found]
 
     def processes(self):

@@ -27,26 +27,29 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     """
     from dwsr_probe.export.server import Access, ServeError, Server
     from dwsr_probe.export.sources import Machine
+    from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.say import say
+    from dwsr_probe.signals import wait_for
     ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    raise_descriptor_limit()
     try:
         machine = Machine([os.path.abspath(d) for d in directories], keep, say)
         server = Server(machine, *parse_listen(listen), Access(**access), discovery=True)
+        server.start()
         target = _announce(file_sd, advertise or f"{socket.gethostname()}:{server.port}")
     except ServeError as error:
         fail(error)
     say(f"metrics at {server.url}/metrics")
     if server.warning():
         say(server.warning())
-    server.start()
     try:
-        while not signal.sigtimedwait(ending, ROUND_S):
+        while not wait_for(ending, ROUND_S):
             machine.follow()
     finally:
-        server.stop()
         if target:
-            os.unlink(target)
+            _withdraw(target)
+        server.stop()
     sys.exit(0)
 
 
@@ -61,5 +64,13 @@ def _announce(path, address):
             json.dump([{"targets": [address], "labels": {"dwsr_kind": "exporter"}}], f)
         os.replace(part, path)
     except OSError as error:
+        _withdraw(part)
         raise ServeError(f"cannot write {path}: {error}") from error
     return path
+
+
+def _withdraw(path):
+    try:
+        os.unlink(path)
+    except OSError:  # somebody was faster
+        pass

@@ -19,16 +19,17 @@ def count():
     return len(_claimed)
 
 
-def rows(first=0):
-    """All tasks of the boards taken over, from the first of them on, in the form of record.row_of. One that cannot be read is left out."""
+def rows_of(index):
+    """All tasks of one of them, in the form of record.row_of; none if it cannot be read."""
     from dwsr_probe.collector import read_dead_board
-    found = []
-    for path in _claimed[first:]:
-        try:
-            found.extend(read_dead_board(path))
-        except (_core.BoardError, OSError):
-            continue
-    return found
+    try:
+        return read_dead_board(_claimed[index])
+    except (_core.BoardError, OSError, IndexError):
+        return []
+
+
+def rows():
+    return [row for index in range(count()) for row in rows_of(index)]
 
 
 def forget():

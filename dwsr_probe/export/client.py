@@ -10,8 +10,8 @@ import gzip
 import json
 import ssl
 import time
-import urllib.error
 import urllib.request
+import zlib
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from urllib.parse import quote, urlsplit
@@ -28,7 +28,7 @@ class StreamError(Exception):
 class Poll:
     records: list = field(default_factory=list)  # finished since the last poll
     running: list = field(default_factory=list)
-    lost: int = 0
+    lost: int = 0  # by what is missing between them: also right when a restarted server begins anew
 
 
 class Stream:
@@ -43,7 +43,7 @@ class Stream:
         self._timeout_s = timeout_s
         self._headers = {"Accept-Encoding": "gzip"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")  # http.client writes Latin-1: UTF-8 arrives
         elif basic:
             import base64
             self._headers["Authorization"] = "Basic " + base64.b64encode(basic.encode()).decode()
@@ -57,7 +57,7 @@ class Stream:
 
     def poll(self, wait_s=0.0, limit=10_000, running=False):
         """What is new, after waiting for it at most so long; StreamError. What came before an error is not lost: the next poll brings it."""
-        found = Poll()
+        found, told = Poll(), {}  # told: the newest of each process in this answer
         request = urllib.request.Request(f"{self.url}?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}", headers=self._headers)
         try:
             with urllib.request.urlopen(request, timeout=wait_s + self._timeout_s, context=self._context) as answer:
@@ -67,25 +67,25 @@ class Stream:
                     last = json.loads(line)
                     if "cursor" in last:
                         break
-                    self._sort(last, found)
-        except (OSError, EOFError, ValueError, HTTPException, urllib.error.URLError) as error:
+                    if last["state"] == "running":
+                        found.running.append(last)
+                    elif last["seq"] > told.get(last["process"], self._seen.get(last["process"], 0)):  # a server that was restarted tells it again
+                        told[last["process"]] = last["seq"]
+                        found.records.append(last)
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, HTTPException) as error:  # also: not the answer of one of us
             raise StreamError(f"{self.url}: {error}") from error
         if not isinstance(last, dict) or "cursor" not in last:
             raise StreamError(f"{self.url}: the answer was cut short")
         # Only now: an answer that was cut short is asked for again.
         for record in found.records:
-            self._seen[record["process"]] = max(record["seq"], self._seen.pop(record["process"], 0))
+            process, seq = record["process"], record["seq"]
+            found.lost += seq - self._seen.pop(process, 0) - 1
+            self._seen[process] = seq
         while len(self._seen) > _PROCESSES_MOST:
             self._seen.pop(next(iter(self._seen)))
-        self._cursor, found.lost = last["cursor"], last["lost"]
+        self._cursor = last["cursor"]
         self.lost += found.lost
         return found
-
-    def _sort(self, record, found):
-        if record["state"] == "running":
-            found.running.append(record)
-        elif record["seq"] > self._seen.get(record["process"], 0):  # a server that was restarted tells it again
-            found.records.append(record)
 
     def follow(self, wait_s=10.0):
         """Records for ever, also when the server is away for a while."""

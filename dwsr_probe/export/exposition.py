@@ -1,7 +1,12 @@
 """From a view to prometheus_client's families. A custom collector: whoever serves, asks for a view at each scrape."""
+import logging
+
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
+from dwsr_probe.export.totals import visible
+
+logger = logging.getLogger("dwsr_probe")
 
 
 def families(view, own_port):
@@ -34,18 +39,25 @@ def _family(metric, view):
 
 
 def _clean(labels):
-    """Names are data: control characters, which the text format does not escape, become visible."""
-    return [label if label.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label) for label in labels]
+    return [visible(label) for label in labels]
 
 
 class Exposition:
     """prometheus_client's protocol: `collect` at each scrape. view: a function."""
 
     def __init__(self, view, own_port):
-        self._view, self._own_port = view, own_port
+        self._view, self._own_port, self._failed = view, own_port, False
 
     def collect(self):
-        return families(self._view(), self._own_port)
+        if self._own_port:
+            return families(self._view(), True)
+        try:
+            return list(families(self._view(), False))
+        except Exception as error:  # Dask's own metrics on this port must not go with ours
+            if not self._failed:
+                logger.warning("dwsr-probe has no metrics: %r", error)
+            self._failed = True
+            return []
 
     def describe(self):
         """Nothing in advance: registering must not read boards."""

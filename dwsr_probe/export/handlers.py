@@ -5,18 +5,22 @@ Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prom
 import asyncio
 import gzip
 import json
+import re
 import socket
 import time
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
 from dwsr_probe.export.exposition import Exposition
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
-BATCH = 2_000  # lines between two looks at other clients
+BATCH = 250  # lines between two looks at other clients, and what is held for each one that does not read
+WRITE_S = 30.0  # for a client to take what was written
+ENDING = "dwsr_probe_ending"  # a setting of the application: the port closes, who waits gets what there is
 
 
 class Handler(RequestHandler):
@@ -26,8 +30,12 @@ class Handler(RequestHandler):
         self.source, self.guard, self.port = source, guard, port
 
     def prepare(self):
-        if self.guard is not None:
-            self.guard.check(self)
+        self.request.connection.stream.answering = True
+        if self.guard is not None and not self.guard.admits(self.request):
+            raise HTTPError(401)
+
+    def on_finish(self):
+        self.request.connection.stream.answering = False
 
     def set_default_headers(self):
         self.set_header("Server", "dwsr-probe")
@@ -35,11 +43,21 @@ class Handler(RequestHandler):
         self.set_header("Cache-Control", "no-store")
 
     def write_error(self, status_code, **_):
+        if status_code == 401:
+            self.set_header("WWW-Authenticate", self.guard.challenge)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{status_code}: {self._reason}\n")
 
     def takes_gzip(self):
-        return "gzip" in self.request.headers.get("Accept-Encoding", "")
+        return any(re.fullmatch(r"\s*gzip\s*(;\s*q=(1|0\.\d*[1-9])\d*\s*)?", word) for word in self.request.headers.get("Accept-Encoding", "").split(","))
+
+    async def taken(self, written):
+        """Until the client has taken it. One that does not read loses its connection: what waits for it must not stay."""
+        try:
+            await asyncio.wait_for(written, WRITE_S)
+        except asyncio.TimeoutError:
+            self.request.connection.stream.close()
+            raise StreamClosedError from None
 
     def number(self, name, otherwise, least, most):
         text = self.get_query_argument(name, None)
@@ -71,7 +89,10 @@ class Metrics(Handler):
         if self.takes_gzip():
             self.set_header("Content-Encoding", "gzip")
             text = gzip.compress(text, 1)
-        self.finish(text)
+        try:
+            await self.taken(self.finish(text))
+        except StreamClosedError:
+            pass
 
 
 class Tasks(Handler):
@@ -81,34 +102,39 @@ class Tasks(Handler):
         since = self.get_query_argument("since", "0")
         limit = self.number("limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
         wait = self.number("wait", 0.0, 0.0, WAIT_MOST_S)
-        deadline, lost, sent = time.monotonic() + wait, 0, 0
+        running = self.get_query_argument("running", "0") == "1"
         self.set_header("Content-Type", "application/x-ndjson")
         self._packer = None
         if self.takes_gzip():
             import zlib
             self.set_header("Content-Encoding", "gzip")
             self._packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        try:
+            since, lost = await self.stream(since, limit, time.monotonic() + wait)
+            last = self.source.running() if running else []
+            await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
+        except StreamClosedError:  # the reader has gone, and asks for the same again when it comes back
+            pass
+
+    async def stream(self, since, limit, deadline):
+        lost = sent = 0
         while True:
+            over = self.settings.get(ENDING) or self.request.connection.stream.closed() or time.monotonic() >= deadline  # asked before the last read
             batch = self.source.read(since, min(BATCH, limit - sent))
             since, lost, sent = batch.cursor, lost + batch.lost, sent + len(batch.lines)
             if batch.lines:
                 await self.send(batch.lines)
-            if sent >= limit or (not batch.more and (sent or time.monotonic() >= deadline or self._closed())):
-                break
-            if not batch.lines:
-                await asyncio.sleep(POLL_S)
-        last = self.source.running() if self.get_query_argument("running", "0") == "1" else []
-        await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
-
-    def _closed(self):
-        return self.request.connection.stream.closed()
+            if sent >= limit or (not batch.more and (sent or over)):
+                return since, lost
+            # Also when the write was taken at once: an await that need not wait does not let others in.
+            await asyncio.sleep(0 if batch.lines else POLL_S)
 
     async def send(self, lines, end=False):
         data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
         if self._packer:
             data = self._packer.compress(data) + (self._packer.flush() if end else b"")
         self.write(data)
-        await self.flush()  # waits for a slow reader: nothing piles up here
+        await self.taken(self.flush())  # a slow reader is waited for: nothing piles up here
 
 
 class Discovery(Handler):
@@ -138,6 +164,11 @@ class Index(Handler):
     async def get(self):
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(self.TEXT)
+
+
+class NotFound(Handler):
+    async def get(self):
+        raise HTTPError(404)
 
 
 class Healthy(Handler):

@@ -34,7 +34,7 @@ def _slots(value):
 
 
 def _slot_devices(field):
-    return lambda view: ((slot.pid, slot.number, str(d["device"]), d[field]) for slot in view.slots() for d in slot.record.gpu or ())
+    return lambda view: ((slot.pid, slot.number, str(d["device"]), d[field]) for slot in view.slots() for d in view.devices_of(slot))
 
 
 def _processes(value):
@@ -129,3 +129,20 @@ METRICS = (
     Metric("dwsr_boards_unreadable", GAUGE, "Boards that could not be read: damaged, or of another version.", (), "boards", lambda view: ((view.boards_unreadable,),)),
     Metric("dwsr_build_info", INFO, "This dwsr-probe.", ("version", "board_version"), "", lambda view: ((view.version, view.board_version, 1),)),
 )
+
+
+def markdown():
+    """docs/metrics.md: `python -m dwsr_probe.export.metrics > docs/metrics.md`."""
+    lines = [
+        "# Metrics", "", "Made from the table in `dwsr_probe/export/metrics.py` by `python -m dwsr_probe.export.metrics > docs/metrics.md`. [live.md](live.md) says where they are served.", "",
+        "| metric | type | labels | what it is | from |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        where = " (not on a Dask worker's port)" if metric.own_port_only else ""
+        lines.append(f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.help}{where} | {metric.source} |")
+    return "\n".join([
+        *lines, "", "A figure that is not known has no series. `task_name` has at most 80 values and `other`; a task's key is never a label. `device` is CUDA's number, empty for host memory; `pid` is the",
+        "process's own; `slot` numbers a process's running tasks. Histograms have buckets from 1 MiB to 1 TiB, by fours.", ""])
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -10,17 +10,18 @@ import logging
 import ssl
 import threading
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import Application, HTTPError
+from tornado.web import Application
 
 from dwsr_probe.export import handlers
 
 CONNECTIONS_MOST = 256
 HEADER_S = 10.0
+END_S = 0.5  # for answers that are being given when the port closes
 HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ServeError(Exception):
@@ -43,10 +44,15 @@ class Access:
         if not self.cert:
             raise ServeError("a TLS key needs its certificate: --tls-cert FILE")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        files = self.cert if self.key is None else f"{self.cert} with the key {self.key}"
         try:
-            context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise ServeError(f"cannot use the TLS certificate {self.cert}: {error}; it must be PEM, with its key in it or in --tls-key FILE") from error
+            for path in filter(None, (self.cert, self.key)):
+                open(path, "rb").close()  # OpenSSL does not say which
+            context.load_cert_chain(self.cert, self.key, password=_no_password)
+        except ssl.SSLError as error:
+            raise ServeError(f"cannot use the TLS certificate {files}: {error}; it must be PEM, with its key (no password) in it or in --tls-key FILE") from error
+        except OSError as error:
+            raise ServeError(f"cannot use the TLS certificate {files}: {error}") from error
         return context
 
     def guard(self):
@@ -59,6 +65,11 @@ class Access:
                 raise ServeError(f"{self.basic_file} must hold one line, user:password")
             accepted.append("Basic " + base64.b64encode(pair.encode()).decode())
         return Guard(accepted) if accepted else None
+
+
+def _no_password():
+    """OpenSSL would ask at the terminal."""
+    return ""
 
 
 def _secret(path, what):
@@ -75,19 +86,16 @@ def _secret(path, what):
 class Guard:
     def __init__(self, accepted):
         self._accepted = [text.encode() for text in accepted]
-        self._challenge = ", ".join(sorted({text.split()[0] + (' realm="dwsr-probe"' if text.startswith("Basic") else "") for text in accepted}))
+        self.challenge = ", ".join(sorted({text.split()[0] + (' realm="dwsr-probe"' if text.startswith("Basic") else "") for text in accepted}))
 
-    def check(self, handler):
-        given = handler.request.headers.get("Authorization", "").encode()
-        matches = [hmac.compare_digest(given, accepted) for accepted in self._accepted]
-        if not any(matches):
-            handler.set_header("WWW-Authenticate", self._challenge)
-            handler.set_status(401)
-            raise HTTPError(401)
+    def admits(self, request):
+        kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+        given = f"{kind.capitalize()} {secret.strip()}".encode("latin-1", "replace")  # as it came; the kind in any case
+        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])  # all of them: time tells nothing
 
 
 class _Server(HTTPServer):
-    """Caps connections: the oldest one that waits for its client is closed for a new one."""
+    """Caps connections: the oldest one that waits for its client is closed for a new one; if all are being answered, the oldest."""
 
     def initialize(self, *args, **kwargs):
         super().initialize(*args, **kwargs)
@@ -95,12 +103,23 @@ class _Server(HTTPServer):
 
     def handle_stream(self, stream, address):
         while len(self._streams) >= CONNECTIONS_MOST:
-            waiting = next((s for s in self._streams if not getattr(s, "answering", False)), next(iter(self._streams)))
+            waiting = next((s for s in self._streams if not s.answering), next(iter(self._streams)))
             self._streams.pop(waiting)
             waiting.close()
+        stream.answering = False  # handlers say when
         self._streams[stream] = None
-        stream.set_close_callback(lambda: self._streams.pop(stream, None))
         super().handle_stream(stream, address)
+
+    def on_close(self, server_conn):
+        self._streams.pop(server_conn.stream, None)  # not by a close callback: Tornado's connections replace it
+        super().on_close(server_conn)
+
+    def answering(self):
+        return any(stream.answering for stream in self._streams)
+
+    def close_streams(self):
+        for stream in list(self._streams):
+            stream.close()
 
 
 def parse_address(text):
@@ -128,8 +147,8 @@ class Server:
         if discovery:
             routes.append(("/sd", handlers.Discovery))
         self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
-                                        default_handler_class=handlers.Handler, default_handler_args=common)
-        self._source, self._loop, self._thread = source, None, None
+                                        default_handler_class=handlers.NotFound, default_handler_args=common)
+        self._source, self._loop, self._thread, self._failure = source, None, None, None
         self.secured = guard is not None
 
     @property
@@ -139,39 +158,57 @@ class Server:
 
     def warning(self):
         """One line for whoever opens more than this machine, or None."""
-        if self.address in LOOPBACK:
+        if all(ip_address(s.getsockname()[0]).is_loopback for s in self._sockets):
             return None
         readers = "whoever has the token or password" if self.secured else "anybody who reaches it"
         return f"{self.url} is open to other machines: {readers} can read task names, keys, shapes, users and memory figures (no data)"
 
     def start(self):
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="dwsr-serve", daemon=True)
-        self._thread.start()
+        """ServeError if there is no thread or no descriptor left for it."""
+        ready, thread = threading.Event(), None
+        try:
+            thread = threading.Thread(target=self._serve, args=(ready,), name="dwsr-serve", daemon=True)
+            thread.start()
+        except RuntimeError as error:
+            raise ServeError(f"cannot serve {self.url}: {error}") from error
         ready.wait()
+        if self._failure is not None:
+            raise ServeError(f"cannot serve {self.url}: {self._failure}") from self._failure
+        self._thread = thread
 
     def _serve(self, ready):
         for name in ("tornado.access", "tornado.application", "tornado.general"):  # a scanner must not fill the job's terminal
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
-
-        async def begin():
-            self._server = _Server(self._application, ssl_options=self._context, idle_connection_timeout=HEADER_S, max_header_size=HEADER_BYTES,
-                                   max_body_size=BODY_BYTES, body_timeout=HEADER_S)
-            self._server.add_sockets(self._sockets)
+        try:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+            self._loop.run_until_complete(self._begin())
+        except Exception as error:
+            self._failure = error
+            return
+        finally:
             ready.set()
-
-        self._loop.run_until_complete(begin())
         self._loop.run_forever()
         self._loop.run_until_complete(self._end())
         self._loop.close()
 
+    async def _begin(self):
+        self._server = _Server(self._application, ssl_options=self._context, idle_connection_timeout=HEADER_S, max_header_size=HEADER_BYTES,
+                               max_body_size=BODY_BYTES, body_timeout=HEADER_S)
+        self._server.add_sockets(self._sockets)
+
     async def _end(self):
         self._server.stop()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        self._application.settings[handlers.ENDING] = True
+        deadline = self._loop.time() + END_S
+        while self._server.answering() and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self._server.close_streams()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._source.close()  # in the thread that opened it
 
     def stop(self):

@@ -5,6 +5,7 @@ import time
 from dwsr_probe.export.server import Access, ServeError, Server
 from dwsr_probe.export.sources import Run
 from dwsr_probe.say import say
+from dwsr_probe.signals import wait_for
 from dwsr_probe.store import Store
 
 _ROUND_S = 0.5
@@ -33,15 +34,21 @@ class Serving:
 
     def start(self):
         """After the fork: a thread."""
-        self._server.start()
+        try:
+            self._server.start()
+        except ServeError as error:
+            say(f"{error}. The job runs without metrics")
+            self.close()
 
     def linger(self, look):
         """The command has ended: stay for the last scrape, or until somebody is impatient."""
+        if self._server is None:
+            return
         end = time.monotonic() + self._linger_s
         if self._linger_s and not self._quiet:
             say(f"the command has ended; metrics stay for {self._linger_s:g} s (Ctrl-C: leave now)")
         while (left := end - time.monotonic()) > 0:
-            if signal.sigtimedwait(_ENDING, min(left, _ROUND_S)):
+            if wait_for(_ENDING, min(left, _ROUND_S)):
                 return
             look()
 

@@ -11,16 +11,20 @@ from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board, list_boards
 from dwsr_probe.collector import Collector
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
-from dwsr_probe.export.view import PROCESSES_MOST, View, look_at
-from dwsr_probe.record import json_of_row, row_of, to_row
+from dwsr_probe.export.view import NAMES_SERIES_MOST, PROCESSES_MOST, View, look_at
+from dwsr_probe.record import FIELDS, json_of_row, row_of
 
 CAP_DAC_READ_SEARCH = 2
 FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
+_PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
+_PIECE = 250  # records, at 10 to 20 µs each: between two looks at the clock
+_DIGITS_MOST = 18  # below 2**63: SQLite and the board's reader take no more
 
 
 @dataclass
@@ -31,12 +35,12 @@ class Batch:
     more: bool  # there is more to read at once
 
 
-def _cursor(text, origin):
-    """(position, lost) of a cursor from this origin; (0, 0) of any other."""
-    words = text.rsplit("~", 2)
-    if len(words) == 3 and words[0] == origin and words[1].isdigit() and words[2].isdigit() and len(text) < 400:
-        return int(words[1]), int(words[2])
-    return 0, 0
+def _cursor(text, origin, count=2):
+    """The numbers of a cursor from this origin; zeros of any other, and of one that nobody here wrote."""
+    found, *numbers = text.rsplit("~", count)
+    if found == origin and len(numbers) == count and all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS_MOST for n in numbers):
+        return tuple(map(int, numbers))
+    return (0,) * count
 
 
 class Source:
@@ -125,11 +129,11 @@ class OwnProcess(Source):
     locked = staticmethod(nullcontext)
 
     def __init__(self, dead=None):
-        """dead: boards of killed predecessors (dwsr_probe.dask.dead), with `count` and `rows`."""
-        self.totals = Totals()
+        """dead: boards of killed predecessors (dwsr_probe.dask.dead), with `count` and `rows_of`."""
+        self.totals = Totals(series_most=NAMES_SERIES_MOST)
         self._board = self._path = None
         self._position = self._seq = self._lost = 0
-        self._dead, self._dead_added = dead, 0
+        self._dead, self._dead_added, self._dead_read = dead, 0, (None, [])
 
     def _current(self):
         """The board, anew after a restart of the probe; None without one."""
@@ -143,7 +147,7 @@ class OwnProcess(Source):
         """Records that have ended since the last time into the totals, for so long at most. True: there may be more."""
         board, end = self._current(), time.thread_time() + budget_s
         while board is not None:
-            raws, self._position = board.records(self._position)
+            raws, self._position = board.records(self._position, _PIECE)
             if not raws:
                 break
             rows = [row_of(board, raw) for raw in raws]
@@ -152,35 +156,57 @@ class OwnProcess(Source):
             self.totals.add_rows(rows)
             if time.thread_time() > end:
                 return True
-        if self._dead is not None and self._dead.count() > self._dead_added:
-            first, self._dead_added = self._dead_added, self._dead.count()
-            self.totals.add_rows(self._dead.rows(first))
-        return False
+        if self._dead_added < self._dead_count():
+            self._dead_added += 1
+            self.totals.add_rows(self._dead_rows(self._dead_added - 1))
+        return self._dead_added < self._dead_count()
+
+    def _dead_count(self):
+        return 0 if self._dead is None else self._dead.count()
+
+    def _dead_rows(self, index):
+        """Of one board that was taken over. The last one read is kept: it is read in pieces."""
+        if self._dead_read[0] != index:
+            self._dead_read = index, self._dead.rows_of(index)
+        return self._dead_read[1]
 
     def view(self):
         self.fold()
         board = self._current()
         if board is None:
             return View(self.totals)
-        return View(self.totals, [look_at(board, board.live())], self._lost)
+        return View(self.totals, [look_at(board, board.live())], self._lost, own_port=False)
 
     def read(self, since, most):
         board = self._current()
         if board is None:
             return Batch([], since, 0, False)
-        position, seq = _cursor(since, board.process)
-        lines = [] if position or self._dead is None else [json_of_row(row) for row in self._dead.rows()]
-        lost, more = 0, False
-        while len(lines) < most:
-            raws, position = board.records(position, most - len(lines))
+        try:
+            return self._read(board, most, *_cursor(since, board.process, 4))
+        except _core.BoardError:  # a position where no record begins: not a cursor of ours
+            return self._read(board, most, 0, 0, 0, 0)
+
+    def _read(self, board, most, dead, dead_row, position, seq):
+        """The boards taken over first. What comes later there is read then: a cursor says how far it is in both."""
+        rows, lost = [], 0
+        while len(rows) < most and dead < self._dead_count():
+            of_board = self._dead_rows(dead)
+            if of_board and dead_row == 0:
+                lost += of_board[-1][0] - len(of_board)
+            found = of_board[dead_row:dead_row + most - len(rows)]
+            rows += found
+            dead_row += len(found)
+            if dead_row >= len(of_board):
+                dead, dead_row = dead + 1, 0
+        while len(rows) < most:
+            raws, position = board.records(position, most - len(rows))
             if not raws:
                 break
-            rows = [row_of(board, raw) for raw in raws]
-            lost += rows[-1][0] - seq - len(rows)
+            lost -= seq + len(raws)
+            rows += [row_of(board, raw) for raw in raws]
             seq = rows[-1][0]
-            lines += map(json_of_row, rows)
-            more = True
-        return Batch(lines, f"{board.process}~{position}~{seq}", lost, more and len(lines) >= most)
+            lost += seq
+        return Batch([json_of_row(row) for row in rows], f"{board.process}~{dead}~{dead_row}~{position}~{seq}", lost, len(rows) >= most)
 
     def running(self):
         board = self._current()
@@ -201,7 +227,7 @@ class Run(Source):
         """Called by the collector after each round that stored something."""
         with self._lock:
             self.totals.add_rows(rows)
-            self._lost = lost
+            self._lost = dict(lost)  # the collector goes on with its own
 
     def view(self):
         return View(self.totals, *_with_lost(self._boards.look(), sum(self._lost.values())))
@@ -229,39 +255,54 @@ class Run(Source):
 
 
 class Recent:
-    """A store in memory for the collector: the newest records as lines, by position, and totals. Samples are not kept."""
+    """A store in memory for the collector: the newest records as lines, by position, and totals. Samples are not kept.
+
+    A round is there as a whole or not at all, as in the run store: one that fails is read again, and must not count twice. Readers hold `lock`.
+    """
 
     def __init__(self, most):
-        self.totals = Totals(histograms_most=HISTOGRAMS_MOST)
+        self.totals, self.lock = Totals(histograms_most=HISTOGRAMS_MOST), threading.RLock()
         self.lines, self.end = deque(maxlen=most), 0
         self.lost, self._lost_ended = {}, 0  # records, by living process, and of all that have ended
         self.counting = True  # into the totals
+        self._seqs = {}  # how far each living process is told
+        self._rows, self._lines, self._processes = [], [], []  # of this round
 
-    def begin(self): ...
-    def commit(self): ...
-    def rollback(self): ...
     def merge_samples(self): ...
     def add_samples(self, process, first, packed, epoch): ...
 
-    def add_rows(self, rows):
-        self.lines.extend(map(json_of_row, rows))
-        self.end += len(rows)
-        if self.counting:
-            self.totals.add_rows(rows)
+    def begin(self):
+        self._rows, self._lines, self._processes = [], [], []
 
-    def add_tasks(self, records):
-        self.add_rows([to_row(record) for record in records])
+    rollback = begin
+
+    def add_rows(self, rows):
+        self._rows += rows
+        self._lines += map(json_of_row, rows)
 
     def put_process(self, record, health):
-        self.lost[record.process] = health.get("records_lost") or 0
-        if record.state != "running":
-            self._lost_ended += self.lost.pop(record.process)
+        self._processes.append((record.process, record.state == "running", health.get("records_lost") or 0))
+
+    def commit(self):
+        with self.lock:
+            self.lines.extend(self._lines)
+            self.end += len(self._lines)
+            if self.counting:
+                self.totals.add_rows(self._rows)
+            for row in self._rows:
+                self._seqs[row[_PROCESS]] = row[_SEQ]
+            for process, alive, lost in self._processes:
+                self.lost[process] = max(lost, self.lost.get(process, 0))
+                if not alive:
+                    self._lost_ended += self.lost.pop(process)
+                    self._seqs.pop(process, None)
+        self.begin()
 
     def all_lost(self):
         return self._lost_ended + sum(self.lost.values())
 
     def progress_of(self, process):
-        return 0, 0
+        return self._seqs.get(process, 0), 0
 
 
 class Machine(Source):
@@ -271,12 +312,12 @@ class Machine(Source):
         self._directories = (lambda: directories) if directories else board_directories
         self._boards = LiveBoards(self._directories)
         self._recent, self._say = Recent(keep), say
-        self._collectors = {}
-        self._lock = threading.RLock()
+        self._collectors, self._failing = {}, set()  # by directory
+        self._lock = self._recent.lock
         self._origin = f"{os.getpid()}-{time.time_ns()}"
         self._recent.counting = False  # what ended before we came: a restart of ours must not count it twice
         self.follow()
-        self._recent.counting = True
+        self._recent.counting, self._lost_before = True, self._recent.all_lost()
 
     @property
     def totals(self):
@@ -284,14 +325,19 @@ class Machine(Source):
 
     def follow(self):
         """What is new on all boards; a few times a second."""
-        with self._lock:
-            for directory in self._directories():
-                if directory not in self._collectors:
-                    self._collectors[directory] = Collector(self._recent, None, directory, self._say, remove=False)
+        for directory in self._directories():
+            if directory not in self._collectors:
+                self._collectors[directory] = Collector(self._recent, None, directory, self._say, remove=False)
+            try:
                 self._collectors[directory].round()
+                self._failing.discard(directory)
+            except Exception as error:  # boards are their users' own: one of them must not stop the others
+                if directory not in self._failing:
+                    self._say(f"cannot follow the boards in {directory}: {error!r}; trying again")
+                self._failing.add(directory)
 
     def view(self):
-        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost()))
+        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost() - self._lost_before))
 
     def locked(self):
         return self._lock
@@ -300,13 +346,15 @@ class Machine(Source):
         with self._lock:
             recent = self._recent
             position, lost_before = _cursor(since, self._origin)
+            if position > recent.end:  # nobody here wrote it
+                position = lost_before = 0
             oldest = recent.end - len(recent.lines)
             lost = recent.all_lost()
-            overwritten = max(0, oldest - position) if since not in ("", "0") else 0
+            overwritten = max(0, oldest - position) if position else 0
             position = max(position, oldest)
-            lines = [recent.lines[i] for i in range(position - oldest, min(len(recent.lines), position - oldest + most))]
+            lines = list(islice(recent.lines, position - oldest, position - oldest + most))
             end = position + len(lines)
-        return Batch(lines, f"{self._origin}~{end}~{lost}", max(0, lost - lost_before) + overwritten, end < recent.end)
+            return Batch(lines, f"{self._origin}~{end}~{lost}", max(0, lost - lost_before) + overwritten, end < recent.end)
 
     def running(self):
         return self._boards.running()

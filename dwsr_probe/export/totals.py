@@ -1,12 +1,15 @@
 """What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Fed with rows (record.row_of), read by metrics.py.
 
-A name beyond the most that are kept goes to `other`. Sums only grow, so that they may be counters.
+A name beyond the most that are kept goes to `other`. Where series are counted (a Dask worker's port), so does every figure that would be one series too many: another
+outcome or device of a known name. Sums only grow, so that they may be counters.
 """
 from bisect import bisect_left
 
 from dwsr_probe.record import FIELDS
 
 NAMES_MOST, HISTOGRAMS_MOST = 80, 40
+SUMS = 6  # series of a name whatever it does: sum and maximum of input, output and duration
+SERIES_OF_A_NAME = SUMS + 1 + 2 * 2  # with one outcome, and rss_growth and alloc
 OTHER = "other"
 OUTCOMES = ("ok", "error", "cancelled", "killed")
 BUCKETS = tuple(4**n << 20 for n in range(11))  # 1 MiB to 1 TiB, by fours
@@ -49,15 +52,19 @@ class Histogram:
 
 
 class NameTotals:
-    __slots__ = ("duration", "histogram", "input", "outcomes", "output", "peaks")
+    __slots__ = ("_all", "_is_other", "duration", "histogram", "input", "outcomes", "output", "peaks")
 
-    def __init__(self, histogram):
+    def __init__(self, everything, is_other, histogram):
+        self._all, self._is_other = everything, is_other
         self.outcomes, self.peaks = {}, {}  # peaks: (kind, device) → Sum
         self.input, self.output, self.duration = Sum(), Sum(), Sum()
         self.histogram = Histogram() if histogram else None
 
+    def series(self):
+        return SUMS + len(self.outcomes) + 2 * len(self.peaks)
+
     def add(self, row, alloc, growth, devices):
-        self.outcomes[row[_STATE]] = self.outcomes.get(row[_STATE], 0) + 1
+        self._count(row[_STATE])
         for kind, value in (("rss_growth", growth), ("alloc", alloc)):
             if value is not None:
                 self._peak(kind, "").add(value)
@@ -69,9 +76,18 @@ class NameTotals:
         if self.histogram is not None and alloc is not None:
             self.histogram.add(alloc)
 
+    def _count(self, outcome):
+        if outcome not in self.outcomes:
+            if not self._all.take(1, self._is_other):
+                return self._all.other()._count(outcome)
+            self.outcomes[outcome] = 0
+        self.outcomes[outcome] += 1
+
     def _peak(self, kind, device):
         found = self.peaks.get((kind, device))
         if found is None:
+            if not self._all.take(2, self._is_other):
+                return self._all.other()._peak(kind, device)
             found = self.peaks[kind, device] = Sum()
         return found
 
@@ -79,9 +95,10 @@ class NameTotals:
 class Totals:
     """Not for several threads at once: who shares it, locks."""
 
-    def __init__(self, names_most=NAMES_MOST, histograms_most=0):
-        self.names, self.all = {}, Histogram()
-        self._names_most, self._histograms_most = names_most, histograms_most
+    def __init__(self, names_most=NAMES_MOST, histograms_most=0, series_most=None):
+        """series_most: of all names but `other`, which always has room."""
+        self.names, self.all, self.series = {}, Histogram(), 0
+        self._names_most, self._histograms_most, self._series_most = names_most, histograms_most, series_most
         self._folded = set()
 
     @property
@@ -99,18 +116,47 @@ class Totals:
                 self.all.add(own)
             self._of(row[_NAME]).add(row, alloc, growth, _devices(row[_GPU]))
 
+    def take(self, count, always=False):
+        """Room for so many series more."""
+        if not always and not self._has_room(count):
+            return False
+        self.series += count
+        return True
+
+    def _has_room(self, count):
+        own = self.series - (self.names[OTHER].series() if OTHER in self.names else 0)
+        return self._series_most is None or own + count <= self._series_most
+
+    def other(self):
+        return self.names.get(OTHER) or self._new(OTHER)
+
     def _of(self, name):
         found = self.names.get(name)
         if found is not None:
             return found
-        if name != OTHER and len(self.names) - (OTHER in self.names) >= self._names_most:
-            if len(self._folded) < _DISTINCT_MOST:
-                self._folded.add(hash(name))
-            name = OTHER
-            if name in self.names:
-                return self.names[name]
-        found = self.names[name] = NameTotals(len(self.names) < self._histograms_most)
+        name = visible(name)  # two names that look the same are one
+        if name in self.names:
+            return self.names[name]
+        if name == OTHER or (len(self.names) - (OTHER in self.names) < self._names_most and self._has_room(SERIES_OF_A_NAME)):
+            return self._new(name)
+        if len(self._folded) < _DISTINCT_MOST:
+            self._folded.add(hash(name))
+        return self.other()
+
+    def _new(self, name):
+        found = self.names[name] = NameTotals(self, name == OTHER, len(self.names) < self._histograms_most)
+        self.series += SUMS
         return found
+
+
+def visible(text):
+    """Names are data. What cannot be printed is shown as Python would: some of it has no form in Prometheus' text format."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def devices_of(found):
+    """Those of a record's devices that are what they should be: who reads all users' boards reads what they wrote."""
+    return [d for d in found if isinstance(d, dict) and all(isinstance(d.get(name), int) for name in ("device", "peak_bytes", "end_bytes"))] if isinstance(found, list) else []
 
 
 def _devices(text):
@@ -118,4 +164,7 @@ def _devices(text):
     if not text or text == "[]":
         return ()
     import json
-    return [(str(d["device"]), d["peak_bytes"]) for d in json.loads(text)]
+    try:
+        return [(str(d["device"]), d["peak_bytes"]) for d in devices_of(json.loads(text))]
+    except ValueError:
+        return ()

@@ -3,9 +3,15 @@ import time
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.totals import Totals
+from dwsr_probe.export.totals import NAMES_MOST, SERIES_OF_A_NAME, Totals, devices_of
 
-PROCESSES_MOST, SLOTS_MOST, SERIES_MOST = 64, 32, 1000
+PROCESSES_MOST, SLOTS_MOST = 64, 32
+SLOTS_OWN_PORT_MOST = 256
+SERIES_MOST = 999  # on a Dask worker's port. Names come first, then devices, then slots
+NAMES_SERIES_MOST = NAMES_MOST * SERIES_OF_A_NAME
+_FIXED = 42  # series that are always there
+_PER_DEVICE, _PER_SLOT, _PER_SLOT_DEVICE = 10, 4, 2
+_WORKER = {"address": str, "name": str, "http": str, "memory_limit_bytes": int, "managed_bytes": int, "spilled_bytes": int}
 _NVML = {number: state for state, number in _core.NVML_STATES.items()}
 
 
@@ -62,8 +68,27 @@ class View:
     records_lost: int = 0
     processes_dropped: int = 0
     boards_unreadable: int = 0
+    own_port: bool = True
     version: str = __version__
     board_version: str = str(_core.BOARD_VERSION)
+
+    def __post_init__(self):
+        self._slots = [slot for process in self.processes for slot in process.slots][:SLOTS_OWN_PORT_MOST if self.own_port else SLOTS_MOST]
+        if not self.own_port:
+            self._make_fit()
+
+    def _make_fit(self):
+        room = SERIES_MOST - _FIXED - self.totals.series
+        for process in self.processes:
+            process.devices = process.devices[:max(1, (room - 4 * _PER_SLOT) // _PER_DEVICE)]
+            room -= _PER_DEVICE * len(process.devices)
+        shown = []
+        for slot in self._slots:
+            room -= _PER_SLOT + _PER_SLOT_DEVICE * len(self.devices_of(slot))
+            if room < 0:
+                break
+            shown.append(slot)
+        self._slots = shown
 
     def headrooms(self):
         """(pid, bytes): what a process may still take. A cgroup's or the machine's memory is shared by all that have no limit of their own."""
@@ -73,12 +98,12 @@ class View:
                 yield p.pid, max(0, p.limit_bytes - (p.live["rss_bytes"] if p.own_limit_bytes else together))
 
     def slots(self):
-        """Of all processes, as many as there is room for below SERIES_MOST: the names come first."""
-        per_slot = 4 + 2 * any(p.devices for p in self.processes)
-        room = SERIES_MOST - 60 - sum(2 * len(n.peaks) + len(n.outcomes) + 6 for n in self.totals.names.values()) - sum(
-            20 + 11 * len(p.devices) for p in self.processes)
-        most = max(4, min(SLOTS_MOST, room // per_slot))
-        return [slot for process in self.processes for slot in process.slots][:most]
+        """Of all processes, as many as are shown."""
+        return self._slots
+
+    def devices_of(self, slot):
+        """On which its task has allocated, if they are shown."""
+        return [d for d in devices_of(slot.record.gpu) if self.own_port or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)]
 
 
 def look_at(board, live, pid=None, user="", now=None):
@@ -87,5 +112,11 @@ def look_at(board, live, pid=None, user="", now=None):
     pid = pid or str(board.pid)
     now = time.time() if now is None else now
     slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live), key=lambda found: found[1])]
-    workers = [w for w in facts.get("workers") or () if isinstance(w, dict)]
-    return Process(pid, board.task_name, board.run or "", user, board.python, live, board.header, board.devices(), workers, slots)
+    return Process(pid, board.task_name, board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
+
+
+def _workers(facts):
+    """What a board says of its workers, as far as it is what it should be: who reads all users' boards reads what they wrote."""
+    found = facts.get("workers")
+    return [{name: w[name] for name, kind in _WORKER.items() if isinstance(w.get(name), kind) and (kind is str or 0 <= w[name] < 1 << 63)}
+            for w in found if isinstance(w, dict)] if isinstance(found, list) else []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "gpu", "overhead", "kills")
+NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "gpu", "export", "overhead", "kills")
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
 

@@ -19,3 +19,12 @@ def test_absent_is_null_not_zero():
 def test_growth():
     assert TaskRecord(rss_before_bytes=10, rss_peak_bytes=25).rss_growth_bytes == 15
     assert TaskRecord(rss_before_bytes=10).rss_growth_bytes is None
+
+
+def test_a_line_is_json_whatever_is_in_it():
+    odd = 'a"\\\n\0\u2028🛢{}\'\'\''
+    record = TaskRecord(seq=1, run=odd, host="", pid=2**40, process="1-2", key=odd, task_name=odd, start=1700000000.1234567, duration=1e-9, inputs=[{"type": odd, "shape": [1]}],
+                        output={"type": odd}, alloc_peak_bytes=2**62, gpu=[], oom={"where": odd}, attribution="exact")
+    line = record.to_json()
+    assert json.loads(line) == record.to_dict() and "\n" not in line
+    assert json.loads(TaskRecord().to_json()) == TaskRecord().to_dict()

@@ -1,0 +1,95 @@
+"""The client of the stream against servers that are not what they should be."""
+import gzip
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from dwsr_probe.export.client import Stream, StreamError
+
+
+def record(seq, process="p", state="ok"):
+    return json.dumps({"seq": seq, "process": process, "state": state})
+
+
+def last(cursor="c1", lost=0):
+    return json.dumps({"cursor": cursor, "lost": lost})
+
+
+@pytest.fixture
+def answers():
+    """Bodies to answer with, one after the other; .asked has the queries."""
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            server.asked.append(self.path)
+            body, headers = server.bodies.pop(0)
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_): ...
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.bodies, server.asked = [], []
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    server.add = lambda *lines, **headers: server.bodies.append(("\n".join(lines).encode(), headers))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def seqs(found):
+    return [(r["process"], r["seq"]) for r in found.records]
+
+
+def test_an_answer_that_was_cut_short_is_asked_for_again(answers):
+    stream = Stream(answers.url)
+    answers.add(record(1), record(2), '{"seq": 3, "pro')
+    answers.add(record(1), record(2))
+    answers.bodies.append((gzip.compress("\n".join([record(1), last()]).encode())[:-12], {"Content-Encoding": "gzip"}))
+    for _ in range(3):
+        with pytest.raises(StreamError):
+            stream.poll()
+    answers.add(record(1), record(2), record(3), last("c9"))
+    assert seqs(stream.poll()) == [("p", 1), ("p", 2), ("p", 3)] and stream.state["cursor"] == "c9" and stream.lost == 0
+    assert all("since=0&" in asked for asked in answers.asked)
+
+
+@pytest.mark.parametrize("body", [b"", b"5", b"null", b"[]", b'"cursor"', b'{"state": "ok"}', b'{"state": "ok", "seq": "x", "process": []}', b"<html>", b"\xff\xfe", b'{"seq": null, "state": "ok", "process": "p"}'])
+def test_answers_that_are_none(answers, body):
+    stream = Stream(answers.url)
+    answers.bodies += [(body, {}), (body, {"Content-Encoding": "gzip"})]
+    for _ in range(2):
+        with pytest.raises(StreamError, match="/dwsr/tasks"):
+            stream.poll()
+    assert stream.state == {"cursor": "0", "seen": {}}
+
+
+def test_what_is_told_again_is_told_once(answers):
+    stream = Stream(answers.url)
+    answers.add(record(1), record(2), record(1, "q"), last("a"))
+    answers.add(record(1), record(2), record(3), record(3), record(1, "q"), record(2, "q"), record(None, "q", "running"), last("b", lost=70))
+    assert seqs(stream.poll()) == [("p", 1), ("p", 2), ("q", 1)]
+    found = stream.poll(running=True)
+    assert seqs(found) == [("p", 3), ("q", 2)] and len(found.running) == 1
+    assert stream.lost == 0  # the restarted server lost 70 of those that we had
+    answers.add(record(9), last("c", lost=5))
+    resumed = Stream(answers.url, state=json.loads(json.dumps(stream.state)))
+    assert seqs(resumed.poll()) == [("p", 9)] and resumed.lost == 5
+    assert "since=b&" in answers.asked[-1]
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "//"])
+def test_urls_that_are_none(url):
+    with pytest.raises(ValueError, match="is not the URL"):
+        Stream(url)
+
+
+def test_nobody_there():
+    with pytest.raises(StreamError, match="refused"):
+        Stream("127.0.0.1:9").poll()
