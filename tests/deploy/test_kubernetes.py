@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import wait_until
-from tests.deploy.conftest import BIN, DEPLOY, ROOT, document, environment, free_port, promtool, require, samples, scheduler, started
+from tests.deploy.conftest import BIN, DEPLOY, ROOT, document, environment, free_ports, promtool, require, samples, scheduler, started
 
 CLUSTERS = {"k8s/cluster.yml": "k8s/podmonitor.yml", "k8s/cluster-sidecar.yml": "k8s/podmonitor-sidecar.yml"}
 TEXT, LABELS = {"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}
@@ -147,7 +147,7 @@ def test_worker_and_sidecar_run(tmp_path, namespace):
     if apart:
         require(os.geteuid() == 0 and shutil.which("unshare") and subprocess.run([*apart, "true"], capture_output=True).returncode == 0, "root, and leave to unshare")
     worker, export = copy.deepcopy(document("k8s/cluster-sidecar.yml")["spec"]["worker"]["spec"]["containers"])
-    port, dashboard, boards = free_port(), free_port(), tmp_path / "boards"
+    (port, dashboard), boards = free_ports(2), tmp_path / "boards"
     boards.mkdir()
     given = {"/boards/": f"{boards}/", "$(DASK_WORKER_NAME)": "w1", "0.0.0.0:9464": f"127.0.0.1:{port}", ":8788": f"127.0.0.1:{dashboard}"}
     pattern = re.compile("|".join(map(re.escape, given)))

@@ -8,7 +8,21 @@ import urllib.parse
 import pytest
 
 from tests.conftest import wait_until
-from tests.deploy.conftest import BIN, DEPLOY, ROOT, answers, document, environment, free_port, get, promtool, samples, started, tool
+from tests.deploy.conftest import (
+    BIN,
+    DEPLOY,
+    ROOT,
+    answers,
+    document,
+    environment,
+    free_port,
+    free_ports,
+    get,
+    promtool,
+    samples,
+    started,
+    tool,
+)
 
 JOB = """
 import sys, time
@@ -67,7 +81,7 @@ def prometheus(tmp_path_factory):
     """Our configuration with the ports of a real run and a real exporter, and shorter intervals; (ask, ports)."""
     promtool()
     folder = tmp_path_factory.mktemp("prometheus")
-    ports = {"run": free_port(), "export": free_port(), "prometheus": free_port()}
+    ports = dict(zip(("run", "export", "prometheus"), free_ports(3), strict=True))
     config = (DEPLOY / "prometheus.yml").read_text()
     config = config.replace(":9465", f":{ports['run']}").replace(":9464", f":{ports['export']}")
     deploy = folder_for(folder, re.sub(r"(interval): \d+s", r"\1: 1s", config))

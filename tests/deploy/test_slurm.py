@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until
-from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_port, require, samples, started, tool
+from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_port, free_ports, require, samples, started, tool
 
 SLURM = DEPLOY / "slurm"
 SRUN = """#!/bin/bash
@@ -100,6 +100,7 @@ SlurmdPort={daemon}
 SlurmdSpoolDir={folder}/spool
 StateSaveLocation={folder}/state
 KillWait=20
+ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=2048 State=UNKNOWN
@@ -114,12 +115,14 @@ PartitionName=p Nodes=ALL Default=YES State=UP
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         self.env = environment(SLURM_CONF=folder / "slurm.conf")
-        (folder / "slurm.conf").write_text(self.CONF.format(node=self.node, folder=folder, controller=free_port(), daemon=free_port(), cpus=os.cpu_count()))
+        controller, daemon = free_ports(2)
+        (folder / "slurm.conf").write_text(self.CONF.format(node=self.node, folder=folder, controller=controller, daemon=daemon, cpus=os.cpu_count()))
         places = [f"--{name}={folder}/munge/{name.partition('-')[0]}" for name in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
         stack.enter_context(started(["munged", "--foreground", "--force", *places], folder, "munged", code=None))
         wait_until(lambda: (folder / "munge" / "socket").exists(), "munged")
-        for daemon in ("slurmctld", "slurmd"):
-            stack.enter_context(started([daemon, "-D"], folder, daemon, code=None, env=self.env))
+        stack.enter_context(started(["slurmctld", "-D"], folder, "slurmctld", code=None, env=self.env))
+        wait_until(lambda: " UP" in self._call("scontrol", "ping"), "slurmctld")
+        stack.enter_context(started(["slurmd", "-D"], folder, "slurmd", code=None, env=self.env))
         wait_until(lambda: "idle" in self._call("sinfo", "-h", "-o", "%T"), "the node")
 
     def _call(self, *words, **options):
