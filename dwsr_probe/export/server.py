@@ -7,6 +7,7 @@ import asyncio
 import base64
 import hmac
 import logging
+import os
 import ssl
 import threading
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Access:
         files = self.cert if self.key is None else f"{self.cert} with the key {self.key}"
         try:
             for path in filter(None, (self.cert, self.key)):
-                open(path, "rb").close()  # OpenSSL does not say which
+                os.stat(path)  # OpenSSL does not say which; not opened: it may be a pipe
             context.load_cert_chain(self.cert, self.key, password=_no_password)
         except ssl.SSLError as error:
             raise ServeError(f"cannot use the TLS certificate {files}: {error}; it must be PEM, with its key (no password) in it or in --tls-key FILE") from error
