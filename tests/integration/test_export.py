@@ -760,7 +760,9 @@ def test_garbage(cli, serve, board_dir):
                 client.sendall(data)
                 client.shutdown(socket.SHUT_WR)
                 answer = client.recv(1 << 20)
-            except (ConnectionResetError, BrokenPipeError):
+            except TimeoutError:
+                raise
+            except OSError:  # it was cut off, at whichever of these
                 answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 "), (data[:60], answer[:60])
         assert b"Traceback" not in answer
