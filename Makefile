@@ -84,7 +84,7 @@ $(VENV)/.test: $(VENV)/.built
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 
-$(OLDEST)/.installed:
+$(OLDEST)/.installed: $(VENV)/.system
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install -q 'dask[array,dataframe]==2024.11.2' 'distributed==2024.11.2' 'numpy<2.3' 'pandas<3' scipy dask-jobqueue click rich psutil prometheus-client pytest
 	@touch $@

@@ -17,7 +17,7 @@ ROUND_S = 0.5
 @click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root or with CAP_DAC_READ_SEARCH]")
 @click.option("--keep", type=click.IntRange(1_000, 1_000_000), default=50_000, show_default=True, metavar="N", help="How many finished records the stream keeps, in memory.")
 @click.option("--file-sd", type=click.Path(), metavar="FILE", help="Write this exporter as a target for Prometheus' file_sd; removed at the end.")
-@click.option("--advertise", metavar="HOST:PORT", help="How Prometheus reaches it, for --file-sd. [this host's name and the port]")
+@click.option("--advertise", metavar="HOST:PORT", help="How Prometheus reaches it, for --file-sd and /sd. [this host's name and the port]")
 @access_options
 def command(listen, directories, keep, file_sd, advertise, **access):
     """Serve all boards of this machine: one exporter for SLURM nodes, shared machines, Kubernetes sidecars.
@@ -35,7 +35,7 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     raise_descriptor_limit()
     try:
         machine = Machine([os.path.abspath(d) for d in directories], keep, say)
-        server = Server(machine, *parse_listen(listen), Access(**access), discovery=True)
+        server = Server(machine, *parse_listen(listen), Access(**access), discovery=True, advertise=advertise)
         server.start()
         target = _announce(file_sd, advertise or f"{socket.gethostname()}:{server.port}")
     except ServeError as error:

@@ -5,30 +5,39 @@ of several takers; the new name says whose it is now, so that the next successor
 for, removed when the worker leaves cleanly. Under `dwsr-probe run` the parent collects instead.
 """
 import os
+import pickle
+import threading
 import time
+import zlib
 
 from dwsr_probe import _core
 
 CLAIMED = ".claimed."
+PIECE = 250
+READ_S = 10.0
 _OLD_S = 86_400
-_claimed = []  # paths
+_claimed, _pieces = [], []  # paths; (records lost before it, rows packed) of all of them
+_reader = None
 
 
 def count():
-    """How many boards were taken over."""
-    return len(_claimed)
+    """How many pieces of them have been read so far: rows in the form of record.row_of, some hundred each."""
+    return len(_pieces)
 
 
 def rows_of(index):
-    """All tasks of one of them, in the form of record.row_of; none if it cannot be read."""
-    from dwsr_probe.collector import read_dead_board
-    try:
-        return read_dead_board(_claimed[index])
-    except (_core.BoardError, OSError, IndexError):
-        return []
+    return pickle.loads(zlib.decompress(_pieces[index][1]))
+
+
+def lost_of(index):
+    """Records that were overwritten before that piece."""
+    return _pieces[index][0]
 
 
 def rows():
+    """All tasks of the boards taken over, as soon as they have been read."""
+    if _reader is not None:
+        _reader.join(READ_S)
     return [row for index in range(count()) for row in rows_of(index)]
 
 
@@ -36,15 +45,36 @@ def forget():
     for path in _claimed:
         _remove(path)
     _claimed.clear()
+    _pieces.clear()
+
+
+def _read(paths):
+    """In a thread: a board takes half a second, and the event loop is the worker's. Packed: each kill leaves thousands of records, and who comes after
+    several of them has little memory to spare. One that cannot be read is left out."""
+    from dwsr_probe.collector import read_dead_board
+    _core.adopt_handle(0)
+    for path in paths:
+        try:
+            found = read_dead_board(path)
+        except (_core.BoardError, OSError):
+            continue
+        lost = found[-1][0] - len(found) if found else 0
+        for first in range(0, len(found), PIECE):
+            _pieces.append((lost, zlib.compress(pickle.dumps(found[first:first + PIECE]), 1)))
+            lost = 0
 
 
 def adopt(directory, facts):
     """Take over dead boards in `directory` whose worker had this one's scheduler and nanny. How many."""
     from dwsr_probe.board import list_boards
+    global _reader
     before = len(_claimed)
     for path in [*list_boards(directory), *_left_claimed(directory)]:
         if path != _core.board_path():
             _look_at(path, facts)
+    if len(_claimed) > before:
+        _reader = threading.Thread(target=_read, args=(_claimed[before:],), name="dwsr-dead", daemon=True)
+        _reader.start()
     return len(_claimed) - before
 
 

@@ -4,12 +4,13 @@
     for record in stream.follow():          # dicts, as in the record's contract; for ever
         ...
 
-Standard library only. Programs that scrape many workers have one Stream each (dwsr_probe.predict does).
+Standard library only. Programs that read many workers have one Stream each.
 """
 import gzip
 import json
 import ssl
 import time
+import urllib.error
 import urllib.request
 import zlib
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ _AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
 
 class StreamError(Exception):
     """The server does not answer as it should; the text says how. Trying again may help."""
+
+
+class StreamRefused(StreamError):
+    """It does not want to: no or a wrong password, not a port of ours. Trying again does not help."""
 
 
 @dataclass
@@ -39,7 +44,9 @@ class Stream:
             raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
         self.url = f"{parts.scheme}://{parts.netloc}/dwsr/tasks"
         self.lost = 0  # in all
-        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        # No proxy: workers are near, and a token is not for others.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open
         self._timeout_s = timeout_s
         self._headers = {"Accept-Encoding": "gzip"}
         if token:
@@ -60,7 +67,7 @@ class Stream:
         found, told = Poll(), {}  # told: the newest of each process in this answer
         request = urllib.request.Request(f"{self.url}?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=wait_s + self._timeout_s, context=self._context) as answer:
+            with self._open(request, timeout=wait_s + self._timeout_s) as answer:
                 lines = gzip.GzipFile(fileobj=answer) if answer.headers.get("Content-Encoding") == "gzip" else answer
                 last = None
                 for line in lines:
@@ -72,6 +79,8 @@ class Stream:
                     elif last["seq"] > told.get(last["process"], self._seen.get(last["process"], 0)):  # a server that was restarted tells it again
                         told[last["process"]] = last["seq"]
                         found.records.append(last)
+        except urllib.error.HTTPError as error:
+            raise (StreamRefused if 400 <= error.code < 500 else StreamError)(f"{self.url}: {error}") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, HTTPException) as error:  # also: not the answer of one of us
             raise StreamError(f"{self.url}: {error}") from error
         if not isinstance(last, dict) or "cursor" not in last:
@@ -88,11 +97,13 @@ class Stream:
         return found
 
     def follow(self, wait_s=10.0):
-        """Records for ever, also when the server is away for a while."""
+        """Records for ever, also when the server is away for a while; StreamRefused if it does not want to answer."""
         again_s = _AGAIN_S
         while True:
             try:
                 found = self.poll(wait_s)
+            except StreamRefused:
+                raise
             except StreamError:
                 time.sleep(again_s)
                 again_s = min(2 * again_s, _AGAIN_MOST_S)

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import re
-import socket
 import time
 
 from prometheus_client import CollectorRegistry
@@ -26,8 +25,8 @@ ENDING = "dwsr_probe_ending"  # a setting of the application: the port closes, w
 class Handler(RequestHandler):
     SUPPORTED_METHODS = ("GET", "HEAD")
 
-    def initialize(self, source, guard=None, port=None):
-        self.source, self.guard, self.port = source, guard, port
+    def initialize(self, source, guard=None, target=None):
+        self.source, self.guard, self.target = source, guard, target
 
     def prepare(self):
         self.request.connection.stream.answering = True
@@ -76,8 +75,8 @@ class Handler(RequestHandler):
 
 
 class Metrics(Handler):
-    def initialize(self, source, guard=None, port=None):
-        super().initialize(source, guard, port)
+    def initialize(self, source, guard=None, target=None):
+        super().initialize(source, guard, target)
         self.registry = CollectorRegistry()
         self.registry.register(Exposition(source.view, source.own_port))
 
@@ -142,12 +141,12 @@ class Discovery(Handler):
 
     async def get(self):
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(targets(self.source, self.port)))
+        self.finish(json.dumps(targets(self.source, self.target, self.request.protocol)))
 
 
-def targets(source, port):
-    host = socket.gethostname()
-    found = [{"targets": [f"{host}:{port}"], "labels": {"dwsr_kind": "exporter"}}]
+def targets(source, target, scheme):
+    """target: how this exporter is reached."""
+    found = [{"targets": [target], "labels": {"dwsr_kind": "exporter", "__scheme__": scheme}}]
     for _, worker in source.workers():
         found.append({"targets": [worker["http"]], "labels": {"dwsr_kind": "worker", "dwsr_worker": str(worker.get("name") or "")}})
     return found
@@ -158,6 +157,7 @@ class Index(Handler):
 
 /metrics                                              for Prometheus (text, or OpenMetrics when asked for)
 /dwsr/tasks?since=CURSOR&limit=N&wait=S&running=1     records as NDJSON; the last line has the next cursor
+/sd                                                   of an exporter: Prometheus' HTTP service discovery
 /-/healthy
 """
 

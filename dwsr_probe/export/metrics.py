@@ -1,4 +1,4 @@
-"""The one table of metrics. The exposition, the README's table, the golden test and the check of the dashboards come from it.
+"""The one table of metrics. The exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
 
 By Prometheus' rules: base units, `_total` for counters only. A task's key is never a label; task names are bounded (totals.py), so are processes and slots (view.py).
 `read(view)` gives (label values..., value) for each series; a figure that is not known has none.

@@ -8,6 +8,7 @@ import base64
 import hmac
 import logging
 import os
+import socket
 import ssl
 import threading
 from dataclasses import dataclass
@@ -126,6 +127,8 @@ class _Server(HTTPServer):
 def parse_address(text):
     """[ADDR:]PORT → (address, port); ValueError."""
     address, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()):
+        raise ValueError(text)
     number = int(port)
     if not 0 <= number <= 65535:
         raise ValueError(text)
@@ -135,7 +138,7 @@ def parse_address(text):
 class Server:
     """Opened at once, so that what is wrong is said before the job starts; served from `start` to `stop`."""
 
-    def __init__(self, source, address, port, access=None, discovery=False):
+    def __init__(self, source, address, port, access=None, discovery=False, advertise=None):
         access = access or Access()
         self._context, guard = access.context(), access.guard()
         try:
@@ -143,7 +146,7 @@ class Server:
         except (OSError, UnicodeError) as error:
             raise ServeError(f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error}; choose another port, or 0 for any that is free") from error
         self.address, self.port = address, self._sockets[0].getsockname()[1]
-        common = {"source": source, "guard": guard, "port": self.port}
+        common = {"source": source, "guard": guard, "target": advertise or f"{socket.gethostname()}:{self.port}"}
         routes = [("/", handlers.Index), ("/metrics", handlers.Metrics), ("/dwsr/tasks", handlers.Tasks), ("/-/healthy", handlers.Healthy)]
         if discovery:
             routes.append(("/sd", handlers.Discovery))

@@ -129,7 +129,7 @@ class OwnProcess(Source):
     locked = staticmethod(nullcontext)
 
     def __init__(self, dead=None):
-        """dead: boards of killed predecessors (dwsr_probe.dask.dead), with `count` and `rows_of`."""
+        """dead: what killed predecessors left, in pieces (dwsr_probe.dask.dead): `count`, `rows_of`, `lost_of`."""
         self.totals = Totals(series_most=NAMES_SERIES_MOST)
         self._board = self._path = None
         self._position = self._seq = self._lost = 0
@@ -156,16 +156,18 @@ class OwnProcess(Source):
             self.totals.add_rows(rows)
             if time.thread_time() > end:
                 return True
-        if self._dead_added < self._dead_count():
+        while self._dead_added < self._dead_count():
+            self.totals.add_rows(self._dead_rows(self._dead_added))
             self._dead_added += 1
-            self.totals.add_rows(self._dead_rows(self._dead_added - 1))
+            if time.thread_time() > end:
+                break
         return self._dead_added < self._dead_count()
 
     def _dead_count(self):
         return 0 if self._dead is None else self._dead.count()
 
     def _dead_rows(self, index):
-        """Of one board that was taken over. The last one read is kept: it is read in pieces."""
+        """Of one piece; the last one is kept, for readers of less."""
         if self._dead_read[0] != index:
             self._dead_read = index, self._dead.rows_of(index)
         return self._dead_read[1]
@@ -190,13 +192,13 @@ class OwnProcess(Source):
         """The boards taken over first. What comes later there is read then: a cursor says how far it is in both."""
         rows, lost = [], 0
         while len(rows) < most and dead < self._dead_count():
-            of_board = self._dead_rows(dead)
-            if of_board and dead_row == 0:
-                lost += of_board[-1][0] - len(of_board)
-            found = of_board[dead_row:dead_row + most - len(rows)]
+            piece = self._dead_rows(dead)
+            if piece and dead_row == 0:
+                lost += self._dead.lost_of(dead)
+            found = piece[dead_row:dead_row + most - len(rows)]
             rows += found
             dead_row += len(found)
-            if dead_row >= len(of_board):
+            if dead_row >= len(piece):
                 dead, dead_row = dead + 1, 0
         while len(rows) < most:
             raws, position = board.records(position, most - len(rows))
@@ -325,12 +327,15 @@ class Machine(Source):
 
     def follow(self):
         """What is new on all boards; a few times a second."""
-        for directory in self._directories():
+        there = self._directories()
+        for directory in [*there, *(self._collectors.keys() - set(there))]:  # one that is gone has boards that we hold open, killed tasks on them
             if directory not in self._collectors:
                 self._collectors[directory] = Collector(self._recent, None, directory, self._say, remove=False)
             try:
-                self._collectors[directory].round()
+                alive = self._collectors[directory].round()
                 self._failing.discard(directory)
+                if not alive and directory not in there:
+                    del self._collectors[directory]
             except Exception as error:  # boards are their users' own: one of them must not stop the others
                 if directory not in self._failing:
                     self._say(f"cannot follow the boards in {directory}: {error!r}; trying again")

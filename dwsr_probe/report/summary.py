@@ -146,7 +146,8 @@ def process_notes(record, health):
     if health.get("devices") and health.get("nvml_state") in _NVML_NOTES:
         notes.append(_NVML_NOTES[health["nvml_state"]])
     note(health.get("gpu_ooms"), "device allocation failed for lack of memory", "device allocations failed for lack of memory")
-    note(health.get("gpu_unfollowed"), "device allocation was not followed: too many devices", "device allocations were not followed: too many devices")
+    note(health.get("gpu_unfollowed"), "device allocation was not followed: one device too many, or a pointer of the job's own class",
+         "device allocations were not followed: devices too many, or pointers of the job's own class")
     if health.get("rss_peak_source") == "sampled":
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")

@@ -157,7 +157,7 @@ def test_a_killed_process_of_the_job_is_counted_once(cli, run):
         raise SystemExit(3)
     """, "--linger", "60")
     heard(cli, "inside")
-    wait_until(lambda: served.value("dwsr_slot_peak_bytes") or 0 >= 5_000_000, "its peak so far")
+    wait_until(lambda: (served.value("dwsr_slot_peak_bytes") or 0) >= 5_000_000, "its peak so far")
     two = {p for p in re.findall(r'dwsr_probe_up\{pid="(\d+)"', served.get())}
     assert len(two) == 2
     say(cli, "kill")
@@ -511,7 +511,7 @@ def test_file_sd_and_the_end(cli, serve, board_dir):
         assert os.listdir(target.parent) == ["target.json"]
         assert served.end(number) == 0 and not list(target.parent.iterdir())
     served = exporter(serve, board_dir, "--file-sd", target, "--advertise", "node7:80")
-    assert json.loads(target.read_text())[0]["targets"] == ["node7:80"]
+    assert json.loads(target.read_text())[0]["targets"] == json.loads(served.get("/sd"))[0]["targets"] == ["node7:80"]
     target.unlink()  # somebody was faster
     assert served.end(signal.SIGTERM) == 0 and "Traceback" not in served.stderr()
 

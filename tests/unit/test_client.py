@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dwsr_probe.export.client import Stream, StreamError
+from dwsr_probe.export.client import Stream, StreamError, StreamRefused
 
 
 def record(seq, process="p", state="ok"):
@@ -24,7 +24,7 @@ def answers():
         def do_GET(self):
             server.asked.append(self.path)
             body, headers = server.bodies.pop(0)
-            self.send_response(200)
+            self.send_response(headers.pop("status", 200))
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -45,6 +45,21 @@ def answers():
 
 def seqs(found):
     return [(r["process"], r["seq"]) for r in found.records]
+
+
+def test_who_is_refused_does_not_ask_for_ever(answers):
+    answers.add("no", status=503)
+    answers.add("no", status=401)
+    with pytest.raises(StreamRefused, match="401"):
+        next(Stream(answers.url).follow())
+    assert len(answers.asked) == 2  # the first one may pass
+
+
+def test_proxies_are_not_asked(answers, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    answers.add(record(1), last())
+    assert seqs(Stream(answers.url, token="t").poll()) == [("p", 1)]
 
 
 def test_an_answer_that_was_cut_short_is_asked_for_again(answers):

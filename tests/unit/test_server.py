@@ -211,6 +211,9 @@ class Dead:
     def rows_of(self, index):
         return self.boards[index]
 
+    def lost_of(self, index):
+        return self.boards[index][-1][0] - len(self.boards[index])
+
 
 def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
     dead = Dead()
@@ -230,7 +233,7 @@ def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
         with probe.task("own"):
             pass
     assert read(3) == 3
-    dead.boards += [[], rows(1, 2, process="d-2")]
+    dead.boards += [rows(1, process="d-2"), rows(2, process="d-2")]
     assert (read(3), read(3), read(3)) == (3, 1, 0)
     assert len(set(told)) == len(told) == 10 and [t for t in told if t[0].startswith("d")] == [("d-1", 3), ("d-1", 4), ("d-1", 5), ("d-2", 1), ("d-2", 2)]
     while source.fold():
