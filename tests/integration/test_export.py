@@ -696,6 +696,24 @@ def test_fifty_scrapers_at_once(cli, serve, board_dir, program):
     assert len(found) == 300 and all(found)
 
 
+def test_five_thousand_names_stay_bounded(cli, run):
+    served = run("""
+        say("begun")
+        for i in range(10_000):
+            with dwsr_probe.task(f"name-{i % 5_000}-" + "x" * 200): pass
+            if i % 500 == 0: time.sleep(0.01)
+        wait_for("enough")
+    """)
+    heard(cli, "begun")
+    before = served.rss()
+    wait_until(lambda: served.value("dwsr_tasks_total") == 10_000, "all of them")
+    names = {s.labels["task_name"] for f in parse_text(served.get()) for s in f.samples if s.name == "dwsr_tasks_total"}
+    assert len(names) == 81 and "other" in names and served.value("dwsr_names_dropped") == 4_920
+    assert served.rss() - before < 64 * MIB
+    say(cli, "enough")
+    assert served.end() == 0
+
+
 def test_half_open_connections_hold_nobody(cli, serve, board_dir, program):
     """Six hundred that send a byte now and then; a reader that waits keeps its connection, and others get theirs."""
     served = exporter(serve, board_dir)
