@@ -17,7 +17,7 @@ from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
 from dwsr_probe.probe import failure_text
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.runs import remember
+from dwsr_probe.runs import remember, sweep
 from dwsr_probe.say import say
 from dwsr_probe.settings import Settings
 from dwsr_probe.signals import wait_for
@@ -102,6 +102,7 @@ def _prepare(command, directory, settings, strict):
         _core.try_board(os.fsencode(settings.board_dir))
     except OSError as error:
         return _unprobed(failure_text(error, settings.board_dir), strict)
+    sweep(settings.board_dir)
     try:
         store = Store.create(_free_directory(directory, os.path.join("dwsr-runs", f"{stamp}-{name}")))
         store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),

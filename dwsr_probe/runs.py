@@ -1,7 +1,9 @@
 """Which run is meant: by directory, by board file, or the last one of this user."""
 import os
+import time
 
-from dwsr_probe.board import process_exists
+from dwsr_probe import _core
+from dwsr_probe.board import Board, list_boards, process_exists
 from dwsr_probe.collector import Collector
 from dwsr_probe.store import FILE, Store, StoreError
 
@@ -42,6 +44,26 @@ def last_run():
     if not found:
         raise StoreError("there is no run yet; make one with: dwsr-probe run python job.py")
     return max(found, key=lambda path: os.stat(os.path.join(path, FILE)).st_mtime)
+
+
+def sweep(directory, older_s=7 * 86_400):
+    """Remove boards whose processes and collectors have been gone for so long: they are memory. How many."""
+    removed = 0
+    for path in list_boards(directory):
+        try:
+            board = Board(path)
+            try:
+                live = board.live()
+                last = board.epoch_of(live["heartbeat_ns"] or board.header["start_ns"])
+                if time.time() - last < older_s or board.is_alive(live):
+                    continue
+            finally:
+                board.close()
+            os.unlink(path)
+            removed += 1
+        except (_core.BoardError, OSError):
+            continue
+    return removed
 
 
 def collect_leftovers(directory, say):

@@ -273,3 +273,22 @@ def test_a_board_damaged_while_its_job_runs(cli, board_dir):
 
 def test_signal_names_are_not_confused(cli):
     assert cli("run", "-q", "sh", "-c", f"kill -{int(signal.SIGUSR2)} $$").returncode == 128 + signal.SIGUSR2
+
+
+def test_boards_that_nobody_came_for_are_swept(tmp_path):
+    """The dead one, after its time; never a living one's."""
+    from dwsr_probe.runs import sweep
+    code = "import dwsr_probe, sys, time; assert dwsr_probe.start(board_dir=sys.argv[1]); print('in', flush=True); time.sleep(600)"
+    dead, living = (subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "boards")], stdout=subprocess.PIPE) for _ in range(2))
+    try:
+        assert dead.stdout.readline() == living.stdout.readline() == b"in\n"
+        dead.kill()
+        dead.wait()
+        assert sweep(tmp_path / "boards") == 0  # not yet
+        assert sweep(tmp_path / "boards", older_s=0) == 1
+        (left,) = (tmp_path / "boards").iterdir()
+        assert left.name.startswith(f"{living.pid}-")
+        assert sweep(tmp_path / "nowhere") == 0
+    finally:
+        living.kill()
+        living.wait()
