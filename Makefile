@@ -19,9 +19,7 @@ demo: build ## build, run examples/ under the probe, print the table
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
-# Two at a time: much of it is waiting for processes.
-test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
-	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy
+test: sanitize lint test-py test-dask-oldest test-gpu test-dashboards test-deploy ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -36,7 +34,7 @@ test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest rel
 	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py -k "not hundred_thousand"
 
 test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and 14, the real ones, on a stand-in for the GPU
-	@$(MAKE) --no-print-directory -j2 -Otarget test-cupy-13 test-cupy-14
+	@$(MAKE) --no-print-directory test-cupy-13 test-cupy-14
 
 test-cupy-%: .venv-cupy-%/.installed
 	PYTHONPATH="$(CURDIR)" .venv-cupy-$*/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu
