@@ -41,7 +41,7 @@ class Learner:
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
                 self._scoring, self._renew_at = posterior(self.sums, self._terms()), self.n * 1.1
-            predictive = self._scoring.predict(at)
+            predictive = self._scoring.predict(at, self.beyond(at))
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
         self.sums.add(at, y)
@@ -73,7 +73,7 @@ class Learner:
 
     def learn_bound(self, arrays, at, bound, near, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.posterior().predict(at)
+        predictive = self.posterior().predict(at, self.beyond(at))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
         if self.n >= _FEW and predictive.above(bound) < 1e-4:  # what was learned says that this cannot be
             self._change()
@@ -109,6 +109,10 @@ class Learner:
         ranked = sorted(open_bounds, key=lambda given: (-given[1] / (given[0][INPUTS] + self.sums.floor), given[1]))[:_MOST_OPEN]
         telling = [Term(at, bound) for at, bound in ranked if self._fresh.predict(at).above(bound) < _SURE]
         return posterior(self.sums, self._terms() + telling) if telling else self._fresh
+
+    def beyond(self, at):
+        """How many times larger than anything seen."""
+        return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
 
     def seen(self):
         return sorted((input_bytes, total / count, count) for input_bytes, count, total, _ in self.shapes.values())

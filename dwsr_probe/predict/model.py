@@ -33,17 +33,25 @@ class Task:
         self.open = {}  # running: identity -> (arrays, inputs, {kind: bytes})
 
     def output_bytes(self, arrays, inputs):
-        """What it will return, for the size functions that look at it."""
+        """What it will return and how sure that is (mean, deviation), for the size functions that look at it."""
         if found := self.output.predict(inputs):
-            return found["nbytes"]
+            return found["nbytes"], 0.0
         learner = self.learners.get("output")
-        return max(0, round(learner.posterior().predict(sizes(arrays, 0)).mean)) if learner and learner.n else 0
+        if learner is None or not learner.n:
+            return 0, 0.0
+        at = sizes(arrays, 0)
+        guess = learner.posterior().predict(at, learner.beyond(at))
+        return max(0, round(guess.mean)), guess.deviation
 
     def sizes(self, kind, arrays, inputs):
-        return sizes(arrays, 0 if kind == "output" else self.output_bytes(arrays, inputs))
+        """(sizes, deviation of the output)"""
+        if kind == "output":
+            return sizes(arrays, 0), 0.0
+        output_bytes, deviation = self.output_bytes(arrays, inputs)
+        return sizes(arrays, output_bytes), deviation
 
     def bounds(self, kind, without=None):
-        return [(self.sizes(kind, arrays, inputs), figures[kind]) for identity, (arrays, inputs, figures) in self.open.items() if kind in figures and identity != without]
+        return [(self.sizes(kind, arrays, inputs)[0], figures[kind]) for identity, (arrays, inputs, figures) in self.open.items() if kind in figures and identity != without]
 
 
 class Model:
@@ -101,7 +109,7 @@ class Model:
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
-            rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays, inputs), bound, near, self._scores[kind]), censored=True))
+            rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays, inputs)[0], bound, near, self._scores[kind]), censored=True))
         return sorted(rounds, key=lambda done: done.kind)
 
     def _task(self, name):
@@ -137,14 +145,14 @@ class Model:
         task = self._tasks.get(task_name) or Task()
         if output is not None:
             (given,) = arrays_of([output]) or (Array(None, 0),)
-            at = sizes(arrays, 0 if kind == "output" else given.nbytes)
+            at, deviation = sizes(arrays, 0 if kind == "output" else given.nbytes), 0.0
         else:
             output = task.output.predict(inputs)
-            at = task.sizes(kind, arrays, inputs)
+            at, deviation = task.sizes(kind, arrays, inputs)
         learner = task.learners.get(kind) or Learner(kind)
         without = (running["process"], running["thread"], running["start"]) if running else None
         mixture = learner.posterior(task.bounds(kind, without))
-        calibrated = Calibrated(mixture.predict(at), learner.scores, self._scores[kind])
+        calibrated = Calibrated(mixture.predict(at, learner.beyond(at), deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 

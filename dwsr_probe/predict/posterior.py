@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR
+from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, OUTPUT_SHARE
 
 SIGMAS = np.geomspace(5e-4, 0.6, 12)
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
@@ -122,9 +122,14 @@ class Mixture:
     def sigma_mean(self):
         return float(self.weight @ self.sigma)
 
-    def predict(self, sizes):
-        """Of y for these sizes: a Predictive."""
+    def predict(self, sizes, beyond=1.0, output_deviation=0.0):
+        """Of y for these sizes: a Predictive. beyond: how many times larger than anything seen; what the line does not explain grows with it. output_deviation: of the bytes that
+        the task will return, where those are themselves a guess."""
         mean, variance, _, _ = self.at(sizes)
+        if beyond > 1:
+            variance = variance + (self.sigma * np.log(beyond) * mean) ** 2
+        if output_deviation:
+            variance = variance + (OUTPUT_SHARE[self.j] * output_deviation * self.mean[1]) ** 2
         return Predictive(self.weight, mean, np.sqrt(variance))
 
 

@@ -12,19 +12,26 @@ import numpy as np
 AXES = 4  # of the largest input; of more, the leading ones count as one
 MOST_BYTES = 1 << 60
 _HALOS = (2, 8, 32)
+_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the output beside the inputs
 _SUBSETS = [axes for count in (3, 2, 1) for axes in combinations(range(AXES), count)]
 
-# Name and log of the prior weight: simple ones first, products of few axes are many and rarely right.
+# Name and log of the prior weight: simple ones first; those of single axes are many, and with few values one of them fits by chance.
 FUNCTIONS = (
-    [("inputs", 0.0), ("largest input", -1.0), ("inputs and output", -0.7), ("output", -1.5), ("elements", -1.5)]
-    + [(f"largest input with a halo of {halo}", -2.0) for halo in _HALOS]
-    + [("n log n, last axis", -3.0), ("n log n, first axis", -3.0), ("last axis to a power of two", -2.5)]
-    + [("axes " + "x".join(map(str, axes)), -3.5) for axes in _SUBSETS]
-    + [("first axis squared", -3.0), ("last axis squared", -3.5), ("smallest axis squared", -3.5), ("constant", -2.0)]
+    [("inputs", 0.0), ("largest input", -1.0), ("output", -1.5), ("elements", -2.0)]
+    + [(f"inputs and {share:g} x output", -1.0 - abs(math.log2(share)) / 2) for share in _SHARES]
+    + [(f"largest input with a halo of {halo}", -2.5) for halo in _HALOS]
+    + [("n log n, last axis", -3.5), ("n log n, first axis", -3.5), ("last axis to a power of two", -3.5), ("first axis to a power of two", -3.5)]
+    + [("axes " + "x".join(map(str, axes)), -3.5 if axes == (0,) else -6.0) for axes in _SUBSETS]  # the first alone: a table's rows
+    + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0), ("constant", -3.0)]
 )
 COUNT = len(FUNCTIONS)
-INPUTS, OUTPUT = 0, 3
+INPUTS = 0
 LOG_PRIOR = np.array([weight for _, weight in FUNCTIONS])
+OUTPUT_SHARE = np.array([1.0 if name == "output" else float(name.split()[2]) if name.endswith("x output") else 0.0 for name, _ in FUNCTIONS])
+
+
+def _power_of_two(length):
+    return 1 << (length - 1).bit_length()
 
 
 class Array(NamedTuple):
@@ -81,20 +88,20 @@ def sizes(arrays, output_bytes):
     found = np.zeros(COUNT)
     elements = sum(math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays)
     largest = max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
-    found[:5] = everything, largest.nbytes, everything + output_bytes, output_bytes, elements
+    found[:4] = everything, largest.nbytes, output_bytes, elements
+    at = 4 + len(_SHARES)
+    found[4:at] = [everything + share * output_bytes for share in _SHARES]
     shape = largest.shape if largest.shape and largest.nbytes else None
     if shape is None:  # bytes alone: what looks at axes is as if it were the bytes
-        found[5:-1] = largest.nbytes
+        found[at:-1] = largest.nbytes
     else:
         item = largest.nbytes / math.prod(shape)
-        at = 5
         for halo in _HALOS:
-            found[at] = math.prod(float(length + 2 * halo) for length in shape) * item
+            found[at] = math.prod(float(length + 2 * halo if length >= halo else length) for length in shape) * item
             at += 1
-        power_of_two = 1 << (shape[-1] - 1).bit_length()
-        found[at:at + 3] = (largest.nbytes * math.log2(shape[-1] + 1), largest.nbytes * math.log2(shape[0] + 1),
-                            largest.nbytes * (power_of_two / shape[-1]))
-        at += 3
+        found[at:at + 4] = (largest.nbytes * math.log2(shape[-1] + 1), largest.nbytes * math.log2(shape[0] + 1),
+                            largest.nbytes * (_power_of_two(shape[-1]) / shape[-1]), largest.nbytes * (_power_of_two(shape[0]) / shape[0]))
+        at += 4
         folded = shape if len(shape) <= AXES else (math.prod(shape[:1 - AXES]), *shape[1 - AXES:])
         folded = folded + (1,) * (AXES - len(folded))
         for axes in _SUBSETS:
