@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+_LOAD = 0.77  # of the hash tables of pandas
 AXES = 4  # of the largest input; of more, the leading ones count as one
 MOST_BYTES = 1 << 60
 _HALOS = (2, 8, 32)
@@ -20,7 +21,7 @@ FUNCTIONS = (
     [("inputs", 0.0), ("largest input", -1.0), ("output", -1.5), ("elements", -2.0)]
     + [(f"inputs and {share:g} x output", -1.0 - abs(math.log2(share)) / 2) for share in _SHARES]
     + [(f"largest input with a halo of {halo}", -2.5) for halo in _HALOS]
-    + [("n log n, last axis", -3.5), ("n log n, first axis", -3.5), ("last axis to a power of two", -3.5), ("first axis to a power of two", -3.5)]
+    + [("n log n, last axis", -3.5), ("n log n, first axis", -3.5), ("last axis to a power of two", -3.5), ("hash table of the rows", -3.5)]
     + [("axes " + "x".join(map(str, axes)), -3.5 if axes == (0,) else -6.0) for axes in _SUBSETS]  # the first alone: a table's rows
     + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0), ("constant", -3.0)]
 )
@@ -100,7 +101,7 @@ def sizes(arrays, output_bytes):
             found[at] = math.prod(float(length + 2 * halo if length >= halo else length) for length in shape) * item
             at += 1
         found[at:at + 4] = (largest.nbytes * math.log2(shape[-1] + 1), largest.nbytes * math.log2(shape[0] + 1),
-                            largest.nbytes * (_power_of_two(shape[-1]) / shape[-1]), largest.nbytes * (_power_of_two(shape[0]) / shape[0]))
+                            largest.nbytes * (_power_of_two(shape[-1]) / shape[-1]), _power_of_two(math.ceil(shape[0] / _LOAD)) * item)
         at += 4
         folded = shape if len(shape) <= AXES else (math.prod(shape[:1 - AXES]), *shape[1 - AXES:])
         folded = folded + (1,) * (AXES - len(folded))
