@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import Sums, Term, posterior
-from dwsr_probe.predict.sizes import INPUTS, Array, sizes
+from dwsr_probe.predict.posterior import Sums, posterior
+from dwsr_probe.predict.sizes import INPUTS, Array
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
@@ -29,18 +29,18 @@ class Learner:
         self.largest_bytes = 0  # of inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
-        self._scoring = None  # the posterior that scores, renewed as n grows by a tenth: predict must not change it
+        self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
         self._renew_at = 0
         self._fresh = None
 
     # -- learn
 
-    def learn(self, arrays, at, y, others):
-        """An exact value. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+    def learn(self, arrays, at, y, kept, others):
+        """An exact value. kept: the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = posterior(self.sums, self._terms()), self.n * 1.1
+                self._scoring, self._renew_at = posterior(self.sums, kept), self.n * 1.25
             predictive = self._scoring.predict(at, self.beyond(at))
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
@@ -71,9 +71,9 @@ class Learner:
         self.shapes = {}
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
 
-    def learn_bound(self, arrays, at, bound, near, others):
+    def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.posterior().predict(at, self.beyond(at))
+        predictive = self.posterior(kept).predict(at, self.beyond(at))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
         if self.n >= _FEW and predictive.above(bound) < 1e-4:  # what was learned says that this cannot be
             self._change()
@@ -97,18 +97,13 @@ class Learner:
 
     # -- ask
 
-    def _terms(self):
-        return [Term(sizes(arrays, 0), bound, near) for arrays, bound, near in self.killed]
-
-    def posterior(self, open_bounds=()):
-        """open_bounds: (sizes, bytes) of tasks that run."""
+    def posterior(self, kept=(), running=()):
+        """Given lower bounds of tasks that were killed, and of tasks that run: of these only those that say something."""
         if self._fresh is None:
-            self._fresh = posterior(self.sums, self._terms())
-        if not open_bounds:
-            return self._fresh
-        ranked = sorted(open_bounds, key=lambda given: (-given[1] / (given[0][INPUTS] + self.sums.floor), given[1]))[:_MOST_OPEN]
-        telling = [Term(at, bound) for at, bound in ranked if self._fresh.predict(at).above(bound) < _SURE]
-        return posterior(self.sums, self._terms() + telling) if telling else self._fresh
+            self._fresh = posterior(self.sums, kept)
+        ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
+        telling = [term for term in ranked if self._fresh.predict(term.sizes).above(term.bytes) < _SURE]
+        return posterior(self.sums, [*kept, *telling]) if telling else self._fresh
 
     def beyond(self, at):
         """How many times larger than anything seen."""
@@ -149,7 +144,7 @@ class Learner:
         if self.scores.n < 99:
             notes.append("uncalibrated")
         if self.n == 0:
-            return "none", tuple(notes)
+            return ("low" if self.killed else "none"), tuple(notes)
         doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared"}
         if self.n < _FEW or sigma > 0.2:
             return "low", tuple(notes)
@@ -174,7 +169,7 @@ class Learner:
 
     def to_dict(self):
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
-                "killed": [[[[a.shape, a.nbytes] for a in arrays], bound, near] for arrays, bound, near in self.killed],
+                "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
                 "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes,
                 "drift": self.drift, "changed_at": self.changed_at, "renew_at": self._renew_at}
 
@@ -186,7 +181,7 @@ class Learner:
             if values.shape != ours.shape or not np.isfinite(values).all():
                 raise ValueError(f"a damaged model: {name}")
             ours[...] = values
-        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes) for shape, nbytes in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
+        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes, dtype) for shape, nbytes, dtype in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
         self.shapes = {int(key): list(values) for key, values in kept["shapes"].items()}
         self.n, self.shared, self.largest_bytes = int(kept["n"]), int(kept["shared"]), int(kept["largest_bytes"])
         self.drift, self.changed_at = float(kept["drift"]), kept["changed_at"]

@@ -76,12 +76,12 @@ class OutputShape:
         self.n = 0
         self.unknown = False
 
-    def learn(self, inputs, output):
+    def learn(self, arrays, output):
         shape = output.get("shape")
         if self.unknown or not isinstance(shape, (list, tuple)) or not all(isinstance(length, int) and length >= 0 for length in shape) or len(shape) > _AXES:
             self.unknown = self.unknown or self.n > 0
             return
-        sources = _sources([_shape_of(given) for given in inputs])
+        sources = _sources([array.shape for array in arrays])
         if self.dimensions is None:
             self.dimensions = [_rules(sources, length) for length in shape]
             self.dtype, self.type = output.get("dtype"), output.get("type")
@@ -92,27 +92,27 @@ class OutputShape:
             self.unknown = not all(self.dimensions)
         if output.get("dtype") != self.dtype:
             self.dtype = None
-        if not inputs or inputs[0].get("dtype") != output.get("dtype"):
+        if not arrays or arrays[0].dtype != output.get("dtype"):
             self.same_dtype = False
         elements = math.prod(shape)
         if itemsize_of(str(output.get("dtype"))) is None and elements and output.get("nbytes") is not None:
             self.bytes_per_element = max(self.bytes_per_element or 0.0, output["nbytes"] / elements)
         self.n += 1
 
-    def predict(self, inputs):
+    def predict(self, arrays):
         """{type, dtype, shape, nbytes}, or None: unknown."""
         if self.unknown or self.dimensions is None:
             return None
-        sources = _sources([_shape_of(given) for given in inputs])
-        largest = max((len(_shape_of(given) or ()) for given in inputs), default=0)
+        sources = _sources([array.shape for array in arrays])
+        most = max((len(array.shape or ()) for array in arrays), default=0)
         shape = []
         for axis, rules in enumerate(self.dimensions):
-            rule = min(rules, key=lambda rule: _rank(rule, axis, largest - len(self.dimensions)))
+            rule = min(rules, key=lambda rule: _rank(rule, axis, most - len(self.dimensions)))
             length = _apply(rule, sources)
             if length is None:
                 return None
             shape.append(length)
-        dtype = inputs[0].get("dtype") if self.same_dtype and inputs else self.dtype
+        dtype = arrays[0].dtype if self.same_dtype and arrays else self.dtype
         itemsize = itemsize_of(str(dtype)) or self.bytes_per_element
         if itemsize is None:
             return None
@@ -150,7 +150,3 @@ class OutputShape:
             self.dimensions = [{tuple(tuple(part) if isinstance(part, list) else part for part in rule) for rule in rules} for rules in kept["dimensions"]]
         return self
 
-
-def _shape_of(given):
-    shape = given.get("shape") if isinstance(given, dict) else None
-    return tuple(shape) if isinstance(shape, (list, tuple)) else None
