@@ -95,7 +95,7 @@ class Mixture:
 
     def _tilt(self, above, variance, gain_c, gain_k):
         deviation = np.sqrt(variance)
-        z = above / deviation
+        z = np.maximum(above / deviation, -1e3)  # beyond it is all the same impossible
         log_share = log_ndtr(z)
         ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_share)
         shrink = np.clip(ratio * (ratio + z), 0, 1) / variance  # between them for numbers without rounding
