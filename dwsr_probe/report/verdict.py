@@ -6,7 +6,7 @@ them as Name, so that each view can set them apart.
 from collections import Counter
 from dataclasses import dataclass
 
-from dwsr_probe.report.summary import Limits
+from dwsr_probe.report.summary import process_limit
 from dwsr_probe.report.words import bytes_text, line_of, percent_text
 
 NEAR, NANNY = 0.80, 0.90  # Dask pauses a worker at 80 % of its limit and ends it at 95 %, looking every 100 ms
@@ -39,20 +39,20 @@ class _Process:
 
     record: object
     limit_bytes: int | None
-    worker: bool
+    worker: str | None  # its Dask worker's address
 
     @property
     def share(self):
         return self.record.rss_peak_bytes / self.limit_bytes if self.limit_bytes and self.record.rss_peak_bytes else None
 
     def name(self):
-        return _name(self.record.worker or f"{self.record.task_name} {self.record.pid}")
+        return _name(f"worker {self.worker}" if self.worker else f"{self.record.task_name} {self.record.pid}")
 
 
 def verdict(names, processes, outlook=None, held_bytes=None):
     """names: of summarise; processes: (record, health); held_bytes: {task name: resident size at begin, median}."""
     all_processes = _against_limits(processes)
-    biggest = max((s for s in names if _need(s) is not None), key=_need, default=None)
+    biggest = max((s for s in names if s.need_bytes is not None), key=lambda s: s.need_bytes, default=None)
     nearest = max((p for p in all_processes if p.share is not None), key=lambda p: p.share, default=None)
     killed = [p for p in all_processes if p.record.state == "killed"]
     sentences = [_most(biggest)] if biggest else []
@@ -64,19 +64,7 @@ def verdict(names, processes, outlook=None, held_bytes=None):
 
 
 def _against_limits(processes):
-    limits, found = Limits(processes), []
-    for record, health in processes:
-        limit = limits.host(record)
-        workers = [w for w in health.get("workers") or () if w.get("memory_limit_bytes")]
-        if workers and len(workers) == 1:
-            limit = min(workers[0]["memory_limit_bytes"], limit or workers[0]["memory_limit_bytes"])
-        found.append(_Process(record, limit, bool(workers)))
-    return found
-
-
-def _need(summary):
-    """The largest need of one task of this name on the host: own bytes, else growth."""
-    return summary.growth_max_bytes if summary.alloc_peak_max_bytes is None else summary.alloc_peak_max_bytes
+    return [_Process(record, process_limit(health), next((w["address"] for w in health.get("workers") or () if w.get("address")), None)) for record, health in processes]
 
 
 def _headline(names, processes, nearest, killed):
@@ -107,7 +95,7 @@ def _count(n, one, many):
 def _most(s):
     own = s.alloc_peak_max_bytes is not None
     typical = s.alloc_peak_median_bytes if own else s.growth_median_bytes
-    text = f" needed most: {bytes_text(_need(s))} {'of its own' if own else 'of growth in resident size'} at most"
+    text = f" needed most: {bytes_text(s.need_bytes)} {'of its own' if own else 'of growth in resident size'} at most"
     return (_name(s.task_name), text + (f", {bytes_text(typical)} in the median of {s.count:,} tasks." if s.count > 1 else "."))
 
 
@@ -175,6 +163,8 @@ def _room(biggest, nearest, killed, outlook, held):
         return [(f"Run fewer tasks at once ({together} shared a process), or use smaller blocks, or give each process more than {bytes_text(limit)}.",)]
     if tight:
         return [(f"Use smaller blocks, or give the process more than {bytes_text(limit)}.",)]
+    if scale is not None and scale < 0.95 and together > 1:
+        return [("It could have been tighter: ", f"{together} of the largest ", _name(biggest.task_name), f" tasks at once may pass {percent_text(NEAR)} of the limit. Blocks of {percent_text(scale)} of the volume would not.")]
     if scale is not None and scale >= 1.25:
         most = "8 times and more" if scale > 7.9 else f"about {scale:.1f} times"
         return [("There is room: blocks of ", f"{most} the largest volume would fit below {percent_text(NEAR)} of the limit{beside}.")]
