@@ -18,7 +18,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 GROUPS = 6  # task names with a colour of their own; the rest share grey
-_TASK = "".join(f"<div class=tip-{name}>@{name}</div>" for name in ("name", "key", "facts", "inputs", "more"))
+_STYLES = {"name": "font-weight:600", "key": "opacity:.65;font-size:11.5px", "facts": "", "inputs": "", "more": "opacity:.65;font-size:11.5px"}
+_TASK = "".join(f'<div class="tip-{name}" style="max-width:400px;overflow-wrap:anywhere;{style}">@{name}</div>' for name, style in _STYLES.items())
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -96,7 +97,7 @@ class Timeline:
             source = _source(f"line{i}", "x", "low", "high", "text")
             plot.varea("x", "low", "high", source=source, fill_alpha=0.25, name=f"band{i}")
             line = plot.line("x", "high", source=source, line_width=1.3, name=f"line{i}")
-            plot.add_tools(HoverTool(renderers=[line], tooltips="<div class=tip-name>@text</div><div class=tip-facts>@high{0,0.0} " + unit + "</div>", line_policy="nearest"))
+            plot.add_tools(HoverTool(renderers=[line], tooltips=f'<div style="font-weight:600">@text</div><div>@high{{0,0.0}} {unit}</div>', line_policy="nearest"))
         marks = plot.segment("x0", "y", "x1", "y", source=_source("peaks", "x0", "x1", "y", "color", "name", "key", "facts", "inputs", "more"), line_color="color", line_width=2.5, line_cap="butt")
         plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK))
         if limit_bytes:

@@ -30,7 +30,7 @@ def memory_lines(store, processes, progress):
         record, _ = processes[i]
         buckets = _Buckets(POINTS_MOST // max(1, len(by_size)))
         merged = np.array(list(store.merged_samples(record.process)), float).reshape(-1, 5)
-        buckets.add(merged[:, 0], merged[:, 1], merged[:, 2], merged[:, 3])
+        buckets.add(merged[:, 0] + 0.5, merged[:, 1], merged[:, 2], merged[:, 3])
         for epoch, samples in _batches(store.packed_samples(record.process)):
             progress("reading samples", done, total)
             done += samples.shape[0]

@@ -83,7 +83,7 @@ def _sentence(parts):
 
 def _span(tasks, lines, processes):
     """Begin and length of what there is to see."""
-    begins = [record.start for record, _ in processes if record.start] + [line.time[0] for line in lines] + tasks.columns["start"][:1].tolist()
+    begins = [record.start for record, _ in processes if record.start] + tasks.columns["start"][:1].tolist() or [line.time[0] for line in lines]
     ends = [record.start + (record.duration or 0) for record, _ in processes if record.start] + [line.time[-1] for line in lines] + [tasks.columns["end"].max(initial=0)]
     begin = min(begins, default=0.0)
     return begin, max(1e-3, max(ends) - begin)
@@ -121,7 +121,7 @@ def _timeline(tasks, lines, processes, begin, seconds, groups):
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds,
+        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
 
