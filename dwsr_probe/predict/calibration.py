@@ -11,6 +11,7 @@ EDGES = np.sinh(np.linspace(-3.0, 7.0, 161))
 _COARSE, _FRACTIONS = 16, np.arange(9) / 8
 _MOST = 500.0  # scores that count; older ones fade
 _POSTERIOR, _OTHERS = 60.0, 60.0  # as so many scores
+_HIGH = 0.95
 
 
 class Scores:
@@ -56,13 +57,14 @@ class Calibrated:
         return (_POSTERIOR * self.predictive.below(y) + scores) / (_POSTERIOR + self._total)
 
     def quantile(self, q):
-        """Found in three steps, each among a few points: a level costs more than a step."""
+        """Found in three steps, each among a few points: a level costs more than a step. A high one is not below the mean, even where few believed parts, far away, raise that."""
         points = EDGES[::_COARSE]
         at = self._reaches(q, points)
         points = EDGES[at * _COARSE:(at + 1) * _COARSE + 1]
         at = self._reaches(q, points)
         points = points[at] + (points[at + 1] - points[at]) * _FRACTIONS
-        return self.predictive.mean + points[self._reaches(q, points) + 1] * self.predictive.deviation
+        z = points[self._reaches(q, points) + 1]
+        return self.predictive.mean + (max(0.0, z) if q >= _HIGH else z) * self.predictive.deviation
 
     def _reaches(self, q, points):
         """The last point before the one whose level is q."""

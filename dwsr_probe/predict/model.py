@@ -16,13 +16,14 @@ from dwsr_probe.predict.forecast import Forecast, Round
 from dwsr_probe.predict.learner import FLOORS, Learner
 from dwsr_probe.predict.posterior import Term
 from dwsr_probe.predict.shapes import OutputShape
-from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, whole
+from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, text, whole
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
 _MOST_NAMES, _MOST_OPEN = 1024, 4096
 _NAME_MOST = 10_000
 _ENDED_EARLY = ("error", "cancelled", "killed")
+_STATES = ("ok", "running", *_ENDED_EARLY)
 
 
 class Task:
@@ -60,36 +61,38 @@ class Model:
         self._tasks = OrderedDict()  # the one learned last is at the end
         self._scores = {kind: Scores() for kind in KINDS}  # of all tasks
         self._open = OrderedDict()  # identity -> task name
+        self._ended = OrderedDict()  # identities of those that ended last
         self.evicted = 0  # names that made room for others
 
     # -- learn ------------------------------------------------------------------------------------------------------------------------------
 
     def learn(self, record):
         """One record, finished or running, as TaskRecord or dict. Returns the rounds: what had been forecast, beside what came. ValueError for figures that cannot be."""
-        get = record.get if isinstance(record, dict) else lambda name, otherwise=None: getattr(record, name, otherwise)
+        get = _getter(record)
         name, state = get("task_name"), get("state", "ok")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
             raise ValueError(f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters")
+        if state not in _STATES:
+            raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
         arrays = _with_rest(arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0)
         figures = _figures(get)
-        output, output_bytes = get("output"), figures.get("output", 0)
-        if output is not None and not isinstance(output, dict):
-            raise ValueError(f"output is {output!r}, not {{dtype, shape, nbytes}}")
-        identity = (get("process"), get("thread"), get("start"))
-        task = self._task(name)
-        self._close(identity)
+        output, output_bytes = _output(get("output")), figures.get("output", 0)
+        requests = _failed_requests(get("oom")) if state == "error" else {}
+        identity = _identity(get)
+        # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state == "running":
             figures.pop("output", None)
-            self._open[identity] = name
-            task.open[identity] = (arrays, figures)
-            while len(self._open) > _MOST_OPEN:
-                self._close(next(iter(self._open)))
+            if identity is not None and identity not in self._ended:  # else nothing would ever close it
+                self._run(identity, name, arrays, figures)
             return []
+        if identity is not None:
+            self._end(identity)
+        task = self._task(name)
         if state in _ENDED_EARLY:
             figures.pop("output", None)
-            return self._learn_bounds(task, name, arrays, figures, _failed_requests(get("oom")) if state == "error" else {})
+            return self._learn_bounds(task, name, arrays, figures, requests)
         rounds = []
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
@@ -124,6 +127,20 @@ class Model:
         self._tasks.move_to_end(name)
         return task
 
+    def _run(self, identity, name, arrays, figures):
+        self._close(identity)  # under another name, perhaps
+        self._task(name).open[identity] = (arrays, figures)
+        self._open[identity] = name
+        while len(self._open) > _MOST_OPEN:
+            self._close(next(iter(self._open)))
+
+    def _end(self, identity):
+        """Remembered for a while: of two ways to tell of a process the slower may say that it runs when it has ended."""
+        self._close(identity)
+        self._ended[identity] = None
+        while len(self._ended) > _MOST_OPEN:
+            self._ended.popitem(last=False)
+
     def _close(self, identity):
         name = self._open.pop(identity, None)
         if name is not None and name in self._tasks:
@@ -141,6 +158,8 @@ class Model:
         is left out (Forecast.exceeds takes it as `above`)."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
+        if not isinstance(task_name, str):
+            raise ValueError(f"task name is {str(task_name)[:60]!r}, not a text")
         arrays = arrays_of(inputs)
         task = self._tasks.get(task_name) or Task()
         if output is not None:
@@ -151,7 +170,7 @@ class Model:
             output_bytes, deviation = (0, 0.0) if kind == "output" else task.output_bytes(arrays)
             at = sizes(arrays, output_bytes)
         learner = task.learners.get(kind) or Learner(kind)
-        without = (running["process"], running["thread"], running["start"]) if running else None
+        without = _identity(_getter(running)) if running else None
         mixture = learner.posterior(task.kept(kind), task.running(kind, without))
         calibrated = Calibrated(mixture.predict(at, learner.beyond(at), deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
@@ -172,13 +191,19 @@ class Model:
 
     def merge(self, other):
         """What another model learned from other records; running tasks of both."""
+        if other is self:
+            raise ValueError("a model merged with itself would count everything twice")
+        for identity in other._ended:
+            self._end(identity)
         for name, theirs in other._tasks.items():
             task = self._task(name)
             for kind, learner in theirs.learners.items():
                 task.learners.setdefault(kind, Learner(kind)).merge(learner)
             task.output.merge(theirs.output)
-            task.open.update(theirs.open)
-            self._open.update(dict.fromkeys(theirs.open, name))
+            for identity, running in theirs.open.items():
+                if identity not in self._ended:
+                    self._run(identity, name, *running)
+        self.evicted += other.evicted
         for kind in KINDS:
             self._scores[kind].merge(other._scores[kind])
 
@@ -233,6 +258,27 @@ class Model:
             return cls.from_dict(kept)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _getter(record):
+    return record.get if isinstance(record, dict) else lambda name, otherwise=None: getattr(record, name, otherwise)
+
+
+def _identity(get):
+    """Of a task as it runs and ends: (process, thread, start); None if the record does not say."""
+    identity = get("process"), get("thread"), get("start")
+    for part in identity:
+        if part is not None and (not isinstance(part, (str, int, float)) or part != part):
+            raise ValueError(f"process, thread or start is {str(part)[:60]!r}, not a text or a number")
+    return None if identity[0] is None or identity[2] is None else identity
+
+
+def _output(given):
+    """As the record has it, checked as an input is; None if it has none."""
+    if not given:
+        return None
+    (array,) = arrays_of([given]) or (Array(None, 0),)
+    return {"type": text(given.get("type")), "dtype": array.dtype, "shape": array.shape, "nbytes": array.nbytes}
 
 
 def _numbers(values, shape):

@@ -1,0 +1,155 @@
+"""The model against what no honest worker would send, and what a slow or broken one does: figures, order, files. Its contract is in test_predict_model.py."""
+import math
+
+import pytest
+
+from dwsr_probe.predict import KINDS, Model
+from dwsr_probe.record import TaskRecord
+from tests.unit.test_predict_model import answers, inputs, learned, many, record
+
+EIB = 1 << 60
+TOO_MANY_DIGITS = 10**400  # JSON may have it, a float cannot
+
+
+def figures(nbytes, y, **fields):
+    return {"task_name": "filter", "inputs": [{"dtype": "uint8", "shape": [nbytes], "nbytes": nbytes}], "alloc_peak_bytes": y, "output_bytes": y, "rss_before_bytes": 0, "rss_peak_bytes": y,
+            "gpu": [{"peak_bytes": y}], **fields}
+
+
+def state_of(model):
+    return model.to_dict(), dict(model._open), dict(model._ended)
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------------------------
+
+EXTREMES = {
+    "one byte": [(1, 1)] * 5, "an exbibyte": [(EIB, EIB)] * 5, "all scales": [(1, 1), (EIB, EIB), (1000, 5), (EIB, 1), (1, EIB)] * 3, "nothing": [(0, 0)] * 50, "no input": [(0, 10**6)] * 50,
+    "no peak": [(10**6, 0)] * 50, "a constant peak": [(10**i, 10**7) for i in range(1, 18)], "a constant input": [(10**6, 10**i) for i in range(1, 18)],
+    "the smaller the more": [(10**i, 10 ** (18 - i)) for i in range(1, 18)], "the very same": [(10**6, 3 * 10**6)] * 2000,
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.filterwarnings("error")
+def test_forecasts_are_numbers_and_in_order(name):
+    model = learned([figures(*given) for given in EXTREMES[name]])
+    for state in ("ok", "running", "killed", "error"):
+        for i, (nbytes, bound) in enumerate([(1, EIB), (EIB, 1), (10**6, 10**10), (0, 10**12)] if state != "ok" else []):
+            oom = {"where": "host", "requested_bytes": bound, "live_bytes": 7} if i % 2 else None
+            model.learn(figures(nbytes, bound, state=state, process="1-1", thread=i, start=1.0, oom=oom))
+        for nbytes in (0, 1, 10**6, EIB):
+            for kind in KINDS:
+                forecast = model.predict([{"nbytes": nbytes}], "filter", kind)
+                bounds = [forecast.upper(q) for q in (1e-6, 0.01, 0.5, 0.9, 0.99, 0.999, 0.999999)]
+                assert 0 <= forecast.mean < math.inf and bounds == sorted(bounds) and math.isfinite(bounds[-1]) and forecast.upper(0.99) >= forecast.mean * (1 - 1e-9)
+                some = sorted((1, forecast.mean / 2, forecast.mean, 1.5 * forecast.mean, bounds[-2], 20 * forecast.mean, 1e17, 1e30))
+                for at in some:
+                    falling, rising = [forecast.exceeds(limit, at) for limit in some], [forecast.exceeds(at, above) for above in some]
+                    assert falling == sorted(falling, reverse=True) and rising == sorted(rising) and min(falling + rising) >= 0 and max(falling + rising) <= 1
+
+
+def test_beyond_all_that_is_believed_what_has_been_needed_is_the_measure():
+    forecast = learned(many(30)).predict(inputs(100, 100, 100), "filter")
+    peak = 50 * forecast.mean
+    assert forecast.exceeds(1.01 * peak, peak) > 0.95 and forecast.exceeds(2 * peak, peak) == pytest.approx(0.5, abs=0.05) and forecast.exceeds(100 * peak, peak) < 0.02
+    assert forecast.exceeds(peak) < 1e-3 and forecast.exceeds(math.inf) == 0 and forecast.exceeds(peak, peak) == 1
+    with pytest.raises(ValueError, match="bytes"):
+        forecast.exceeds(math.nan)
+    with pytest.raises(ValueError, match="quantile"):
+        forecast.promised(1)
+
+
+NUMBERS = ["x", -1, math.nan, math.inf, TOO_MANY_DIGITS, [], {}, True]
+ODD = {
+    **dict.fromkeys(("alloc_peak_bytes", "output_bytes", "rss_peak_bytes", "rss_before_bytes", "input_bytes"), NUMBERS),
+    "process": [[], {}, math.nan], "thread": [[1]], "start": [{}, math.nan], "state": [None, "waiting", 3, []],
+    "oom": [{"where": "host", "requested_bytes": value} for value in NUMBERS] + [{"where": "host", "requested_bytes": 5, "live_bytes": value} for value in ("x", -1, TOO_MANY_DIGITS)],
+    "inputs": [[{"shape": [TOO_MANY_DIGITS]}], [{"nbytes": TOO_MANY_DIGITS}], [{"shape": [1] * 65, "nbytes": 5}], [{"shape": [True]}], {"shape": [2]}],
+    "output": ["x", [1], {"shape": "x"}, {"shape": [-1]}, {"shape": [2], "dtype": "object", "nbytes": "x"}, {"shape": [2], "dtype": "object", "nbytes": math.nan}],
+}
+
+
+@pytest.mark.parametrize("field", ODD)
+def test_what_is_refused_changes_nothing(field):
+    """Not a name, not a running task, even where only the last field is wrong."""
+    model = learned(many(5))
+    model.learn(record([60, 60, 60], state="running"))
+    before = state_of(model)
+    for value in ODD[field]:
+        with pytest.raises(ValueError, match=r"\w{4}"):
+            model.learn({**record([50, 50, 50], name="new", state="error"), "rss_before_bytes": 1, "rss_peak_bytes": 2, "inputs_omitted": 1, "input_bytes": 10**6, field: value})
+        assert state_of(model) == before, value
+
+
+@pytest.mark.parametrize("inputs_given", [
+    [{"dtype": "(2,", "shape": [3]}], [{"dtype": ["f4"], "shape": [3]}], [{"dtype": "x" * 10**5, "shape": [3]}], [{"shape": [EIB, EIB], "nbytes": 5, "dtype": "Sparse"}], [{"nbytes": 3}] * 1000, [{}],
+    [{"shape": [0, EIB], "dtype": "f4"}],
+])
+def test_odd_inputs_are_learned_in_bounded_space(inputs_given):
+    model = Model()
+    for state in ("ok", "killed"):
+        model.learn({**record([50, 50, 50]), "state": state, "inputs": inputs_given, "output": inputs_given[0]})
+    assert all(map(math.isfinite, answers(model))) and model.predict(inputs_given, "filter").n == 1
+    assert len(repr(model.to_dict())) < 30_000
+
+
+def test_any_field_may_be_missing():
+    whole = {**record([50, 50, 50]), "rss_before_bytes": 1, "rss_peak_bytes": 5, "overlap": 0, "gpu": [], "oom": None, "inputs_omitted": 0, "input_bytes": 5, "attribution": "own", "later": [1]}
+    for field in set(whole) - {"task_name"}:
+        for state in ("ok", "running", "error"):
+            learned([{name: value for name, value in {**whole, "state": state}.items() if name != field}])
+    learned([TaskRecord(task_name="filter", inputs=None), TaskRecord(task_name="filter", state="ok"), TaskRecord(task_name="filter", state="error", oom={})])
+
+
+def test_what_cannot_be_asked():
+    for name in (None, 5, ["filter"]):
+        with pytest.raises(ValueError, match="name"):
+            Model().predict([], name)
+
+
+# -- running tasks -------------------------------------------------------------------------------------------------------------------------
+
+def test_a_task_that_ended_does_not_run_again():
+    """Two ways tell of one process, and the slower still says that it runs: nothing would close it."""
+    running, model = record([300, 300, 300], k=9, state="running", start=7.0), learned(many(5))
+    model.learn({**running, "state": "cancelled", "alloc_peak_bytes": 1})
+    before = answers(model)
+    model.learn(running)
+    assert not model._open and answers(model) == before
+    other = learned([running])
+    model.merge(other)  # nor by a merge
+    assert not model._open
+    other.merge(model)
+    assert not other._open
+    for i in range(5000):  # and what is remembered is bounded
+        model.learn(record([30, 30, 30], start=float(i)))
+    assert len(model._ended) == 4096
+
+
+def test_a_running_task_that_cannot_be_told_from_others_is_left_out():
+    model = learned(many(5))
+    before = state_of(model)
+    for unknown in ("process", "start"):
+        model.learn(record([300, 300, 300], k=9, name="new", state="running", **{unknown: None}))
+    assert state_of(model) == before
+
+
+def test_a_running_task_may_change_its_name():
+    model = Model()
+    for name in ("one", "other"):
+        model.learn(record([300, 300, 300], name=name, state="running"))
+    assert list(model._open.values()) == ["other"] and not model._tasks["one"].open
+    itself = TaskRecord(**record([300, 300, 300], name="other", state="running"))
+    assert model.predict(inputs(300, 300, 300), "other", running=itself).mean == Model().predict(inputs(300, 300, 300), "other").mean
+
+
+def test_a_model_is_not_merged_with_itself():
+    model = learned(many(5) + many(5, name="other"))
+    with pytest.raises(ValueError, match="itself"):
+        model.merge(model)
+
+
+def test_running_tasks_of_merged_models_are_bounded():
+    one, other = (learned([record([30, 30, 30], state="running", process=process, start=float(i)) for i in range(3000)]) for process in ("1-1", "2-2"))
+    one.merge(other)
+    assert len(one._open) == 4096 == len(one._tasks["filter"].open)
