@@ -6,7 +6,7 @@ import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.posterior import Sums, posterior
-from dwsr_probe.predict.sizes import INPUTS, Array
+from dwsr_probe.predict.sizes import INPUTS, MOST_BYTES, arrays_of, whole
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
@@ -179,17 +179,32 @@ class Learner:
 
     @classmethod
     def from_dict(cls, kind, kept):
+        """ValueError where it cannot be what to_dict gave: a forecast from it would be no number."""
         self = cls(kind)
         for ours, name in ((self.sums.scalars, "scalars"), (self.sums.vectors, "vectors"), (self.scores.counts, "scores")):
-            values = np.array(kept[name], dtype=float)
-            if values.shape != ours.shape or not np.isfinite(values).all():
-                raise ValueError(f"a damaged model: {name}")
-            ours[...] = values
-        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes, dtype) for shape, nbytes, dtype in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
-        self.shapes = {int(key): list(values) for key, values in kept["shapes"].items()}
-        self.n, self.shared, self.largest_bytes = int(kept["n"]), int(kept["shared"]), int(kept["largest_bytes"])
-        self.drift, self.changed_at = float(kept["drift"]), kept["changed_at"]
+            ours[...] = numbers(kept[name], ours.shape, name)
+        if not self.sums.could_be():
+            raise ValueError("a damaged model: sums of no values")
+        for arrays, bound, near in kept["killed"]:
+            given = arrays_of([{"shape": shape, "nbytes": whole(nbytes, "bytes"), "dtype": dtype} for shape, nbytes, dtype in arrays])
+            self.killed.append((given, float(whole(bound, "a bound")), bool(near)))
+        self.killed = _undominated(self.killed)
+        for key, (input_bytes, count, *moments) in sorted(kept["shapes"].items(), key=lambda item: int(item[0]))[:_MOST_SHAPES]:
+            self.shapes[int(key)] = [whole(input_bytes, "input bytes", math.inf), max(1, whole(count, "a count")), *numbers(moments, (2,), "shapes").tolist()]
+        self.n, self.shared, self.largest_bytes = whole(kept["n"], "n"), whole(kept["shared"], "shared"), whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES)
+        self.drift = float(np.clip(kept["drift"], -6.0, 6.0))
+        self.changed_at = None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
+        if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):
+            raise ValueError("a damaged model: n")
         return self
+
+
+def numbers(values, shape, what):
+    """Of a file: an array of numbers from zero on, or ValueError."""
+    found = np.array(values, dtype=float)
+    if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
+        raise ValueError(f"a damaged model: {what}")
+    return found
 
 
 def _undominated(bounds):

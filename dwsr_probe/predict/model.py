@@ -9,11 +9,9 @@ import os
 import tempfile
 from collections import OrderedDict
 
-import numpy as np
-
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.forecast import Forecast, Round
-from dwsr_probe.predict.learner import FLOORS, Learner
+from dwsr_probe.predict.learner import FLOORS, Learner, numbers
 from dwsr_probe.predict.posterior import Term
 from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, text, whole
@@ -107,13 +105,13 @@ class Model:
 
     def _learn_bounds(self, task, name, arrays, figures, requests):
         rounds = []
-        for kind in figures.keys() | requests.keys():
+        for kind in sorted(figures.keys() | requests.keys()):
             bound, near = max((figures.get(kind, 0), False), (requests.get(kind, 0), True))
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
             rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays), bound, near, task.kept(kind), self._scores[kind]), censored=True))
-        return sorted(rounds, key=lambda done: done.kind)
+        return rounds
 
     def _task(self, name):
         task = self._tasks.get(name)
@@ -224,20 +222,22 @@ class Model:
             raise ValueError("a model of another version of dwsr-probe; learn again from the runs")
         self = cls()
         try:
-            self.evicted = int(kept["evicted"])
+            self.evicted = whole(kept["evicted"], "evicted")
             for kind in KINDS:
-                self._scores[kind] = Scores(_numbers(kept["scores"][kind], Scores().counts.shape))
+                self._scores[kind] = Scores(numbers(kept["scores"][kind], Scores().counts.shape, "scores"))
+            if len(kept["tasks"]) > _MOST_NAMES or not all(0 < len(name) <= _NAME_MOST for name in kept["tasks"]):
+                raise ValueError("a damaged model: task names")
             for name, values in kept["tasks"].items():
                 task = self._tasks[name] = Task()
                 task.learners = {kind: Learner.from_dict(kind, values["learners"][kind]) for kind in values["learners"]}
                 task.output = OutputShape.from_dict(values["output"])
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"a damaged model: {error!r}") from error
         return self
 
     def save(self, path):
-        """Atomically: a reader, or a crash, finds the old one or the new one."""
-        path = os.path.abspath(path)
+        """Atomically: a reader, or a crash, finds the old one or the new one. A link stays one."""
+        path = os.path.realpath(path)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=os.path.basename(path) + ".")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -252,7 +252,7 @@ class Model:
         with open(path, encoding="utf-8") as file:
             try:
                 kept = json.load(file)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}: not a model of dwsr-probe ({error})") from error
         try:
             return cls.from_dict(kept)
@@ -279,13 +279,6 @@ def _output(given):
         return None
     (array,) = arrays_of([given]) or (Array(None, 0),)
     return {"type": text(given.get("type")), "dtype": array.dtype, "shape": array.shape, "nbytes": array.nbytes}
-
-
-def _numbers(values, shape):
-    found = np.array(values, dtype=float)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError("a damaged model: sums of the wrong shape, or not numbers")
-    return found
 
 
 def _with_rest(arrays, input_bytes, omitted):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, OUTPUT_SHARE
+from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
 
 SIGMAS = np.geomspace(5e-4, 0.6, 12)
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
@@ -44,6 +44,14 @@ class Sums:
         self.vectors[0] += ws
         self.vectors[1] += ws * sizes
         self.vectors[2] += ws * y
+
+    def could_be(self):
+        """Are these sums of values? By what each adds at most, and by Cauchy and Schwarz, without whom a variance is negative."""
+        n, w, wy, wyy = self.scalars
+        ws, wss, wsy = self.vectors
+        more = 1 + 1e-6  # rounding
+        return bool(w * self.floor ** 2 <= n * more and n <= w * 2 * MOST_BYTES ** 2 and wyy <= n * more and wy ** 2 <= w * wyy * more and (wss < 1e150).all()
+                    and (ws ** 2 <= w * wss * more).all() and (wsy ** 2 <= wss * wyy * more).all())
 
     def scale(self, factor):
         self.scalars *= factor

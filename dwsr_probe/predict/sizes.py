@@ -104,7 +104,7 @@ def sizes(arrays, output_bytes):
     found[:4] = everything, largest.nbytes, output_bytes, elements
     at = 4 + len(_SHARES)
     found[4:at] = [everything + share * output_bytes for share in _SHARES]
-    shape = largest.shape if largest.shape and largest.nbytes else None
+    shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None  # an empty dataframe has bytes, too
     if shape is None:  # bytes alone: what looks at axes is as if it were the bytes
         found[at:-1] = largest.nbytes
     else:

@@ -1,5 +1,11 @@
 """The model against what no honest worker would send, and what a slow or broken one does: figures, order, files. Its contract is in test_predict_model.py."""
+import errno
+import json
 import math
+import os
+import random
+import subprocess
+import sys
 
 import pytest
 
@@ -83,7 +89,7 @@ def test_what_is_refused_changes_nothing(field):
 
 @pytest.mark.parametrize("inputs_given", [
     [{"dtype": "(2,", "shape": [3]}], [{"dtype": ["f4"], "shape": [3]}], [{"dtype": "x" * 10**5, "shape": [3]}], [{"shape": [EIB, EIB], "nbytes": 5, "dtype": "Sparse"}], [{"nbytes": 3}] * 1000, [{}],
-    [{"shape": [0, EIB], "dtype": "f4"}],
+    [{"shape": [0, EIB], "dtype": "f4"}], [{"type": "pandas.DataFrame", "shape": [0, 6], "nbytes": 132}],
 ])
 def test_odd_inputs_are_learned_in_bounded_space(inputs_given):
     model = Model()
@@ -153,3 +159,87 @@ def test_running_tasks_of_merged_models_are_bounded():
     one, other = (learned([record([30, 30, 30], state="running", process=process, start=float(i)) for i in range(3000)]) for process in ("1-1", "2-2"))
     one.merge(other)
     assert len(one._open) == 4096 == len(one._tasks["filter"].open)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------------------------
+
+VALUES = [None, True, -1, 0, 1.5, 1e300, TOO_MANY_DIGITS, math.nan, math.inf, "x", "", [], {}, [[]], [1, 2], {"a": 1}, [["padded", [0, 0], TOO_MANY_DIGITS]], [["constant", -5]], [["scaled", [0, 0], 1, 0, "down"]], [["bogus"]]]
+
+
+def places(kept, path=()):
+    yield path
+    if isinstance(kept, (dict, list)):
+        for key in list(kept)[:3] if isinstance(kept, dict) and len(path) > 4 else kept if isinstance(kept, dict) else range(min(3, len(kept))):
+            yield from places(kept[key], (*path, key))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a model of no honest sums
+def test_a_model_that_was_tampered_with_is_refused_or_works(seed):
+    """Any value in any place: a ValueError, or forecasts that are numbers, a model that learns, merges and can be kept."""
+    kept = json.dumps(learned(many(40) + [record([200 + n, 200, 200], k=4 - n / 10, state="killed", start=1000.0 + n) for n in range(5)]).to_dict())
+    chance, where = random.Random(seed), [path for path in places(json.loads(kept)) if path]
+    refused = 0
+    for path in where:
+        broken = json.loads(kept)
+        *way, last = path
+        inner = broken
+        for key in way:
+            inner = inner[key]
+        inner[last] = chance.choice(VALUES)
+        try:
+            model = Model.from_dict(broken)
+        except ValueError:
+            refused += 1
+            continue
+        model.seen("filter")
+        for state in ("ok", "killed"):
+            assert all(map(math.isfinite, answers(model))), path
+            model.learn(record([50, 60, 70], state=state))
+        merged = learned(many(5))
+        merged.merge(model)
+        assert all(map(math.isfinite, answers(merged))), path
+        json.dumps(merged.to_dict(), allow_nan=False)
+    assert refused > len(where) / 2
+
+
+@pytest.mark.parametrize("content", ["[" * 10**5, '{"format": "dwsr-probe model", "version": 1, "evicted": ' + "9" * 5000 + "}", "\udcff"])
+def test_files_that_json_cannot_read_are_refused(tmp_path, content):
+    (tmp_path / "model.json").write_text(content, errors="surrogateescape")
+    with pytest.raises(ValueError, match=r"model\.json"):
+        Model.load(tmp_path / "model.json")
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "real.json").write_text("")
+    (tmp_path / "link.json").symlink_to("real.json")
+    learned(many(3)).save(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink() and Model.load(tmp_path / "real.json").names() == ["filter"] and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_leaves_the_old_one(tmp_path):
+    """As far as a limit of the file size is one."""
+    path = tmp_path / "model.json"
+    learned(many(3)).save(path)
+    before = path.read_bytes()
+    code = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+            "from dwsr_probe.predict import Model\n"
+            "try: Model.load(sys.argv[1]).save(sys.argv[1])\n"
+            "except OSError as error: print(error.errno)")
+    done = subprocess.run([sys.executable, "-B", "-c", code, path], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(errno.EFBIG) and path.read_bytes() == before and os.listdir(tmp_path) == ["model.json"]
+
+
+def test_a_place_that_cannot_be_written_is_an_oserror(tmp_path):
+    for path in (tmp_path / "no" / "model.json", tmp_path):
+        with pytest.raises(OSError, match=r"\w{4}"):
+            Model().save(path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_hash_seed_does_not_matter():
+    code = ("import json, sys; from tests.unit.test_predict_model import answers, learned, many, record\n"
+            "model = learned(many(40) + [record([200 + n, 200, 200], k=3.1, state='error', start=1000.0 + n, oom={'where': 'gpu', 'requested_bytes': 10**9}) for n in range(5)])\n"
+            "print(json.dumps([model.to_dict(), answers(model)]))")
+    told = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2", "3")}
+    assert len(told) == 1
