@@ -12,7 +12,7 @@ from dwsr_probe.predict.sizes import INPUTS, MOST_BYTES, arrays_of, whole
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
-_MOST_BOUNDS, _MOST_OPEN, _MOST_SHAPES = 32, 16, 64
+_MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
 _SURE = 0.999  # a bound that everything seen implies
 _CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
@@ -32,16 +32,16 @@ class Learner:
         self.changed_at = None  # n when it was last seen to have changed
         self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
         self._renew_at = 0
-        self._fresh = None
+        self._fresh = self._with_running = None
 
     # -- learn
 
     def learn(self, arrays, at, y, kept, others):
-        """An exact value. kept: the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+        """An exact value. kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = posterior(self.sums, kept), self.n * 1.25
+                self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.25
             predictive = self._scoring.predict(at, self.beyond(at))
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
@@ -52,7 +52,7 @@ class Learner:
         input_bytes = int(at[INPUTS])
         self.largest_bytes = max(self.largest_bytes, input_bytes)
         self._sample(arrays, input_bytes, y)
-        self._fresh = None
+        self.forget_conclusions()
         return scored
 
     def _score(self, predictive, y, others):
@@ -79,7 +79,8 @@ class Learner:
             self._change()
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
-        self._scoring = self._fresh = None
+        self._scoring = None
+        self.forget_conclusions()
         return scored
 
     def _sample(self, arrays, input_bytes, y):
@@ -98,16 +99,29 @@ class Learner:
     # -- ask
 
     def posterior(self, kept=(), running=()):
-        """Given lower bounds of tasks that were killed, and of tasks that run: of these only those that say something."""
+        """Given lower bounds of tasks that were killed, and of tasks that run."""
         if self._fresh is None:
-            self._fresh = posterior(self.sums, kept)
-        ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
-        shares = [float(self._fresh.predict(term.sizes, self.beyond(term.sizes)).above(term.bytes)) for term in ranked]
-        telling = [term for term, share in zip(ranked, shares, strict=True) if share < _SURE]
-        if not telling:
+            self._fresh = self._conclude(kept)
+        if not running:
             return self._fresh
-        sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and min(shares) < _CANNOT_BE else self.sums
-        return posterior(sums, [*kept, *telling])
+        if self._with_running is None or [*map(id, self._with_running[0])] != [*map(id, running)]:
+            telling, least = self._telling(self._fresh, running)
+            sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and least < _CANNOT_BE else self.sums
+            self._with_running = running, posterior(sums, [*kept, *telling]) if telling else self._fresh
+        return self._with_running[1]
+
+    def _conclude(self, kept):
+        mixture = posterior(self.sums)
+        telling, _ = self._telling(mixture, kept) if kept else ([], 1.0)
+        return posterior(self.sums, telling) if telling else mixture
+
+    def _telling(self, mixture, terms):
+        """Those that are not implied, and the least of all shares."""
+        shares = mixture.shares_above(terms, [self.beyond(term.sizes) for term in terms])
+        return [term for term, share in zip(terms, shares, strict=True) if term.near or share < _SURE], shares.min()
+
+    def forget_conclusions(self):
+        self._fresh = self._with_running = None
 
     def beyond(self, at):
         """How many times larger than anything seen."""
@@ -169,7 +183,8 @@ class Learner:
         self.n += other.n
         self.shared += other.shared
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
-        self._scoring = self._fresh = None
+        self._scoring = None
+        self.forget_conclusions()
 
     def to_dict(self):
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),

@@ -8,10 +8,12 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
+from functools import partial
+from heapq import nsmallest
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.forecast import Forecast, Round
-from dwsr_probe.predict.learner import FLOORS, Learner, numbers
+from dwsr_probe.predict.learner import FLOORS, MOST_RUNNING, Learner, numbers
 from dwsr_probe.predict.posterior import Term
 from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, text, whole
@@ -31,6 +33,22 @@ class Task:
         self.learners = {}  # by kind
         self.output = OutputShape()
         self.open = {}  # running: identity -> (arrays, {kind: bytes})
+        self._kept, self._running = {}, {}  # lower bounds by kind as terms, made when asked for
+
+    def changed(self):
+        """Another exact value, bound or output: what was concluded from them no longer holds. Sizes of bounds look at the output, so it is for all kinds."""
+        self._kept.clear()
+        self._running.clear()
+        for learner in self.learners.values():
+            learner.forget_conclusions()
+
+    def run(self, identity, running):
+        """running: (arrays, {kind: bytes}), or None: it ended."""
+        if running is None:
+            self.open.pop(identity, None)
+        else:
+            self.open[identity] = running
+        self._running.clear()
 
     def output_bytes(self, arrays):
         """What it will return and how sure that is (mean, deviation), for the size functions that look at it."""
@@ -48,10 +66,18 @@ class Task:
 
     def kept(self, kind):
         """The learner's lower bounds, as terms."""
-        return [Term(self.sizes(kind, arrays), bound, near) for arrays, bound, near in self.learners[kind].killed] if kind in self.learners else []
+        if kind not in self._kept:
+            self._kept[kind] = [Term(self.sizes(kind, arrays), bound, near) for arrays, bound, near in self.learners[kind].killed] if kind in self.learners else []
+        return self._kept[kind]
 
     def running(self, kind, without=None):
-        return [Term(self.sizes(kind, arrays), figures[kind]) for identity, (arrays, figures) in self.open.items() if kind in figures and identity != without]
+        """The lower bounds of running tasks that say most, as terms: of thousands, those that need most for their inputs."""
+        if kind not in self._running:
+            floor = FLOORS[kind]
+            ranked = nsmallest(MOST_RUNNING + 1, ((-figures[kind] / (sum(array.nbytes for array in arrays) + floor), figures[kind], identity, arrays)
+                                                  for identity, (arrays, figures) in self.open.items() if kind in figures), key=lambda given: given[:2])
+            self._running[kind] = [(identity, Term(self.sizes(kind, arrays), bound)) for _, bound, identity, arrays in ranked]
+        return [term for identity, term in self._running[kind] if identity != without][:MOST_RUNNING]
 
 
 class Model:
@@ -95,12 +121,13 @@ class Model:
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
             at = sizes(arrays, 0 if kind == "output" else output_bytes)
-            if (scored := learner.learn(arrays, at, y, task.kept(kind), self._scores[kind])) is not None:
+            if (scored := learner.learn(arrays, at, y, partial(task.kept, kind), self._scores[kind])) is not None:
                 rounds.append(Round(name, kind, *scored))
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1
         if output:
             task.output.learn(arrays, output)
+        task.changed()
         return rounds
 
     def _learn_bounds(self, task, name, arrays, figures, requests):
@@ -111,6 +138,7 @@ class Model:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
             rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays), bound, near, task.kept(kind), self._scores[kind]), censored=True))
+        task.changed()
         return rounds
 
     def _task(self, name):
@@ -127,7 +155,7 @@ class Model:
 
     def _run(self, identity, name, arrays, figures):
         self._close(identity)  # under another name, perhaps
-        self._task(name).open[identity] = (arrays, figures)
+        self._task(name).run(identity, (arrays, figures))
         self._open[identity] = name
         while len(self._open) > _MOST_OPEN:
             self._close(next(iter(self._open)))
@@ -142,7 +170,7 @@ class Model:
     def _close(self, identity):
         name = self._open.pop(identity, None)
         if name is not None and name in self._tasks:
-            self._tasks[name].open.pop(identity, None)
+            self._tasks[name].run(identity, None)
 
     def forget_running(self, process=None):
         """Open bounds of a process that went away, or of all."""
@@ -198,6 +226,7 @@ class Model:
             for kind, learner in theirs.learners.items():
                 task.learners.setdefault(kind, Learner(kind)).merge(learner)
             task.output.merge(theirs.output)
+            task.changed()
             for identity, running in theirs.open.items():
                 if identity not in self._ended:
                     self._run(identity, name, *running)

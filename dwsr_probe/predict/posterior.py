@@ -85,8 +85,8 @@ class Mixture:
         self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor = log_weight, mean, cov, j, sigma, floor
 
     def at(self, sizes):
-        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes."""
-        s = sizes[self.j]
+        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes (or rows of them)."""
+        s = sizes[..., self.j]
         mean = self.mean[0] + self.mean[1] * s
         gain_c = self.cov[0] + self.cov[1] * s
         gain_k = self.cov[1] + self.cov[2] * s
@@ -151,6 +151,12 @@ class Mixture:
         if output_deviation:
             variance = variance + (OUTPUT_SHARE[self.j] * output_deviation * self.mean[1]) ** 2
         return Predictive(self.weight, mean, np.sqrt(variance))
+
+    def shares_above(self, terms, beyond):
+        """P(y > its bound) of each term, as predict would say."""
+        mean, variance, _, _ = self.at(np.array([term.sizes for term in terms]))
+        variance = variance + (self.sigma * np.log(np.maximum(beyond, 1))[:, None] * mean) ** 2
+        return ndtr((mean - np.array([[term.bytes] for term in terms])) / np.sqrt(variance)) @ self.weight
 
 
 class Predictive:

@@ -243,3 +243,39 @@ def test_the_hash_seed_does_not_matter():
             "print(json.dumps([model.to_dict(), answers(model)]))")
     told = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2", "3")}
     assert len(told) == 1
+
+
+# -- what was concluded ------------------------------------------------------------------------------------------------------------------
+
+def test_what_was_asked_before_does_not_matter():
+    """Conclusions are kept until something changes: an output alone (of a record without a peak) changes what the bounds of other kinds mean."""
+    chance, asked, silent = random.Random(4), Model(), Model()
+    for i in range(150):
+        n = chance.randrange(30, 200)
+        given = record([n, n, n], k=3 + chance.random(), state=chance.choice(["ok", "ok", "running", "killed", "error"]), start=float(i % 40), thread=i % 3)
+        if chance.random() < 0.3:
+            given["alloc_peak_bytes"] = None
+        if chance.random() < 0.1:
+            given["output"] = {"dtype": "float32", "shape": [n, n, 2 * n]} if given["state"] == "ok" else None
+        if chance.random() < 0.05:
+            asked.forget_running("1-1")
+            silent.forget_running("1-1")
+        assert asked.learn(given) == silent.learn(given)
+        before = state_of(asked)
+        answers(asked)
+        asked.predict(inputs(n, n, n), "filter", running=given)
+        assert state_of(asked) == before
+    assert state_of(asked) == state_of(silent) and answers(asked) == answers(silent)
+
+
+def test_thousands_of_running_tasks_are_ranked_once():
+    """Those that need most for their inputs are heard, whatever their number, and a task that asks leaves itself out."""
+    model, loud = learned(many(5)), record([100, 100, 100], k=20, state="running", start=9e6)
+    for i in range(3000):
+        model.learn(record([100, 100, 100 + i % 50], k=2.5, state="running", start=1e6 + i))
+    quiet = model.predict(inputs(100, 100, 100), "filter").mean
+    model.learn(loud)
+    terms = model._tasks["filter"].running("alloc")
+    assert len(terms) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 4 * quiet
+    assert model._tasks["filter"].running("alloc")[0] is terms[0]
+    assert model.predict(inputs(100, 100, 100), "filter", running=loud).mean == quiet
