@@ -1,7 +1,7 @@
 """The shape of what a task returns, learned per dimension from pairs of inputs and output, so that forecasts can be chained through a graph.
 
 Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded, scaled, frequencies, summed over the inputs, constant); those that a pair contradicts
-are dropped. Sets only shrink, so the order does not matter. Where none is left the answer is unknown, not a guess.
+are dropped. Sets only shrink, so the order does not matter. Where none is left, or those left disagree about the inputs asked for, the answer is unknown, not a guess.
 """
 import math
 from math import gcd
@@ -10,6 +10,7 @@ from dwsr_probe.predict.sizes import MOST_BYTES, itemsize_of, text, whole
 
 _INPUTS, _AXES = 4, 8  # looked at
 _MOST_RATIO = 16
+_APART = 0.1  # of a length: rules that differ less are one answer
 
 
 def _sources(shapes):
@@ -69,6 +70,14 @@ def _rank(rule, axis, shift):
     return (kind, source[0] == "sum", place, str(source), *(abs(part) if isinstance(part, int) else 0 for part in rule[2:]))
 
 
+def _agree(length, rules, sources, axis):
+    """Do the rules that explain everything seen say about the same here? Shapes seen were too alike to tell them apart otherwise (cubes: which axis was reduced?), and the bytes alone
+    (model.py) are then a better guess. An axis that stays is believed at once: most operators keep the shape."""
+    staying = [rule for rule in rules if rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"] if axis is not None else []
+    found = [other for rule in staying or rules if (other := _apply(rule, sources)) is not None]
+    return all(abs(other - length) <= max(1, _APART * length) for other in found)
+
+
 class OutputShape:
     """Of one task name."""
 
@@ -115,7 +124,7 @@ class OutputShape:
         for axis, rules in enumerate(self.dimensions):
             rule = min(rules, key=lambda rule: _rank(rule, axis, most - len(self.dimensions)))
             length = _apply(rule, sources)
-            if length is None:
+            if length is None or not _agree(length, rules, sources, axis if most == len(self.dimensions) else None):
                 return None
             shape.append(length)
         dtype = arrays[0].dtype if self.same_dtype and arrays else self.dtype
