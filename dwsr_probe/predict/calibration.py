@@ -22,8 +22,8 @@ class Scores:
     def n(self):
         return float(self.counts.sum())
 
-    def add(self, z):
-        self.counts[np.searchsorted(EDGES, z)] += 1
+    def add(self, z, weight=1.0):
+        self.counts[np.searchsorted(EDGES, z)] += weight
         self._fade()
 
     def merge(self, other):
@@ -44,10 +44,11 @@ class Calibrated:
 
     def __init__(self, predictive, own, others):
         self.predictive, self.n = predictive, own.n
-        weight = min(others.n, _OTHERS)
         below, total = own.below(), own.n
-        if weight:
-            below, total = below + others.below() * (weight / others.n), total + weight
+        rest = np.maximum(others.counts - own.counts, 0)  # its own are among those of all: one surprise must not count twice
+        if (n := float(rest.sum())) > 0:
+            weight = min(n, _OTHERS)
+            below, total = below + np.cumsum(rest)[:-1] * (weight / n), total + weight
         self._below, self._total = below, total
 
     def level(self, z):

@@ -14,6 +14,7 @@ _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
 _MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
+_MANY = 20  # before it counts in full: until then its deviation is a guess, and one surprise would widen bounds twentyfold for long
 _SURE = 0.999  # a bound that everything seen implies
 _CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
 
@@ -57,8 +58,9 @@ class Learner:
 
     def _score(self, predictive, y, others):
         z = (y - predictive.mean) / predictive.deviation
-        self.scores.add(z)
-        others.add(z)
+        weight = min(1.0, self.n / _MANY)
+        self.scores.add(z, weight)
+        others.add(z, weight)
         if abs(z) > 4:
             self._renew_at = 0
         self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
@@ -74,12 +76,14 @@ class Learner:
     def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
         predictive = self.posterior(kept).predict(at, self.beyond(at))
-        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
-        if self.n >= _FEW and predictive.above(bound) < _CANNOT_BE:
+        share = float(predictive.above(bound))
+        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
+        if self.n >= _FEW and share < _CANNOT_BE:
             self._change()
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
-        self._scoring = None
+        if near or share < _SURE:
+            self._scoring = None
         self.forget_conclusions()
         return scored
 

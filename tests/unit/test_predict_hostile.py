@@ -7,9 +7,12 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dwsr_probe.predict import KINDS, Model
+from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.posterior import Predictive
 from dwsr_probe.record import TaskRecord
 from tests.unit.test_predict_model import answers, inputs, learned, many, record
 
@@ -279,3 +282,23 @@ def test_thousands_of_running_tasks_are_ranked_once():
     assert len(terms) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 4 * quiet
     assert model._tasks["filter"].running("alloc")[0] is terms[0]
     assert model.predict(inputs(100, 100, 100), "filter", running=loud).mean == quiet
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_surprise_while_values_are_few_does_not_widen_the_bound_for_long(seed):
+    """Some tasks need 5 times their input, most 3, and by chance the first few are all of one sort: the next is a hundred deviations off, of a deviation that was a guess."""
+    chance, model = random.Random(seed), Model()
+    for i in range(60):
+        k = 3.0 if i < 5 or chance.random() < 0.7 else 5.0
+        model.learn(record([chance.randrange(40, 300) for _ in range(3)], k=5.0 if i == 5 else k, noise=chance.gauss(0, 0.002), start=float(i)))
+    truth = record([200, 200, 200], k=5.0)["alloc_peak_bytes"]
+    assert 0.95 * truth < model.predict(inputs(200, 200, 200), "filter").upper(0.99) < 1.7 * truth
+
+
+def test_what_a_task_was_off_is_not_counted_among_the_others_again():
+    own, others = Scores(), Scores()
+    for scores in (own, others):
+        scores.add(50.0)
+    predictive = Predictive(np.ones(1), np.array([100.0]), np.array([1.0]))
+    assert Calibrated(predictive, own, others).quantile(0.9) == Calibrated(predictive, own, Scores()).quantile(0.9)
+    assert Calibrated(predictive, own, others).above(140.0) == pytest.approx(1 / 61, rel=0.01)
