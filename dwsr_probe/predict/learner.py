@@ -184,7 +184,9 @@ class Learner:
             kept = self.shapes.setdefault(key, [input_bytes, 0, 0.0, 0.0])
             kept[1:] = kept[1] + count, kept[2] + total, kept[3] + square
         self.shapes = dict(sorted(self.shapes.items())[:_MOST_SHAPES])
+        since = min((learner.n - learner.changed_at for learner in (self, other) if learner.changed_at is not None), default=None)
         self.n += other.n
+        self.changed_at = None if since is None else self.n - since
         self.shared += other.shared
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
         self._scoring = None

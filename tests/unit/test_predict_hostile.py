@@ -158,6 +158,16 @@ def test_a_model_is_not_merged_with_itself():
         model.merge(model)
 
 
+def test_a_merge_keeps_that_it_changed():
+    changed, other = learned([record([n, n, n]) for n in range(100, 200, 10)] + [record([280, 280, 280], k=9, state="killed")]), learned(many(30))
+    assert "drifting" in changed.predict(inputs(50, 50, 50), "filter").notes
+    other.merge(changed)
+    assert "drifting" in other.predict(inputs(50, 50, 50), "filter").notes
+    for given in many(20):
+        other.learn(given)
+    assert "drifting" not in other.predict(inputs(50, 50, 50), "filter").notes
+
+
 def test_running_tasks_of_merged_models_are_bounded():
     one, other = (learned([record([30, 30, 30], state="running", process=process, start=float(i)) for i in range(3000)]) for process in ("1-1", "2-2"))
     one.merge(other)
