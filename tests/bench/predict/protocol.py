@@ -1,0 +1,113 @@
+"""Forecasts before truths: three small shapes and all larger ones, and rolling over random orders. Figures of what came out, and paired intervals between methods. Called by __main__."""
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.bench.predict.baselines import METHODS
+
+
+@dataclass(slots=True)
+class Score:
+    """One round: what was forecast, and what it was."""
+
+    name: str
+    mean: float
+    bound: float
+    truth: float
+    seed: int = 0
+    n: int = 0  # seen of this name before
+    trust: str | None = None
+
+    @property
+    def error(self):
+        return abs(self.mean - self.truth) / self.truth
+
+    @property
+    def reward(self):
+        return -self.error
+
+
+def score_of(method, record, **others):
+    """None where a method has no forecast: nothing of that name seen."""
+    answer = method.predict(record["inputs"], record["task_name"])
+    if answer is None:
+        return None
+    forecast = getattr(method, "forecast", None)
+    return Score(record["task_name"], *map(float, answer), float(record["alloc_peak_bytes"]), trust=forecast and forecast.trust, **others)
+
+
+def after(train, test, make):
+    """Scores of `test` by one model that has learned `train`. Records by name, all names in one model."""
+    method = make()
+    for record in train:
+        method.learn(record)
+    return [score_of(method, record) for record in test]
+
+
+def rolling(records, make, seeds, growing=False):
+    """Every record is forecast before it is learned, all names mixed. The first of each name is not scored: baselines have nothing to say. Growing: by size, as a careful user would go on."""
+    scores = []
+    for seed in seeds:
+        method, seen = make(), {}
+        order = sorted(records, key=lambda r: r["input_bytes"]) if growing else [records[i] for i in np.random.default_rng(seed).permutation(len(records))]
+        for record in order:
+            n = seen.get(record["task_name"], 0)
+            if n:
+                scores.append(score_of(method, record, seed=seed, n=n))
+            method.learn(record)
+            seen[record["task_name"]] = n + 1
+    return scores
+
+
+def rolling_all(records, seeds, growing=False, methods=METHODS):
+    """method → scores, the same rounds for all."""
+    found = {}
+    for name in methods:
+        print(f"... {'growing' if growing else f'rolling, {len(seeds)} orders'}: {name}", file=sys.stderr, flush=True)
+        found[name] = rolling(records, methods[name], seeds, growing)
+    return found
+
+
+def figures(scores):
+    """Errors, failures, slack, waste of scores. Failure: the truth was above the bound. Slack: bound / truth. Waste: bytes reserved and not used, the whole reservation of a failure among them, by bytes used."""
+    mean, bound, truth = (np.array([getattr(s, part) for s in scores]) for part in ("mean", "bound", "truth"))
+    failed = truth > bound
+    return {"count": len(scores), "error": float(np.median(np.abs(mean - truth) / truth)), "error_mean": float(np.mean(np.abs(mean - truth) / truth)), "failures": float(failed.mean()),
+            "slack": float(np.median(bound / truth)), "slack_95": float(np.percentile(bound / truth, 95)), "waste": float(np.where(failed, bound, bound - truth).sum() / truth.sum())}
+
+
+def by_name(scores):
+    found = {}
+    for score in scores:
+        found.setdefault(score.name, []).append(score)
+    return found
+
+
+def difference(ours, theirs, of, draws=2000):
+    """(mean, low, high) of ours minus theirs in `of(score)`: 95 % interval of a paired bootstrap over operators, because rounds of one operator are not independent."""
+    pairs = {}
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.name, a.seed, a.truth) == (b.name, b.seed, b.truth)
+        pairs.setdefault(a.name, []).append(of(a) - of(b))
+    means = np.array([np.mean(values) for values in pairs.values()])
+    drawn = means[np.random.default_rng(0).integers(0, len(means), (draws, len(means)))].mean(axis=1)
+    return float(means.mean()), *map(float, np.percentile(drawn, [2.5, 97.5]))
+
+
+def cost(score):
+    """Log of what a round reserves by what it uses: a failure pays its reservation and a second run. Comparable from bytes to gigabytes."""
+    return float(np.log((score.bound + (score.truth if score.truth > score.bound else 0.0)) / score.truth))
+
+
+def regret_plot(found, columns=39):
+    """Rows of blocks: mean error (the regret of the reward -|predicted - actual| / actual, whose best is 0) by how many of that name were seen, all operators and orders together. Logarithmic, from 0.1 % (empty) to 100 % (full)."""
+    blocks, lines = " ▁▂▃▄▅▆▇█", []
+    for method, scores in found.items():
+        totals = [[] for _ in range(columns + 1)]
+        for score in scores:
+            if score.n <= columns:
+                totals[score.n].append(min(score.error, 1.0))
+        heights = [np.clip((np.log10(max(np.mean(t), 1e-9)) + 3) / 3, 0, 1) for t in totals[1:] if t]
+        lines.append(f"{method:>22} |{''.join(blocks[round(h * 8)] for h in heights)}| {sum(np.mean(t) for t in totals[1:] if t):8.2f}")
+    return "\n".join([f"{'seen before':>22}  1{' ' * (columns - 3)}{columns}   summed", *lines])
