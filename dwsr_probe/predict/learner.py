@@ -1,0 +1,200 @@
+"""What is kept of one kind of memory of one task name: the sums of exact values, lower bounds, scores, a sample of shapes. model.py has one per name and kind."""
+import math
+import zlib
+
+import numpy as np
+
+from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.posterior import Sums, posterior
+from dwsr_probe.predict.sizes import INPUTS, Array
+
+# Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
+FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
+_MEMORY = 1000.0  # exact values that count; older ones fade
+_AFTER_A_CHANGE = 3.0
+_MOST_BOUNDS, _MOST_OPEN, _MOST_SHAPES = 32, 16, 64
+_FEW = 3  # exact values before a forecast is scored: with fewer it says little
+_SURE = 0.999
+
+
+class Learner:
+    def __init__(self, kind):
+        self.kind = kind
+        self.sums = Sums(FLOORS[kind])
+        self.scores = Scores()
+        self.killed = []  # (arrays, bytes, near)
+        self.shapes = {}  # hash -> [input bytes, count, sum, sum of squares]: those with the smallest hashes, whatever their order
+        self.n = 0  # exact values, ever
+        self.shared = 0  # of them not this task's alone
+        self.largest_bytes = 0  # of inputs
+        self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
+        self.changed_at = None  # n when it was last seen to have changed
+        self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
+        self._renew_at = 0
+        self._fresh = None
+
+    # -- learn
+
+    def learn(self, arrays, at, y, kept, others):
+        """An exact value. kept: the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+        scored = None
+        if self.n >= _FEW:
+            if self._scoring is None or self.n >= self._renew_at:
+                self._scoring, self._renew_at = posterior(self.sums, kept), self.n * 1.25
+            predictive = self._scoring.predict(at, self.beyond(at))
+            scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
+            self._score(predictive, y, others)
+        self.sums.add(at, y)
+        self.n += 1
+        if self.sums.n > _MEMORY:
+            self.sums.scale(_MEMORY / self.sums.n)
+        input_bytes = int(at[INPUTS])
+        self.largest_bytes = max(self.largest_bytes, input_bytes)
+        self._sample(arrays, input_bytes, y)
+        self._fresh = None
+        return scored
+
+    def _score(self, predictive, y, others):
+        z = (y - predictive.mean) / predictive.deviation
+        self.scores.add(z)
+        others.add(z)
+        if abs(z) > 4:
+            self._renew_at = 0
+        self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
+        if abs(self.drift) > 4:
+            self._change()
+
+    def _change(self):
+        """It no longer needs what it did: little of the past counts."""
+        if self.sums.n > _AFTER_A_CHANGE:
+            self.sums.scale(_AFTER_A_CHANGE / self.sums.n)
+        self.shapes = {}
+        self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
+
+    def learn_bound(self, arrays, at, bound, near, kept, others):
+        """A lower bound that stays. Returns as learn does."""
+        predictive = self.posterior(kept).predict(at, self.beyond(at))
+        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
+        if self.n >= _FEW and predictive.above(bound) < 1e-4:  # what was learned says that this cannot be
+            self._change()
+        self.killed.append((arrays, float(bound), near))
+        self.killed = _undominated(self.killed)
+        self._scoring = self._fresh = None
+        return scored
+
+    def _sample(self, arrays, input_bytes, y):
+        key = zlib.crc32(repr(arrays).encode())
+        kept = self.shapes.get(key)
+        if kept is None:
+            if len(self.shapes) >= _MOST_SHAPES:
+                if key > (most := max(self.shapes)):
+                    return
+                del self.shapes[most]
+            kept = self.shapes[key] = [input_bytes, 0, 0.0, 0.0]
+        kept[1] += 1
+        kept[2] += y
+        kept[3] += y * y
+
+    # -- ask
+
+    def posterior(self, kept=(), running=()):
+        """Given lower bounds of tasks that were killed, and of tasks that run: of these only those that say something."""
+        if self._fresh is None:
+            self._fresh = posterior(self.sums, kept)
+        ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
+        telling = [term for term in ranked if self._fresh.predict(term.sizes).above(term.bytes) < _SURE]
+        return posterior(self.sums, [*kept, *telling]) if telling else self._fresh
+
+    def beyond(self, at):
+        """How many times larger than anything seen."""
+        return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
+
+    def seen(self):
+        return sorted((input_bytes, total / count, count) for input_bytes, count, total, _ in self.shapes.values())
+
+    def value_noise(self):
+        """Relative deviation among tasks of the very same shapes; None if too few recurred."""
+        free = squares = 0.0
+        for _, count, total, square in self.shapes.values():
+            mean = total / count
+            if count > 1 and mean > 0:
+                free += count - 1
+                squares += max(0.0, square - total * mean) / (mean * mean + self.sums.floor ** 2)
+        return math.sqrt(squares / free) if free >= 3 else None
+
+    def trust(self, arrays, mixture):
+        """A word, and the reasons why it is no better."""
+        noise, sigma = self.value_noise(), mixture.sigma_mean
+        input_bytes = sum(array.nbytes for array in arrays)
+        notes = []
+        if self.n == 0 and self.killed:
+            notes.append("bounds-only")
+        if noise is not None and noise > 0.05:
+            notes.append("value-dependent")
+        elif self.n >= 5 and sigma > 0.05:
+            notes.append("non-linear")
+        if self.changed_at is not None and self.n - self.changed_at < 20:
+            notes.append("drifting")
+        if self.n and input_bytes > 1.5 * self.largest_bytes:
+            notes.append("extrapolating")
+        if 2 * self.shared > self.n > 0:
+            notes.append("shared")
+        if not arrays:
+            notes.append("no-inputs")
+        if self.scores.n < 99:
+            notes.append("uncalibrated")
+        if self.n == 0:
+            return ("low" if self.killed else "none"), tuple(notes)
+        doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared"}
+        if self.n < _FEW or sigma > 0.2:
+            return "low", tuple(notes)
+        return ("fair" if doubts or self.n < 10 else "good"), tuple(notes)
+
+    # -- keep
+
+    def merge(self, other):
+        self.sums.merge(other.sums)
+        if self.sums.n > _MEMORY:
+            self.sums.scale(_MEMORY / self.sums.n)
+        self.scores.merge(other.scores)
+        self.killed = _undominated(self.killed + other.killed)
+        for key, (input_bytes, count, total, square) in other.shapes.items():
+            kept = self.shapes.setdefault(key, [input_bytes, 0, 0.0, 0.0])
+            kept[1:] = kept[1] + count, kept[2] + total, kept[3] + square
+        self.shapes = dict(sorted(self.shapes.items())[:_MOST_SHAPES])
+        self.n += other.n
+        self.shared += other.shared
+        self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
+        self._scoring = self._fresh = None
+
+    def to_dict(self):
+        return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
+                "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
+                "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes,
+                "drift": self.drift, "changed_at": self.changed_at, "renew_at": self._renew_at}
+
+    @classmethod
+    def from_dict(cls, kind, kept):
+        self = cls(kind)
+        for ours, name in ((self.sums.scalars, "scalars"), (self.sums.vectors, "vectors"), (self.scores.counts, "scores")):
+            values = np.array(kept[name], dtype=float)
+            if values.shape != ours.shape or not np.isfinite(values).all():
+                raise ValueError(f"a damaged model: {name}")
+            ours[...] = values
+        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes, dtype) for shape, nbytes, dtype in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
+        self.shapes = {int(key): list(values) for key, values in kept["shapes"].items()}
+        self.n, self.shared, self.largest_bytes = int(kept["n"]), int(kept["shared"]), int(kept["largest_bytes"])
+        self.drift, self.changed_at = float(kept["drift"]), kept["changed_at"]
+        return self
+
+
+def _undominated(bounds):
+    """Without those that another one implies: more bytes from smaller inputs. Few, in an order of their own."""
+    kept, most = [], {False: -1.0, True: -1.0}
+    for arrays, bound, near in sorted(bounds, key=lambda given: (sum(a.nbytes for a in given[0]), -given[1], given[2], repr(given[0]))):
+        if bound > most[near]:
+            most[near] = bound
+            kept.append((arrays, bound, near))
+    if len(kept) > _MOST_BOUNDS:
+        kept = sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[:_MOST_BOUNDS]
+    return kept

@@ -1,0 +1,207 @@
+"""The posterior of y = c + k * s_j * (1 + e): which size function j, k, c, and the relative noise, from sums alone.
+
+    y is a peak in bytes, s_j one of the size functions (sizes.py), the noise has a deviation of sigma * y: scale-free. Given j and sigma it is a linear regression with
+    weights 1/y^2, whose sums are kept (`Sums`): additive, so order does not matter, models merge, and forgetting is scaling. `posterior(sums, terms)` gives all (j, sigma)
+    as one table of bivariate normals in closed form with their evidence (`Mixture`). Lower bounds (tasks that run, were killed or failed) multiply it by a probability of
+    lying above; each normal is then replaced by the one with the same moments, in a fixed order of the terms. That k is positive is such a bound, too.
+
+numpy and scipy only. model.py keeps the sums and terms; forecast.py asks the mixture.
+"""
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, OUTPUT_SHARE
+
+SIGMAS = np.geomspace(5e-4, 0.6, 12)
+_SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
+# Before anything was seen: bytes needed per byte of input, of operators at large (copies 1 to 3, filters 2 to 7, structure tensors 20 and more).
+_UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
+_UNSEEN_WEIGHT = -0.5 * (np.log(_UNSEEN_K / 3) / 1.1) ** 2
+_UNSEEN_C = 1 << 20
+_CONSTANT_BYTES = 8 << 20  # what a task may need whatever its size: buffers, caches
+_MOST_PARTS = 64
+_LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
+
+
+class Sums:
+    """Sufficient statistics of exact values. floor: bytes below which a difference means nothing (an arena, a page)."""
+
+    def __init__(self, floor):
+        self.floor = floor
+        self.scalars = np.zeros(4)  # n, sum w, sum wy, sum wyy
+        self.vectors = np.zeros((3, COUNT))  # sum ws, wss, wsy
+
+    @property
+    def n(self):
+        return self.scalars[0]
+
+    def add(self, sizes, y):
+        w = 1 / (y * y + self.floor * self.floor)
+        self.scalars += (1, w, w * y, w * y * y)
+        ws = w * sizes
+        self.vectors[0] += ws
+        self.vectors[1] += ws * sizes
+        self.vectors[2] += ws * y
+
+    def scale(self, factor):
+        self.scalars *= factor
+        self.vectors *= factor
+
+    def merge(self, other):
+        self.scalars += other.scalars
+        self.vectors += other.vectors
+
+
+@dataclass(frozen=True)
+class Term:
+    """A lower bound: this task needs more than `bytes`. near: it is nearly that much (an allocation that failed named its size)."""
+
+    sizes: np.ndarray
+    bytes: float
+    near: bool = False
+
+
+class Mixture:
+    """Weighted normals of (c, k), each with its j and sigma."""
+
+    def __init__(self, log_weight, mean, cov, j, sigma, floor):
+        self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor = log_weight, mean, cov, j, sigma, floor
+
+    def at(self, sizes):
+        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes."""
+        s = sizes[self.j]
+        mean = self.mean[0] + self.mean[1] * s
+        gain_c = self.cov[0] + self.cov[1] * s
+        gain_k = self.cov[1] + self.cov[2] * s
+        spread = gain_c + gain_k * s
+        return mean, spread + self.sigma ** 2 * (mean ** 2 + self.floor ** 2), gain_c, gain_k
+
+    def lies_above(self, sizes, bound):
+        """Multiply by P(y > bound)."""
+        mean, variance, gain_c, gain_k = self.at(sizes)
+        self._tilt(mean - bound, variance, gain_c, gain_k)
+
+    def k_is_positive(self):
+        self._tilt(self.mean[1], self.cov[2], self.cov[1], self.cov[2])
+
+    def _tilt(self, above, variance, gain_c, gain_k):
+        deviation = np.sqrt(variance)
+        z = above / deviation
+        log_share = log_ndtr(z)
+        ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_share)
+        shrink = ratio * (ratio + z) / variance
+        self.log_weight = self.log_weight + log_share
+        self.mean = self.mean + (ratio / deviation) * np.stack((gain_c, gain_k))
+        self.cov = self.cov - shrink * np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k))
+
+    def lies_near(self, sizes, y, deviation):
+        """Multiply by a normal density of y: an uncertain value."""
+        mean, variance, gain_c, gain_k = self.at(sizes)
+        variance = variance + deviation ** 2
+        off = y - mean
+        self.log_weight = self.log_weight - 0.5 * off * off / variance - 0.5 * np.log(variance)
+        self.mean = self.mean + (off / variance) * np.stack((gain_c, gain_k))
+        self.cov = self.cov - np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k)) / variance
+
+    def pruned(self):
+        """The parts that matter, weights normalised."""
+        log_weight = self.log_weight - self.log_weight.max()
+        keep = np.flatnonzero(log_weight > -9.0)
+        if len(keep) > _MOST_PARTS:
+            keep = keep[np.argsort(-log_weight[keep], kind="stable")[:_MOST_PARTS]]
+        weight = np.exp(log_weight[keep])
+        return Mixture(np.log(weight / weight.sum()), self.mean[:, keep], self.cov[:, keep], self.j[keep], self.sigma[keep], self.floor)
+
+    @property
+    def weight(self):
+        return np.exp(self.log_weight)
+
+    @property
+    def sigma_mean(self):
+        return float(self.weight @ self.sigma)
+
+    def predict(self, sizes, beyond=1.0, output_deviation=0.0):
+        """Of y for these sizes: a Predictive. beyond: how many times larger than anything seen; what the line does not explain grows with it. output_deviation: of the bytes that
+        the task will return, where those are themselves a guess."""
+        mean, variance, _, _ = self.at(sizes)
+        if beyond > 1:
+            variance = variance + (self.sigma * np.log(beyond) * mean) ** 2
+        if output_deviation:
+            variance = variance + (OUTPUT_SHARE[self.j] * output_deviation * self.mean[1]) ** 2
+        return Predictive(self.weight, mean, np.sqrt(variance))
+
+
+class Predictive:
+    """Weighted normals of y."""
+
+    def __init__(self, weight, means, deviations):
+        self.weight, self.means, self.deviations = weight, means, deviations
+        self.mean = float(weight @ means)
+        self.deviation = float(np.sqrt(max(weight @ (deviations ** 2 + means ** 2) - self.mean ** 2, 1e-12 * self.mean ** 2 + 1)))
+
+    def below(self, y):
+        """P(y' <= y), of a number or an array of them."""
+        return ndtr((np.asarray(y)[..., None] - self.means) / self.deviations) @ self.weight
+
+    def above(self, y):
+        return ndtr((self.means - np.asarray(y)[..., None]) / self.deviations) @ self.weight
+
+    def log_density(self, y):
+        z = (y - self.means) / self.deviations
+        logs = -0.5 * z * z - np.log(self.deviations) - _LOG_SQRT_2PI + np.log(self.weight)
+        most = logs.max()
+        return float(most + np.log(np.exp(logs - most).sum()))
+
+
+def _unseen(floor):
+    """Nothing is known but that it is a program: k from operators at large."""
+    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5::3], indexing="ij"))
+    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5::3]))
+    mean = np.stack((np.full_like(k, _UNSEEN_C), k))
+    cov = np.stack((np.full_like(k, float(_CONSTANT_BYTES) ** 2), np.zeros_like(k), (0.35 * k) ** 2))
+    return Mixture(log_weight, mean, cov, np.full(len(k), INPUTS), sigma, floor)
+
+
+def _seen(sums):
+    """All (j, sigma), given exact values. Units: c in typical peaks, k in typical peaks per size, so that no function is favoured by its scale."""
+    n, w, wy, wyy = sums.scalars
+    ws, wss, wsy = sums.vectors
+    y_unit = np.sqrt(n / w)
+    k_unit = np.where(wss > 0, wsy / np.where(wss > 0, wss, 1), 0.0)
+    k_unit = np.where(k_unit > 0, k_unit, 1e-12)
+    a00 = w * y_unit ** 2
+    a01 = ws * y_unit * k_unit
+    a11 = wss * k_unit ** 2
+    b0, b1 = wy * y_unit, wsy * k_unit
+    precision_c = 1 / ((_CONSTANT_BYTES / y_unit) ** 2 + 0.25)
+    mean_k, precision_k = 0.7, 1.0
+    inverse = 1 / SIGMAS ** 2
+    p00 = (a00 * inverse + precision_c)[None, :]
+    p01 = a01[:, None] * inverse
+    p11 = a11[:, None] * inverse + precision_k
+    r0 = (b0 * inverse)[None, :]
+    r1 = b1[:, None] * inverse + precision_k * mean_k
+    det = p00 * p11 - p01 ** 2
+    mean_c = (p11 * r0 - p01 * r1) / det
+    mean_k = (p00 * r1 - p01 * r0) / det
+    evidence = -n * np.log(SIGMAS) - 0.5 * wyy * inverse - 0.5 * np.log(det) + 0.5 * (r0 * mean_c + r1 * mean_k) + _SIGMA_PRIOR + LOG_PRIOR[:, None]
+    y, k = y_unit, k_unit[:, None]
+    mean = np.stack((mean_c * y, mean_k * k)).reshape(2, -1)
+    cov = (np.stack((p11 * y * y, -p01 * y * k, p00 * k * k)) / det).reshape(3, -1)
+    return Mixture(evidence.ravel(), mean, cov, np.repeat(np.arange(COUNT), len(SIGMAS)), np.tile(SIGMAS, COUNT), sums.floor)
+
+
+def posterior(sums, terms=()):
+    """The mixture, given exact values and lower bounds."""
+    if sums.n > 0:
+        mixture = _seen(sums)
+        mixture.k_is_positive()
+    else:
+        mixture = _unseen(sums.floor)
+    for term in sorted(terms, key=lambda term: (term.bytes, term.sizes[INPUTS], term.near)):
+        mixture.lies_above(term.sizes, term.bytes)
+        if term.near:
+            mixture.lies_near(term.sizes, 1.1 * term.bytes, 0.2 * term.bytes)
+    return mixture.pruned()
