@@ -62,16 +62,20 @@ def rolled(data):
     for dataset, records in sets.items():
         for growing in (False, True):
             found = protocol.rolling_all(records, seeds[:1] if growing else seeds, growing, data.methods)
+            first = [s for s in found.get("ours", ()) if s.n == 0]
+            found = {name: [s for s in scores if s.n] for name, scores in found.items()}
             how = "from small to large" if growing else f"{len(seeds)} random orders"
             section = Section(f"Rolling, {dataset}, {how}", "99 % bound exceeded by 0.3 to 2 % of the truths, over at least 1,000 forecasts",
-                              ("method", "forecasts", "median error", "failures", "slack: bound / truth, median", "95 %", "waste, of bytes used", "error, ours minus this", "log cost, ours minus this"))
+                              ("method", "forecasts", "median error", "failures", "of shapes not seen before: forecasts", "median error", "failures", "slack: bound / truth, median", "95 %", "waste, of bytes used",
+                               "error, ours minus this", "log cost, ours minus this"))
             for name, scores in found.items():
-                f = protocol.figures(scores)
+                f, fresh = protocol.figures(scores), protocol.figures([s for s in scores if s.fresh])
                 pairs = [("–", "–")] if name == "ours" or "ours" not in found else [tuple(
                     "{:+.3f} ({:+.3f} to {:+.3f})".format(*protocol.difference(found["ours"], scores, of)) for of in (lambda s: min(s.error, 10.0), protocol.cost))]
-                section.rows.append((name, f["count"], percent(f["error"]), percent(f["failures"], 2), f"{f['slack']:.2f}", f"{f['slack_95']:.2f}", percent(f["waste"], 0), *pairs[0]))
+                section.rows.append((name, f["count"], percent(f["error"]), percent(f["failures"], 2), fresh["count"], percent(fresh["error"]), percent(fresh["failures"], 2), f"{fresh['slack']:.2f}", f"{fresh['slack_95']:.2f}",
+                                     percent(f["waste"], 0), *pairs[0]))
             if "ours" in found:
-                section.notes.append(of_trust(found["ours"]))
+                section.notes += [of_trust(found["ours"], first), of_halves(found["ours"], HALVES if dataset == "own operators" else {})]
             if not growing and dataset == "own operators":
                 section.notes.append("Mean error by how many of that name were seen, logarithmic from 0.1 % (empty) to 100 % (full), and its sum: the regret of the reward −|predicted − actual| / actual.\n\n```\n"
                                      + protocol.regret_plot(found) + "\n```")
@@ -82,14 +86,25 @@ def rolled(data):
     return sections
 
 
-def of_trust(scores):
-    parts = []
+def of_trust(scores, first):
+    f = protocol.figures(first)
+    parts = [f"nothing of that name seen: {f['count']} forecasts, error {percent(f['error'])}, failures {percent(f['failures'], 2)}, slack {f['slack']:.2f}"]
     for trust in ("none", "low", "fair", "good"):
         chosen = [s for s in scores if s.trust == trust]
         if chosen:
             f = protocol.figures(chosen)
             parts.append(f"{trust}: {len(chosen)} forecasts, error {percent(f['error'])}, failures {percent(f['failures'], 2)}, slack {f['slack']:.2f}")
     return "Ours, by the forecast's trust: " + "; ".join(parts) + "."
+
+
+def of_halves(scores, halves):
+    """Failures of shapes not seen before: of each half, and where they are; how far above the bound."""
+    fresh = [s for s in scores if s.fresh]
+    parts = [f"{half} {percent(protocol.figures(chosen)['failures'], 2)}" for half, names in halves.items() if (chosen := [s for s in fresh if s.name in names])]
+    worst = sorted(((protocol.figures(found)["failures"], name) for name, found in protocol.by_name(fresh).items()), reverse=True)
+    above = [s.truth / s.bound - 1 for s in scores if s.truth > s.bound] or [0.0]
+    return (f"Ours, failures of shapes not seen before: {', '.join([*parts, *(f'`{name}` {percent(share)}' for share, name in worst[:8] if share > 0)]) or 'none'}. "
+            f"A truth above its bound is so by {percent(np.median(above))} (median), {percent(max(above), 0)} at most.")
 
 
 def log_rounds(records):

@@ -17,6 +17,7 @@ class Score:
     truth: float
     seed: int = 0
     n: int = 0  # seen of this name before
+    fresh: bool = True  # nothing of these shapes seen before
     trust: str | None = None
 
     @property
@@ -46,18 +47,17 @@ def after(train, test, make):
 
 
 def rolling(records, make, seeds, growing=False):
-    """Every record is forecast before it is learned, all names mixed. The first of each name is not scored: baselines have nothing to say. Growing: by size, as a careful user would go on."""
+    """Every record is forecast before it is learned, all names mixed. Of the first of each name only ours has a forecast. Growing: by size, as a careful user would go on."""
     scores = []
     for seed in seeds:
         method, seen = make(), {}
         order = sorted(records, key=lambda r: r["input_bytes"]) if growing else [records[i] for i in np.random.default_rng(seed).permutation(len(records))]
         for record in order:
-            n = seen.get(record["task_name"], 0)
-            if n:
-                scores.append(score_of(method, record, seed=seed, n=n))
+            shapes = seen.setdefault(record["task_name"], [])
+            scores.append(score_of(method, record, seed=seed, n=len(shapes), fresh=record["inputs"] not in shapes))
             method.learn(record)
-            seen[record["task_name"]] = n + 1
-    return scores
+            shapes.append(record["inputs"])
+    return [score for score in scores if score is not None]
 
 
 def rolling_all(records, seeds, growing=False, methods=METHODS):
