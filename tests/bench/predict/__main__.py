@@ -8,10 +8,9 @@ import numpy as np
 from tests.bench import Section, book
 from tests.bench.predict import coldstart, measure, protocol, replay, speed, unicamp
 from tests.bench.predict.baselines import METHODS, Ours
-from tests.bench.predict.operators import HELD_OUT, OPERATORS, SMALL, TUNING
+from tests.bench.predict.operators import GROUPS, OPERATORS, SMALL
 
 ROUNDS = Path("build/rounds.jsonl")
-HALVES = {"tuning": TUNING, "held out": HELD_OUT}
 
 
 def percent(value, digits=1):
@@ -26,7 +25,7 @@ def small_and_larger(data):
     """dataset → (records to learn, records to forecast). Own operators: the first repetition of the three small shapes."""
     own = [r for rows in data.own.values() for r in rows]
     train, test = [r for r in own if shape_index(r) < SMALL and r["key"].endswith(".0")], [r for r in own if shape_index(r) >= SMALL]
-    found = {f"own, {half}": (train, [r for r in test if r["task_name"] in names]) for half, names in HALVES.items()}
+    found = {f"own, {group}": (train, [r for r in test if r["task_name"] in names]) for group, names in GROUPS.items()}
     if data.unicamp:
         cubes = [r for rows in data.unicamp.values() for r in rows if unicamp.is_cube(r) and r["inputs"][0]["shape"][0] <= 300]
         found["UNICAMP, cubes of 100, 200, 300"] = cubes, [r for rows in data.unicamp.values() for r in rows if r["input_bytes"] > 4 * 300**3]
@@ -38,7 +37,7 @@ def small(data):
     """Three small shapes seen, all larger ones forecast."""
     section = Section("Three small shapes seen, all larger ones forecast", "median error ≤ 4 % (own measurements 2 %), truth above the 99 % bound ≤ 1 %, bound / truth ≤ 1.15",
                       ("data", "method", "forecasts", "median error", "truth above the bound", "bound / truth, median", "95 %"))
-    each = Section("The same, by operator: ours", "as above", ("operator", "half", "median error", "truth above the bound", "bound / truth, median", "95 %", "trust", "best baseline's error"))
+    each = Section("The same, by operator: ours", "as above", ("operator", "group", "median error", "truth above the bound", "bound / truth, median", "95 %", "trust", "best baseline's error"))
     for dataset, (train, test) in small_and_larger(data).items():
         scores = {name: protocol.after(train, test, make) for name, make in data.methods.items()}
         for name, found in scores.items():
@@ -75,7 +74,7 @@ def rolled(data):
                 section.rows.append((name, f["count"], percent(f["error"]), percent(f["failures"], 2), fresh["count"], percent(fresh["error"]), percent(fresh["failures"], 2), f"{fresh['slack']:.2f}", f"{fresh['slack_95']:.2f}",
                                      percent(f["waste"], 0), *pairs[0]))
             if "ours" in found:
-                section.notes += [of_trust(found["ours"], first), of_halves(found["ours"], HALVES if dataset == "own operators" else {})]
+                section.notes += [of_trust(found["ours"], first), of_groups(found["ours"], GROUPS if dataset == "own operators" else {})]
             if not growing and dataset == "own operators":
                 section.notes.append("Mean error by how many of that name were seen, logarithmic from 0.1 % (empty) to 100 % (full), and its sum: the regret of the reward −|predicted − actual| / actual.\n\n```\n"
                                      + protocol.regret_plot(found) + "\n```")
@@ -97,10 +96,10 @@ def of_trust(scores, first):
     return "Ours, by the forecast's trust: " + "; ".join(parts) + "."
 
 
-def of_halves(scores, halves):
-    """Failures of shapes not seen before: of each half, and where they are; how far above the bound."""
+def of_groups(scores, groups):
+    """Failures of shapes not seen before: of each group, and where they are; how far above the bound."""
     fresh = [s for s in scores if s.fresh]
-    parts = [f"{half} {percent(protocol.figures(chosen)['failures'], 2)}" for half, names in halves.items() if (chosen := [s for s in fresh if s.name in names])]
+    parts = [f"{group} {percent(protocol.figures(chosen)['failures'], 2)}" for group, names in groups.items() if (chosen := [s for s in fresh if s.name in names])]
     worst = sorted(((protocol.figures(found)["failures"], name) for name, found in protocol.by_name(fresh).items()), reverse=True)
     above = [s.truth / s.bound - 1 for s in scores if s.truth > s.bound] or [0.0]
     return (f"Ours, failures of shapes not seen before: {', '.join([*parts, *(f'`{name}` {percent(share)}' for share, name in worst[:8] if share > 0)]) or 'none'}. "
@@ -122,7 +121,7 @@ def cold(data):
     section = Section("Cold start with a limit, choosing the largest block whose bound fits", "at most 1 kill per operator, ≥ 75 % of the best feasible volume by the third block",
                       ("data", "method", "starts", "kills, mean", "most", "starts with more than 1", "reached by the third block, median", "starts with ≥ 75 %", "by the tenth, median"))
     worst = []
-    for dataset, records in (*((f"own, {half}", {n: data.own[n] for n in data.own if n in names}) for half, names in HALVES.items()), ("UNICAMP", data.unicamp)):
+    for dataset, records in (*((f"own, {group}", {n: data.own[n] for n in data.own if n in names}) for group, names in GROUPS.items()), ("UNICAMP", data.unicamp)):
         for name, make in data.methods.items() if records else ():
             print(f"... cold start, {dataset}: {name}", file=sys.stderr, flush=True)
             found = coldstart.starts(records, make)
@@ -191,7 +190,7 @@ def main():
     words = sys.argv[1:]
     data, quick = Data("--quick" in words, "--measure" in words), "--quick" in words
     chosen = [word for word in words if not word.startswith("-")] or list(PARTS)
-    text = f"## Prediction\n\n{len(OPERATORS)} operators measured here by the probe, {sum(map(len, data.own.values())):,} tasks: tuned on {len(TUNING)}, {len(HELD_OUT)} held out. `python -m tests.bench.predict`.\n"
+    text = f"## Prediction\n\n{len(OPERATORS)} operators measured here by the probe, {sum(map(len, data.own.values())):,} tasks: {', '.join(f'{len(names)} {group}' for group, names in GROUPS.items())}. `python -m tests.bench.predict`.\n"
     text += "" if data.unicamp else f"\n{unicamp.SKIPPED}\n"
     for part in chosen:
         text += "\n" + "\n".join("#" + section.markdown() for section in PARTS[part](data))

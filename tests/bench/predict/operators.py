@@ -1,7 +1,8 @@
 """The operators that are measured for the evaluation of forecasts: what people run on arrays and tables. measure.py runs them.
 
 Each has a ladder of shapes, from small to larger, mostly not cubes; the first three are the small ones that a model may see before it forecasts the rest.
-The size functions of the model and its prior are tuned on the operators of TUNING only. The others are held out: nobody looks at them while tuning.
+The size functions of the model and its prior are tuned on the operators of TUNING only; HELD_OUT were not looked at while tuning; UNTOUCHED came when the model was there. One for whose sake the model
+is changed moves to TUNING.
 """
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,6 +119,18 @@ def two_tables(shape, chance):
     return [left, pd.DataFrame({"key": np.arange(left["key"].max() + 1), "weight": chance.random(left["key"].max() + 1)})]
 
 
+def three_volumes(shape, chance):
+    return [chance.random(shape, dtype=np.float32) for _ in range(3)]
+
+
+def two_vectors(shape, chance):
+    return [chance.random(length, dtype=np.float32) for length in shape]
+
+
+def section_and_weights(shape, chance):
+    return [chance.random((shape[0], shape[2]), dtype=np.float32), chance.random(shape[1], dtype=np.float32)]
+
+
 def points(shape, chance):
     return [chance.random((shape[0], 8), dtype=np.float32)]
 
@@ -166,10 +179,26 @@ def _operators():
         one("unique", np.unique, low=M // 16, high=2 * M, make=labels),
         one("boolean_selection", lambda x: x[x > 0.5], make=skewed),
         one("fftconvolve", lambda x, w: signal.fftconvolve(x, w, mode="same"), low=M // 16, high=2 * M, make=volume_and_window),
+        one("roll", lambda x: np.roll(x, 3, axis=1)),
+        one("difference", lambda x: np.diff(x, axis=0)),
+        one("standardise", lambda x: (x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)),
+        one("resample", lambda x: signal.resample_poly(x, 2, 3, axis=-1), high=4 * M),
+        one("opening", lambda x: ndimage.grey_opening(x, 3), high=4 * M),
+        one("shift", lambda x: ndimage.shift(x, 0.5), high=M),
+        one("label", lambda x: ndimage.label(x > 0.7), high=4 * M),
+        one("spectrogram", lambda x: signal.spectrogram(x, nperseg=32)[2], high=2 * M),
+        one("qr", np.linalg.qr, axes=2, low=M // 32, high=M),
+        one("outer", np.multiply.outer, axes=2, high=8 * M, make=two_vectors),
+        one("broadcast_product", lambda x, w: x[:, None, :] * w[None, :, None], high=8 * M, make=section_and_weights),
+        one("stack", lambda *parts: np.stack(parts), high=4 * M, make=three_volumes),
+        one("rolling_mean", lambda t: t.rolling(50).mean(), shapes=rows, make=table),
+        one("describe", lambda t: t.describe(), shapes=rows, make=table),
     ]
 
 
 OPERATORS = {operator.name: operator for operator in _operators()}
 TUNING = frozenset("""gaussian_filter gradient_magnitude uniform_filter instantaneous_phase fftn argsort cumulative_sum structure_tensor histogram matmul pad transpose where
 mean groupby_mean sort_values covariance boolean_selection""".split())
-HELD_OUT = frozenset(OPERATORS) - TUNING
+UNTOUCHED = frozenset("roll difference standardise resample opening shift label spectrogram qr outer broadcast_product stack rolling_mean describe".split())
+HELD_OUT = frozenset(OPERATORS) - TUNING - UNTOUCHED
+GROUPS = {"tuning": TUNING, "held out": HELD_OUT, "untouched": UNTOUCHED}

@@ -21,8 +21,9 @@ def replay(model, name, shape, samples, shares=BELOW + ABOVE):
     first, crossed, so_far = {}, {}, 0.0
     for seconds, value in samples:
         so_far = max(so_far, value)
-        model.learn(unicamp.record_of(name, shape, so_far, state="running", process="replayed", thread=1, start=1.0))
-        forecast = model.predict(unicamp.described(shape), name)
+        running = unicamp.record_of(name, shape, so_far, state="running", process="replayed", thread=1, start=1.0)
+        model.learn(running)
+        forecast = model.predict(unicamp.described(shape), name, running=running)
         for share in shares:
             if so_far > share * peak:
                 crossed.setdefault(share, seconds)
