@@ -29,9 +29,6 @@ class Scores:
         self.counts = self.counts + other.counts
         self._fade()
 
-    def scale(self, factor):
-        self.counts = self.counts * factor
-
     def _fade(self):
         if (n := self.counts.sum()) > _MOST:
             self.counts *= _MOST / n

@@ -11,10 +11,11 @@ from dwsr_probe.predict.sizes import INPUTS, Array
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
-_AFTER_A_CHANGE = 3.0
+_AFTER_A_CHANGE = 0.5
 _MOST_BOUNDS, _MOST_OPEN, _MOST_SHAPES = 32, 16, 64
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
-_SURE = 0.999
+_SURE = 0.999  # a bound that everything seen implies
+_CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
 
 
 class Learner:
@@ -66,8 +67,7 @@ class Learner:
 
     def _change(self):
         """It no longer needs what it did: little of the past counts."""
-        if self.sums.n > _AFTER_A_CHANGE:
-            self.sums.scale(_AFTER_A_CHANGE / self.sums.n)
+        self.sums = self.sums.scaled(_AFTER_A_CHANGE)
         self.shapes = {}
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
 
@@ -75,7 +75,7 @@ class Learner:
         """A lower bound that stays. Returns as learn does."""
         predictive = self.posterior(kept).predict(at, self.beyond(at))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
-        if self.n >= _FEW and predictive.above(bound) < 1e-4:  # what was learned says that this cannot be
+        if self.n >= _FEW and predictive.above(bound) < _CANNOT_BE:
             self._change()
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
@@ -102,8 +102,12 @@ class Learner:
         if self._fresh is None:
             self._fresh = posterior(self.sums, kept)
         ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
-        telling = [term for term in ranked if self._fresh.predict(term.sizes).above(term.bytes) < _SURE]
-        return posterior(self.sums, [*kept, *telling]) if telling else self._fresh
+        shares = [float(self._fresh.predict(term.sizes, self.beyond(term.sizes)).above(term.bytes)) for term in ranked]
+        telling = [term for term, share in zip(ranked, shares, strict=True) if share < _SURE]
+        if not telling:
+            return self._fresh
+        sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and min(shares) < _CANNOT_BE else self.sums
+        return posterior(sums, [*kept, *telling])
 
     def beyond(self, at):
         """How many times larger than anything seen."""
@@ -171,7 +175,7 @@ class Learner:
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
                 "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
                 "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes,
-                "drift": self.drift, "changed_at": self.changed_at, "renew_at": self._renew_at}
+                "drift": self.drift, "changed_at": self.changed_at}
 
     @classmethod
     def from_dict(cls, kind, kept):

@@ -1,6 +1,6 @@
 """The shape of what a task returns, learned per dimension from pairs of inputs and output, so that forecasts can be chained through a graph.
 
-Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded, scaled, summed over the inputs, constant); those that a pair contradicts
+Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded, scaled, frequencies, summed over the inputs, constant); those that a pair contradicts
 are dropped. Sets only shrink, so the order does not matter. Where none is left the answer is unknown, not a guess.
 """
 import math
@@ -25,6 +25,8 @@ def _rules(sources, length):
     rules = {("constant", length)}
     for source, given in sources.items():
         rules.add(("kept", source) if given == length else ("padded", source, length - given))
+        if given // 2 + 1 == length:
+            rules.add(("frequencies", source))  # of a real Fourier transform
         for numerator, denominator in _near(length, given):
             rules.update(rule for rounding in ("down", "up") if _apply(rule := ("scaled", source, numerator, denominator, rounding), sources) == length)
     return rules
@@ -49,6 +51,8 @@ def _apply(rule, sources):
         return None
     if rule[0] == "kept":
         return given
+    if rule[0] == "frequencies":
+        return given // 2 + 1
     if rule[0] == "padded":
         return given + rule[2] if given + rule[2] >= 0 else None
     product = given * rule[2]
@@ -57,7 +61,7 @@ def _apply(rule, sources):
 
 def _rank(rule, axis, shift):
     """Which rule is believed first while several explain everything: the same axis kept, then aligned at the end, then simpler ratios, constants last."""
-    kind = ("kept", "scaled", "padded", "constant").index(rule[0])
+    kind = ("kept", "scaled", "frequencies", "padded", "constant").index(rule[0])
     if rule[0] == "constant":
         return (kind,)
     source = rule[1]
