@@ -86,6 +86,11 @@ def test_figures():
     assert f["waste"] == pytest.approx((20 + 0 + 80 + 30) / 400)  # the failed reservation is lost as a whole
 
 
+def test_targets_are_reached_by_each_operator_or_not():
+    scores = [Score("good", 100, 110, 100), Score("wrong", 150, 160, 100), Score("broken", 100, 99, 100), Score("loose", 100, 200, 100)]
+    assert protocol.reached(scores, 0.02) == "1 of 4"
+
+
 def test_intervals_are_paired_over_operators():
     ours = [Score(name, 110, 120, 100) for name in "abcd" for _ in range(5)]
     theirs = [Score(name, 130, 140, 100) for name in "abcd" for _ in range(5)]

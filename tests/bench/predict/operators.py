@@ -144,7 +144,7 @@ def _operators():
     rows = [(int(n), 2 + i * 7 % 6) for i, n in enumerate([20_000, 40_000, 80_000, *np.geomspace(100_000, 1_000_000, COUNT - SMALL)])]
     return [
         one("gaussian_filter", lambda x: ndimage.gaussian_filter(x, 2.0)),
-        one("median_filter", lambda x: ndimage.median_filter(x, 3), low=M // 16, high=M),
+        one("median_filter", lambda x: ndimage.median_filter(x, 3), low=M // 16, high=M // 2),
         one("gradient_magnitude", gradient_magnitude),
         one("sobel_magnitude", sobel_magnitude, high=4 * M),
         one("uniform_filter", lambda x: ndimage.uniform_filter(x, 5)),
@@ -184,7 +184,7 @@ def _operators():
         one("standardise", lambda x: (x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True)),
         one("resample", lambda x: signal.resample_poly(x, 2, 3, axis=-1), high=4 * M),
         one("opening", lambda x: ndimage.grey_opening(x, 3), high=4 * M),
-        one("shift", lambda x: ndimage.shift(x, 0.5), high=M),
+        one("shift", lambda x: ndimage.shift(x, 0.5), low=M // 16, high=M // 2),
         one("label", lambda x: ndimage.label(x > 0.7), high=4 * M),
         one("spectrogram", lambda x: signal.spectrogram(x, nperseg=32)[2], high=2 * M),
         one("qr", np.linalg.qr, axes=2, low=M // 32, high=M),

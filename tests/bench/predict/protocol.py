@@ -77,6 +77,12 @@ def figures(scores):
             "slack": float(np.median(bound / truth)), "slack_95": float(np.percentile(bound / truth, 95)), "waste": float(np.where(failed, bound, bound - truth).sum() / truth.sum())}
 
 
+def reached(scores, error, failures=0.01, slack=1.15):
+    """How many operators reach all three, each by itself: a median over all of them hides those that do not."""
+    each = [figures(found) for found in by_name(scores).values()]
+    return f"{sum(f['error'] <= error and f['failures'] <= failures and f['slack'] <= slack for f in each)} of {len(each)}"
+
+
 def by_name(scores):
     found = {}
     for score in scores:
