@@ -80,6 +80,13 @@ def test_after_learns_only_what_is_given():
     assert [s.mean for s in protocol.after(records((1, 10), (2, 20)), records((9, 90), (10, 100)), MaxSeen)] == [20, 20]
 
 
+def test_shapes_of_outputs_are_compared():
+    record, answer = {"output": {"shape": [3, 4]}}, type("Answer", (), {})()
+    for answer.output, word in (({"shape": (3, 4)}, "right"), ({"shape": [4, 3]}, "wrong"), (None, "unknown")):
+        assert protocol.output_of(answer, record) == word
+    assert protocol.output_of(answer, {"output": None}) is None
+
+
 def test_figures():
     f = protocol.figures([Score("a", 90, 120, 100), Score("a", 100, 100, 100), Score("a", 50, 80, 100), Score("a", 110, 130, 100)])
     assert f["count"] == 4 and f["failures"] == 0.25 and f["error"] == pytest.approx(0.1) and f["slack"] == pytest.approx(1.1)

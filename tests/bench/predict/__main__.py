@@ -1,6 +1,7 @@
 """python -m tests.bench.predict [--quick] [--measure] [PART...]: evaluate the forecasts, all parts or those named. --measure: measure the operators anew. Quick: fewer orders and records; BENCHMARKS.md is written only by a full run."""
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def small(data):
     """Three small shapes seen, all larger ones forecast."""
     section = Section("Three small shapes seen, all larger ones forecast", "median error ≤ 4 % (own measurements 2 %), truth above the 99 % bound ≤ 1 %, bound / truth ≤ 1.15",
                       ("data", "method", "forecasts", "median error", "truth above the bound", "bound / truth, median", "95 %", "operators that reach all three"))
-    each = Section("The same, by operator: ours", "as above", ("operator", "group", "median error", "truth above the bound", "bound / truth, median", "95 %", "trust", "best baseline's error"))
+    each = Section("The same, by operator: ours", "as above", ("operator", "group", "median error", "truth above the bound", "bound / truth, median", "95 %", "trust", "output's shape", "best baseline's error"))
     for dataset, (train, test) in small_and_larger(data).items():
         scores = {name: protocol.after(train, test, make) for name, make in data.methods.items()}
         for name, found in scores.items():
@@ -48,9 +49,15 @@ def small(data):
         for operator, found in protocol.by_name(scores.get("ours", [])).items():
             f = protocol.figures(found)
             best = min(others, key=lambda name: protocol.figures(others[name][operator])["error"], default=None)
-            each.rows.append((operator, dataset, percent(f["error"]), percent(f["failures"]), f"{f['slack']:.2f}", f"{f['slack_95']:.2f}", found[-1].trust,
+            each.rows.append((operator, dataset, percent(f["error"]), percent(f["failures"]), f"{f['slack']:.2f}", f"{f['slack_95']:.2f}", found[-1].trust, said(found),
                               best and f"{percent(protocol.figures(others[best][operator])['error'])} ({best})"))
     return [section, each]
+
+
+def said(scores):
+    """How often the output's shape was forecast so."""
+    counts = Counter(s.output for s in scores if s.output)
+    return ", ".join(f"{word} {percent(count / len(scores), 0)}" for word, count in counts.most_common()) or "–"
 
 
 def rolled(data):

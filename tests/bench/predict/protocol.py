@@ -19,6 +19,7 @@ class Score:
     n: int = 0  # seen of this name before
     fresh: bool = True  # nothing of these shapes seen before
     trust: str | None = None
+    output: str | None = None  # its shape was forecast "right", "wrong", "unknown"; None where it has none
 
     @property
     def error(self):
@@ -35,7 +36,12 @@ def score_of(method, record, **others):
     if answer is None:
         return None
     forecast = getattr(method, "forecast", None)
-    return Score(record["task_name"], *map(float, answer), float(record["alloc_peak_bytes"]), trust=forecast and forecast.trust, **others)
+    return Score(record["task_name"], *map(float, answer), float(record["alloc_peak_bytes"]), trust=forecast and forecast.trust, output=forecast and output_of(forecast, record), **others)
+
+
+def output_of(forecast, record):
+    true, said = ((output or {}).get("shape") for output in (record.get("output"), forecast.output))
+    return None if true is None else "unknown" if said is None else "right" if list(said) == list(true) else "wrong"
 
 
 def after(train, test, make):
