@@ -23,20 +23,27 @@ def shapes_of(records):
 
 
 def start(blocks, limit, method):
-    """First the smallest block, then the largest whose bound fits; none fits: the smallest. Repetitions of a shape take turns."""
-    name, done, kills, chosen = blocks[0][1][0]["task_name"], [], 0, blocks[0]
+    """First the smallest block, then the largest whose bound fits; none fits: the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
+    done, kills = [], 0
     for turn in range(BLOCKS):
-        record = chosen[1][turn % len(chosen[1])]
+        offered = [rows[turn % len(rows)] for _, rows in blocks]
+        record = offered[0]
+        if turn:
+            record = next((r for r in reversed(offered) if method.predict(r["inputs"], r["task_name"])[1] <= limit), record)
         if record["alloc_peak_bytes"] > limit:
             kills += 1
             done.append(0)
-            method.learn({**record, "state": "killed", "alloc_peak_bytes": int(limit), "alloc_end_bytes": None, "output": None, "output_bytes": None, "rss_peak_bytes": None, "rss_before_bytes": None})
+            method.learn(killed(record, limit))
         else:
-            done.append(chosen[0])
+            done.append(record["input_bytes"])
             method.learn(record)
-        chosen = next((block for block in reversed(blocks) if method.predict(block[1][0]["inputs"], name)[1] <= limit), blocks[0])
     best = max(size for size, rows in blocks if max(r["alloc_peak_bytes"] for r in rows) <= limit)
-    return Start(name, limit, kills, max(done[:3]) / best, max(done) / best)
+    return Start(record["task_name"], limit, kills, max(done[:3]) / best, max(done) / best)
+
+
+def killed(record, limit):
+    """What is left of a task that met the limit."""
+    return {**record, "state": "killed", "alloc_peak_bytes": int(limit), **dict.fromkeys(("alloc_end_bytes", "output", "output_bytes", "rss_peak_bytes", "rss_before_bytes"))}
 
 
 def limits(blocks):
