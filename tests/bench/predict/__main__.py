@@ -87,7 +87,7 @@ def rolled(data):
                 section.notes.append("Mean error by how many of that name were seen, logarithmic from 0.1 % (empty) to 100 % (full), and its sum: the regret of the reward −|predicted − actual| / actual.\n\n```\n"
                                      + protocol.regret_plot(found) + "\n```")
             sections.append(section)
-    sections[0].notes.append("Intervals: 95 %, paired bootstrap over operators. Cost of a round: log of bytes reserved by bytes used, a second run after a failure. Errors above 1,000 % count as that.")
+    sections[0].notes.append("Intervals: 95 %, paired bootstrap over operators. The regressors of scikit-learn see two of the orders: they take long. Cost of a round: log of bytes reserved by bytes used, a second run after a failure. Errors above 1,000 % count as that.")
     if "ours" in data.methods:
         log_rounds(sets["own operators"])
     return sections

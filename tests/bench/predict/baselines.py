@@ -99,7 +99,7 @@ class WittSd(Linear):
 
 
 class Fitted(Baseline):
-    """A regressor of scikit-learn for each name, on bytes and the axes of the largest input. Fitted again when half as many more were seen: a fit takes up to 50 ms."""
+    """A regressor of scikit-learn for each name, on bytes and the axes of the largest input. Fitted again when half as many more were seen: a fit takes up to 200 ms."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,9 @@ class Fitted(Baseline):
             return None
         count, fitted = self.fits.get(name, (0, None))
         if count * 1.5 < len(rows) or count < len(rows) < 4:
-            fitted = self.fit(np.array([self.features(i) for i, _ in rows]), np.array([y for _, y in rows]))
+            from threadpoolctl import threadpool_limits  # comes with scikit-learn; two threads take four times as long for so few rows
+            with threadpool_limits(1):
+                fitted = self.fit(np.array([self.features(i) for i, _ in rows]), np.array([y for _, y in rows]))
             self.fits[name] = len(rows), fitted
         return self.apply(fitted, np.array([self.features(inputs)]))
 
