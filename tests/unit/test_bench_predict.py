@@ -99,11 +99,14 @@ def test_targets_are_reached_by_each_operator_or_not():
 
 
 def test_intervals_are_paired_over_operators():
-    ours = [Score(name, 110, 120, 100) for name in "abcd" for _ in range(5)]
-    theirs = [Score(name, 130, 140, 100) for name in "abcd" for _ in range(5)]
+    ours = [Score(name, 110, 120, 100) for name in "abcdefghij" for _ in range(5)]
+    theirs = [Score(name, 130, 140, 100) for name in "abcdefghij" for _ in range(5)]
     assert protocol.difference(ours, theirs, lambda s: s.error) == pytest.approx((-0.2, -0.2, -0.2))
     mean, low, high = protocol.difference(ours, [Score(s.name, 120 if s.name == "a" else 112, 140, 100) for s in theirs], lambda s: s.error)
     assert low < mean < high < 0
+    few = [Score("a", 1.1 * n, n, n) for n in (10, 20, 30)]  # over shapes
+    mean, low, high = protocol.difference(few, [Score("a", (1.2 if n == 10 else 1.1) * n, n, n) for n in (10, 20, 30)], lambda s: s.error)
+    assert low == pytest.approx(-0.1) and mean == pytest.approx(-0.1 / 3) and high == pytest.approx(0)
 
 
 def test_regret_plot_has_a_row_for_each_method():

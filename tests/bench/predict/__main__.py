@@ -87,7 +87,7 @@ def rolled(data):
                 section.notes.append("Mean error by how many of that name were seen, logarithmic from 0.1 % (empty) to 100 % (full), and its sum: the regret of the reward −|predicted − actual| / actual.\n\n```\n"
                                      + protocol.regret_plot(found) + "\n```")
             sections.append(section)
-    sections[0].notes.append("Intervals: 95 %, paired bootstrap over operators. The regressors of scikit-learn see two of the orders: they take long. Cost of a round: log of bytes reserved by bytes used, a second run after a failure. Errors above 1,000 % count as that.")
+    sections[0].notes.append("Intervals: 95 %, paired bootstrap over operators (UNICAMP: over shapes). The regressors of scikit-learn see two of the orders: they take long. Cost of a round: log of bytes reserved by bytes used, a second run after a failure. Errors above 1,000 % count as that.")
     if "ours" in data.methods:
         log_rounds(sets["own operators"])
     return sections
@@ -128,7 +128,7 @@ def cold(data):
     """Cold start with a limit."""
     section = Section("Cold start with a limit, choosing the largest block whose bound fits", "at most 1 kill per operator, ≥ 75 % of the best feasible volume by the third block",
                       ("data", "method", "starts", "kills, mean", "most", "starts with more than 1", "reached by the third block, median", "starts with ≥ 75 %", "by the tenth, median"))
-    worst = []
+    missed = []
     for dataset, records in (*((f"own, {group}", {n: data.own[n] for n in data.own if n in names}) for group, names in GROUPS.items()), ("UNICAMP", data.unicamp)):
         for name, make in data.methods.items() if records else ():
             print(f"... cold start, {dataset}: {name}", file=sys.stderr, flush=True)
@@ -137,9 +137,9 @@ def cold(data):
             section.rows.append((dataset, name, len(found), f"{np.mean(kills):.2f}", max(kills), sum(k > 1 for k in kills), percent(np.median(reached), 0), percent(np.mean(np.array(reached) >= 0.75), 0),
                                  percent(np.median([s.reached_last for s in found]), 0)))
             if name == "ours":
-                worst += [f"{s.name} at {s.limit / 2**20:.0f} MiB: {s.kills} kills, {percent(s.reached, 0)}" for s in found if s.kills > 1 or s.reached < 0.75]
+                missed += [s for s in found if s.kills > 1 or s.reached < 0.75]
     section.notes += [f"Limits: {', '.join(percent(s, 0) for s in coldstart.SHARES)} of each operator's largest peak; {coldstart.BLOCKS} blocks each, the first the smallest. Kills among all ten.",
-                      "Ours, starts that miss the target: " + ("; ".join(worst) or "none") + "."]
+                      f"Ours, {len(missed)} starts miss the target. Operators with the most: " + ", ".join(f"`{name}` {count}" for name, count in Counter(s.name for s in missed).most_common(12)) + "."]
     return [section]
 
 

@@ -97,11 +97,12 @@ def by_name(scores):
 
 
 def difference(ours, theirs, of, draws=2000):
-    """(mean, low, high) of ours minus theirs in `of(score)`: 95 % interval of a paired bootstrap over operators, because rounds of one operator are not independent. Over the orders that both saw."""
-    pairs, seeds = {}, {score.seed for score in theirs}
+    """(mean, low, high) of ours minus theirs in `of(score)`: 95 % interval of a paired bootstrap over operators, because rounds of one operator are not independent; over shapes
+    where operators are few. Of the orders that both saw."""
+    pairs, seeds, few = {}, {score.seed for score in theirs}, len({score.name for score in theirs}) < 10
     for a, b in zip([score for score in ours if score.seed in seeds], theirs, strict=True):
         assert (a.name, a.seed, a.truth) == (b.name, b.seed, b.truth)
-        pairs.setdefault(a.name, []).append(of(a) - of(b))
+        pairs.setdefault((a.name, a.truth if few else None), []).append(of(a) - of(b))
     means = np.array([np.mean(values) for values in pairs.values()])
     drawn = means[np.random.default_rng(0).integers(0, len(means), (draws, len(means)))].mean(axis=1)
     return float(means.mean()), *map(float, np.percentile(drawn, [2.5, 97.5]))
