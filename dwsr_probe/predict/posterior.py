@@ -202,25 +202,26 @@ def _seen(sums):
     y_unit = np.sqrt(n / w)
     k_unit = np.where(wss > 0, wsy / np.where(wss > 0, wss, 1), 0.0)
     k_unit = np.where(k_unit > 0, k_unit, 1e-12)
-    a00 = w * y_unit ** 2
-    a01 = ws * y_unit * k_unit
-    a11 = wss * k_unit ** 2
-    b0, b1 = wy * y_unit, wsy * k_unit
+    # About the means, c taken out first: with p00 * p11 - p01^2 the evidence of a shape seen a thousand times would be rounding alone.
+    mean_y, mean_s = wy / (w * y_unit), ws * k_unit / (w * y_unit)
+    yy = max(wyy - n * mean_y ** 2, 0.0)
+    ss = np.maximum(wss * k_unit ** 2 - n * mean_s ** 2, 0)[:, None]
+    sy = (wsy * k_unit - n * mean_s * mean_y)[:, None]
+    mean_s = mean_s[:, None]
     precision_c = 1 / ((_CONSTANT_BYTES / y_unit) ** 2 + 0.25)
-    mean_k, precision_k = 0.7, 1.0
+    prior_k, precision_k = 0.7, 1.0
     inverse = 1 / SIGMAS ** 2
-    p00 = (a00 * inverse + precision_c)[None, :]
-    p01 = a01[:, None] * inverse
-    p11 = a11[:, None] * inverse + precision_k
-    r0 = (b0 * inverse)[None, :]
-    r1 = b1[:, None] * inverse + precision_k * mean_k
-    det = p00 * p11 - p01 ** 2
-    mean_c = (p11 * r0 - p01 * r1) / det
-    mean_k = (p00 * r1 - p01 * r0) / det
-    evidence = -n * np.log(SIGMAS) - 0.5 * wyy * inverse - 0.5 * np.log(det) + 0.5 * (r0 * mean_c + r1 * mean_k) + _SIGMA_PRIOR + LOG_PRIOR[:, None]
+    known = n * inverse / (n * inverse + precision_c)  # of c: how much is from the values
+    held = known * precision_c
+    p = ss * inverse + held * mean_s ** 2 + precision_k
+    r = sy * inverse + held * mean_s * mean_y + precision_k * prior_k
+    mean_k = r / p
+    mean_c = known * (mean_y - mean_k * mean_s)
+    evidence = (-n * np.log(SIGMAS) - 0.5 * (yy * inverse + held * mean_y ** 2 - r * mean_k) - 0.5 * np.log((n * inverse + precision_c) * p) + _SIGMA_PRIOR + LOG_PRIOR[:, None])
     y, k = y_unit, k_unit[:, None]
     mean = np.stack((mean_c * y, mean_k * k)).reshape(2, -1)
-    cov = (np.stack((p11 * y * y, -p01 * y * k, p00 * k * k)) / det).reshape(3, -1)
+    slope = known * mean_s
+    cov = np.stack(((1 / (n * inverse + precision_c) + slope ** 2 / p) * y * y, -slope / p * y * k, k * k / p)).reshape(3, -1)
     return Mixture(evidence.ravel(), mean, cov, np.repeat(np.arange(COUNT), len(SIGMAS)), np.tile(SIGMAS, COUNT), sums.floor, _DOUBT / n)
 
 
