@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
 
-SIGMAS = np.geomspace(5e-4, 4.0, 14)  # the last ones: it needs anything
+SIGMAS = np.geomspace(5e-4, 0.9, 12)  # relative residuals of a fit by 1/y^2 are below 1
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
 # Before anything was seen: bytes needed per byte of input, of operators at large (copies 1 to 3, filters 2 to 7, structure tensors 20 and more).
 _UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
@@ -84,15 +84,18 @@ class Mixture:
 
     def __init__(self, log_weight, mean, cov, j, sigma, floor, doubt=0.0):
         self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor, self.doubt = log_weight, mean, cov, j, sigma, floor, doubt
+        # Weights of 1/y^2 trust small values most: of noise whose logarithm is normal, residuals of sigma mean that the truth lies so much higher, and scatters so much.
+        self._noise = 1 / (1 - sigma ** 2) - 1
+        self._lift = (1 + self._noise) ** 2
 
     def at(self, sizes):
-        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes (or rows of them)."""
+        """Mean and variance of y in each part, and the covariances of c and k with it, for these sizes."""
         s = sizes[..., self.j]
-        mean = self.mean[0] + self.mean[1] * s
-        gain_c = self.cov[0] + self.cov[1] * s
-        gain_k = self.cov[1] + self.cov[2] * s
-        spread = np.maximum(gain_c + gain_k * s, 0)
-        return mean, spread + self.sigma ** 2 * (mean ** 2 + self.floor ** 2), gain_c, gain_k
+        mean = self._lift * (self.mean[0] + self.mean[1] * s)
+        gain_c = self._lift * (self.cov[0] + self.cov[1] * s)
+        gain_k = self._lift * (self.cov[1] + self.cov[2] * s)
+        spread = np.maximum(self._lift * (gain_c + gain_k * s), 0)
+        return mean, spread + self._noise * (mean ** 2 + self.floor ** 2), gain_c, gain_k
 
     def lies_above(self, sizes, bound):
         """Multiply by P(y > bound)."""
@@ -155,7 +158,7 @@ class Mixture:
 
     def _unexplained(self, folds):
         """Relative variance so many e-folds beyond what was seen: of what the line does not explain there, and of its being another line, which few values cannot exclude."""
-        return (self.sigma ** 2 + self.doubt ** 2) * folds ** 2
+        return (self._noise + self.doubt ** 2) * folds ** 2
 
     def shares_above(self, terms, beyond):
         """P(y > its bound) of each term, as predict would say."""
