@@ -150,12 +150,17 @@ def _print_all(model, ledger, kind, q, form):
     asked = [(name, k, ledger.inputs_of(name, model, k)) for name in model.names() for k in model.kinds(name) if kind in (None, k)]
     if form == "json":
         for name, k, inputs in asked:
-            print(json.dumps(answer(model, Question(name, inputs, k, q))))
+            one = Question(name, [], k, q)
+            one.inputs = inputs  # as they were recorded
+            print(json.dumps(answer(model, one)))
         return
     if not asked:
         fail("the run has no task to learn from" if not model.names() else f"no task has figures of the kind {kind}")
     rows = [(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k)) for name, k, inputs in asked]
-    print_names(sorted(rows, key=lambda row: -row[3].mean), q, sys.stdout)
+    largest = {}
+    for name, _, _, forecast in rows:
+        largest[name] = max(largest.get(name, 0.0), forecast.mean)
+    print_names(sorted(rows, key=lambda row: (-largest[row[0]], row[0])), q, sys.stdout)
 
 
 @click.command("serve")

@@ -3,7 +3,7 @@ import asyncio
 import json
 
 from dwsr_probe.export import handlers
-from dwsr_probe.predict.question import QUANTILE, answer, finite, inputs_of, question_of
+from dwsr_probe.predict.question import QUANTILE, answer, inputs_of, question_of, whole_bytes
 
 BODY_BYTES = 1 << 20
 QUESTIONS_MOST, PIECE = 1_000, 16  # of one request; between two looks at other clients
@@ -73,8 +73,8 @@ class Models(_Json):
         model, ledger = self.source.model, self.source.ledger
         inputs, account = ledger.inputs_of(name, model, kind), ledger.account(name, kind)
         forecast = model.predict(inputs, name, kind=kind)
-        return {"task": name, "kind": kind, "n": forecast.n, "trust": forecast.trust, "notes": list(forecast.notes), "inputs": inputs, "mean_bytes": finite(forecast.mean),
-                "upper_bytes": finite(forecast.upper(QUANTILE)), "error": account and account.error, "scored": account.scored if account else 0,
+        return {"task": name, "kind": kind, "n": forecast.n, "trust": forecast.trust, "notes": list(forecast.notes), "inputs": inputs, "mean_bytes": whole_bytes(forecast.mean),
+                "upper_bytes": whole_bytes(forecast.upper(QUANTILE)), "error": account and account.error, "scored": account.scored if account else 0,
                 "exceeded": account.exceeded if account else 0, "reward": account and account.reward}
 
 

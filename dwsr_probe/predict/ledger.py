@@ -5,6 +5,7 @@ Names are kept as in export/totals.py: the first 80, then `other`.
 from dataclasses import asdict, dataclass
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
+from dwsr_probe.predict.learner import FLOORS
 
 ERROR_WEIGHT = 0.1  # of the newest round in the relative error: it forgets within some twenty rounds
 _LARGEST_MOST = 1_000
@@ -12,17 +13,21 @@ _LARGEST_MOST = 1_000
 
 @dataclass
 class Account:
-    scored: int = 0
+    scored: int = 0  # with those that were killed above their bound
     exceeded: int = 0  # the truth lay above the 99 % bound
-    error: float = 0.0  # relative, of the mean; weighted towards the newest
+    error: float | None = None  # relative, of the mean; weighted towards the newest
     reward: float = 0.0
 
     def add(self, round_):
-        error = abs(round_.predicted - round_.actual) / max(round_.actual, 1.0)
-        self.error = error if not self.scored else self.error + ERROR_WEIGHT * (error - self.error)
-        self.scored += 1
-        self.exceeded += round_.actual > round_.bound
         self.reward += round_.reward
+        exceeded = round_.actual > round_.bound
+        if not round_.censored:
+            error = abs(round_.predicted - round_.actual) / max(round_.actual, FLOORS[round_.kind])
+            self.error = error if self.error is None else self.error + ERROR_WEIGHT * (error - self.error)
+        elif not exceeded:
+            return  # a lower bound below the bound says nothing
+        self.scored += 1
+        self.exceeded += exceeded
 
 
 class Ledger:
@@ -33,14 +38,13 @@ class Ledger:
 
     def add(self, rounds):
         for round_ in rounds:
-            name = self._shown(round_.task_name)
-            self.accounts.setdefault(name, {}).setdefault(round_.kind, Account()).add(round_)
+            self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(round_.kind, Account()).add(round_)
 
     def note(self, record):
         """A record that was learned."""
         self.learned += 1
         size, name = record.get("input_bytes") or 0, record["task_name"]
-        self._shown(name)
+        self.accounts.setdefault(self.label(name), {})
         if (name in self._largest or len(self._largest) < _LARGEST_MOST) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]
 
@@ -54,12 +58,10 @@ class Ledger:
         seen = model.seen(name, kind)
         return [{"nbytes": max(size for size, *_ in seen)}] if seen else []
 
-    def _shown(self, name):
+    def label(self, name):
+        """What a name is called in metrics."""
         name = visible(name)
-        if name not in self.accounts and len(self.accounts) - (OTHER in self.accounts) >= NAMES_MOST:
-            name = OTHER
-        self.accounts.setdefault(name, {})
-        return name
+        return name if name in self.accounts or len(self.accounts) - (OTHER in self.accounts) < NAMES_MOST else OTHER
 
     def to_dict(self):
         return {"accounts": {name: {kind: asdict(account) for kind, account in kinds.items()} for name, kinds in self.accounts.items()},

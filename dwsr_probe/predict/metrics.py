@@ -1,14 +1,15 @@
 """The predictor's own metrics, one table in the manner of export/metrics.py; docs/metrics.md has it as its second.
 
-`target` is host and port of the worker as it was asked; `read(view)` reads service.View.
+`read(view)` reads service.View. A worker is the label `target`, not `instance`: that one is the predictor's, and Prometheus would rename ours.
 """
 import math
 
-from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric
+from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, rows
 from dwsr_probe.export.metrics import METRICS as MEASURED
+from dwsr_probe.export.metrics import markdown as measured_markdown
 
 TRUST = {"none": 0, "low": 1, "fair": 2, "good": 3}
-KIND, SLOT = ("task_name", "kind"), ("target", "pid", "thread", "task_name")
+KIND, SLOT = ("task_name", "kind"), ("target", "pid", "slot", "task_name")
 
 
 def _forecasts(value):
@@ -16,11 +17,11 @@ def _forecasts(value):
 
 
 def _accounts(value):
-    return lambda view: ((name, kind, value(account)) for name, kind, account in view.accounts)
+    return lambda view: ((name, kind, found) for name, kind, account in view.accounts if (found := value(account)) is not None)
 
 
 def _slots(value):
-    return lambda view: ((s.target, s.pid, s.thread, s.task_name, found) for s in view.slots if (found := value(s)) is not None)
+    return lambda view: ((s.target, s.pid, s.slot, view.ledger.label(s.task_name), found) for s in view.slots if (found := value(s)) is not None)
 
 
 METRICS = (
@@ -48,3 +49,15 @@ METRICS = (
     Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.2 s of learning.", (), "service", lambda view: ((view.turn_seconds,),)),
     next(metric for metric in MEASURED if metric.name == "dwsr_build_info"),
 )
+
+
+def markdown():
+    """docs/metrics.md: `python -m dwsr_probe.predict.metrics > docs/metrics.md`."""
+    return "\n".join([
+        measured_markdown(), "## Of the predictor", "", "Made from the table in `dwsr_probe/predict/metrics.py`; served by `dwsr-probe predict serve` ([predict.md](predict.md)).", "", *rows(METRICS), "",
+        "`kind` is alloc (own peak), rss (growth of the process), gpu (peak on the fullest device) or output. `target` is host and port of the worker as the predictor asks it; `slot` numbers a process's running tasks",
+        "as the predictor met them, which is not the worker's own number. 80 task names have series of their own, scores of further ones are in `other`; 256 running tasks, those most in danger.", ""])
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -11,9 +11,9 @@ class Pool:
         for number in range(threads):
             threading.Thread(target=self._work, name=f"dwsr-look-{number}", daemon=True).start()
 
-    def submit(self, owner, function, expected):
-        """owner gets its own back with the result of the function, or with an exception that is expected of it."""
-        self._todo.put((owner, function, expected))
+    def submit(self, owner, function):
+        """owner gets its own back with the result of the function, or with what it raised."""
+        self._todo.put((owner, function))
 
     def results(self):
         """(owner, result, error) of everything that is done by now."""
@@ -25,8 +25,8 @@ class Pool:
 
     def _work(self):
         while True:
-            owner, function, expected = self._todo.get()
+            owner, function = self._todo.get()
             try:
                 self._done.put((owner, function(), None))
-            except expected as error:
+            except Exception as error:  # handed on: who asked decides
                 self._done.put((owner, None, error))

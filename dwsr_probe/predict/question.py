@@ -73,18 +73,17 @@ def answer(model, question):
     """JSON-able."""
     forecast = model.predict(question.inputs, question.task, kind=question.kind)
     found = {
-        "task": question.task, "kind": question.kind, "inputs": question.inputs, "mean_bytes": finite(forecast.mean), "q": question.q,
-        "upper_bytes": finite(forecast.upper(question.q)), "promised": bool(forecast.promised(question.q)), "output": forecast.output,
+        "task": question.task, "kind": question.kind, "inputs": question.inputs, "mean_bytes": whole_bytes(forecast.mean), "q": question.q,
+        "upper_bytes": whole_bytes(forecast.upper(question.q)), "promised": bool(forecast.promised(question.q)), "output": forecast.output,
         "n": forecast.n, "trust": forecast.trust, "notes": list(forecast.notes)}
     if question.limit is not None:
-        found |= {"limit_bytes": question.limit, "exceeds": finite(forecast.exceeds(question.limit, question.above))}
+        found |= {"limit_bytes": question.limit, "exceeds": float(forecast.exceeds(question.limit, question.above))}
     return found
 
 
-def finite(value):
-    """JSON has no infinity."""
-    value = float(value)
-    return value if math.isfinite(value) else None
+def whole_bytes(value):
+    """None: no bound; JSON has no infinity."""
+    return round(value) if math.isfinite(value) else None
 
 
 def input_bytes(inputs):

@@ -102,8 +102,10 @@ class Predictor(Source):
         for watched in list(self._watched.values()):
             if not watched.busy and start >= watched.due:
                 watched.busy = True
-                self._pool.submit(watched, watched.target.look, StreamError)
+                self._pool.submit(watched, watched.target.look)
         for owner, result, error in self._pool.results():
+            if error is not None and not isinstance(error, StreamError):
+                raise error
             if isinstance(owner, Watched):
                 self._looked(owner, result, error)
             else:
@@ -122,7 +124,7 @@ class Predictor(Source):
         for place, due in self._places.items():
             if now >= due:
                 self._places[place] = now + LOOK_S
-                self._pool.submit(place, place.find, ())
+                self._pool.submit(place, place.find)
 
     def _choose(self):
         """The targets of all places that have answered."""
@@ -161,9 +163,11 @@ class Predictor(Source):
             return
         watched.up, watched.ours, watched.failures = True, True, 0
         watched.due = now if look.more else now + self._interval_s
-        look.running = [record for record in look.running if _is_whole(record)]
+        told = len(look.records)
+        look.running, look.records = ([record for record in found if _is_whole(record)] for found in (look.running, look.records))
         with self._lock:
             self.ledger.lost += look.lost
+            self.ledger.refused += told - len(look.records)
             news, gone = self._slots.follow(watched.target.name, look, self.model, now)
             for process in gone:
                 self.model.forget_running(process)
@@ -195,9 +199,6 @@ class Predictor(Source):
                 time.sleep(0.0005)
 
     def _learn_one(self, record):
-        if not _is_whole(record):
-            self.ledger.refused += 1
-            return
         if record["state"] != "running":
             who = f"{record.get('host')} {record['process']}"
             if record["seq"] <= self._seen.get(who, 0):

@@ -5,6 +5,7 @@ followed by the growth of its process instead.
 """
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 
 WINDOW_S, POINTS_MOST = 30.0, 64
 SHOWN_MOST = 256
@@ -17,7 +18,7 @@ class Slot:
 
     target: str
     pid: str
-    thread: str
+    slot: str  # numbers a process's running tasks as they were met: thread numbers would be new series for ever
     task_name: str
     room_bytes: float
     probability: float
@@ -27,7 +28,8 @@ class Slot:
 class Track:
     """One running task over the looks at it."""
 
-    def __init__(self):
+    def __init__(self, number=0):
+        self.number = number
         self.points = deque(maxlen=POINTS_MOST)  # (when, peak so far)
         self.looks, self.learned_bytes = 0, -1.0
 
@@ -82,13 +84,15 @@ class Slots:
     def follow(self, target, look, model, now):
         """Takes what runs at a target now. What the model should learn of it, and the processes of which a task has gone without an end that was told."""
         before, tracks, shown, news = self._tracks.get(target, {}), {}, {}, []
+        taken = {(who[0], before[who].number) for who in map(identity, look.running) if who in before}
         for record in look.running:
             who, room = identity(record), look.rooms.get(str(record.get("pid")))
             need = need_of(record, room)
             if need is None:
                 continue
             kind, peak, live = need
-            track = tracks[who] = before.get(who) or Track()
+            track = tracks[who] = before.get(who) or Track(next(n for n in count() if (who[0], n) not in taken))
+            taken.add((who[0], track.number))
             track.add(now, peak)
             if track.is_news(peak):
                 track.learned_bytes = peak
@@ -96,10 +100,10 @@ class Slots:
             if room is not None and room.headroom_bytes is not None:
                 left = live + room.headroom_bytes
                 try:
-                    probability = float(model.predict(record["inputs"], record["task_name"], kind=kind).exceeds(left, peak))
+                    probability = float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(left, peak))
                 except (ValueError, TypeError, KeyError):
                     continue
-                shown[who] = Slot(target, str(record["pid"]), str(record["thread"]), record["task_name"], left, probability, track.seconds_until(left))
+                shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, probability, track.seconds_until(left))
         self._tracks[target], self._shown[target] = tracks, shown
         ended = {identity(record) for record in look.records}
         gone = {who[0] for who, track in before.items() if who not in tracks and who not in ended and track.learned_bytes >= 0}
@@ -116,10 +120,4 @@ class Slots:
     def shown(self):
         """Each task once, though two targets may tell of it; those most in danger first, as many as are shown."""
         once = {who: slot for target in sorted(self._shown) for who, slot in self._shown[target].items()}
-        found, labels = [], set()
-        for slot in sorted(once.values(), key=lambda slot: -slot.probability):
-            series = slot.target, slot.pid, slot.thread, slot.task_name  # nested tasks of one name are one series
-            if series not in labels and len(found) < SHOWN_MOST:
-                labels.add(series)
-                found.append(slot)
-        return found
+        return sorted(once.values(), key=lambda slot: -slot.probability)[:SHOWN_MOST]

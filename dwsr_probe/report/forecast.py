@@ -10,7 +10,8 @@ TRUST = {"none": "none: nothing of this name was seen, this is the prior alone",
          "fair": "fair: its error is known roughly", "good": "good: its error is known"}
 NOTES = {"non-linear": "the peak is not proportional to the input: the bound is wider", "value-dependent": "tasks with the same shapes differ: the bound is wider",
          "drifting": "newer tasks differ from older ones: older ones are forgotten", "bounds-only": "no task has ended well: only lower bounds are known",
-         "extrapolating": "no input of this size was seen", "uncalibrated": "too few forecasts were scored to promise the bound"}
+         "extrapolating": "no input of this size was seen", "uncalibrated": "too few forecasts were scored to promise the bound",
+         "shared": "figures of several tasks at once that cannot be told apart", "no-inputs": "it has no inputs whose size could tell"}
 KINDS = {"alloc": "own peak", "rss": "growth of the process", "gpu": "peak on the device", "output": "output"}
 
 
