@@ -8,6 +8,7 @@ import numpy as np
 
 # Bins are as fine as a tenth of their distance from the mean.
 EDGES = np.sinh(np.linspace(-3.0, 7.0, 161))
+_COARSE, _FRACTIONS = 16, np.arange(9) / 8
 _MOST = 500.0  # scores that count; older ones fade
 _POSTERIOR, _OTHERS = 60.0, 60.0  # as so many scores
 
@@ -28,9 +29,6 @@ class Scores:
         self.counts = self.counts + other.counts
         self._fade()
 
-    def scale(self, factor):
-        self.counts = self.counts * factor
-
     def _fade(self):
         if (n := self.counts.sum()) > _MOST:
             self.counts *= _MOST / n
@@ -50,7 +48,6 @@ class Calibrated:
         if weight:
             below, total = below + others.below() * (weight / others.n), total + weight
         self._below, self._total = below, total
-        self._levels = None
 
     def level(self, z):
         """P(y <= mean + z deviations), of a number or an array."""
@@ -59,15 +56,17 @@ class Calibrated:
         return (_POSTERIOR * self.predictive.below(y) + scores) / (_POSTERIOR + self._total)
 
     def quantile(self, q):
-        if self._levels is None:
-            self._levels = np.maximum.accumulate(self.level(EDGES))
-        at = int(np.searchsorted(self._levels, q))
-        low, high = EDGES[max(at - 1, 0)], EDGES[min(at, len(EDGES) - 1)]
-        for _ in range(2):  # twice 1/16 of a bin
-            points = np.linspace(low, high, 17)
-            inside = int(np.searchsorted(np.maximum.accumulate(self.level(points)), q))
-            low, high = points[max(inside - 1, 0)], points[min(inside, 16)]
-        return self.predictive.mean + high * self.predictive.deviation
+        """Found in three steps, each among a few points: a level costs more than a step."""
+        points = EDGES[::_COARSE]
+        at = self._reaches(q, points)
+        points = EDGES[at * _COARSE:(at + 1) * _COARSE + 1]
+        at = self._reaches(q, points)
+        points = points[at] + (points[at + 1] - points[at]) * _FRACTIONS
+        return self.predictive.mean + points[self._reaches(q, points) + 1] * self.predictive.deviation
+
+    def _reaches(self, q, points):
+        """The last point before the one whose level is q."""
+        return max(0, min(int(np.searchsorted(np.maximum.accumulate(self.level(points)), q)), len(points) - 1) - 1)
 
     def above(self, y):
         """P(y' > y)."""

@@ -5,16 +5,17 @@ import zlib
 import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import Sums, Term, posterior
-from dwsr_probe.predict.sizes import INPUTS, Array, sizes
+from dwsr_probe.predict.posterior import Sums, posterior
+from dwsr_probe.predict.sizes import INPUTS, Array
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
-_AFTER_A_CHANGE = 3.0
+_AFTER_A_CHANGE = 0.5
 _MOST_BOUNDS, _MOST_OPEN, _MOST_SHAPES = 32, 16, 64
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
-_SURE = 0.999
+_SURE = 0.999  # a bound that everything seen implies
+_CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
 
 
 class Learner:
@@ -29,18 +30,18 @@ class Learner:
         self.largest_bytes = 0  # of inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
-        self._scoring = None  # the posterior that scores, renewed as n grows by a tenth: predict must not change it
+        self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
         self._renew_at = 0
         self._fresh = None
 
     # -- learn
 
-    def learn(self, arrays, at, y, others):
-        """An exact value. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+    def learn(self, arrays, at, y, kept, others):
+        """An exact value. kept: the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = posterior(self.sums, self._terms()), self.n * 1.1
+                self._scoring, self._renew_at = posterior(self.sums, kept), self.n * 1.25
             predictive = self._scoring.predict(at, self.beyond(at))
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
@@ -66,16 +67,15 @@ class Learner:
 
     def _change(self):
         """It no longer needs what it did: little of the past counts."""
-        if self.sums.n > _AFTER_A_CHANGE:
-            self.sums.scale(_AFTER_A_CHANGE / self.sums.n)
+        self.sums = self.sums.scaled(_AFTER_A_CHANGE)
         self.shapes = {}
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
 
-    def learn_bound(self, arrays, at, bound, near, others):
+    def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.posterior().predict(at, self.beyond(at))
+        predictive = self.posterior(kept).predict(at, self.beyond(at))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
-        if self.n >= _FEW and predictive.above(bound) < 1e-4:  # what was learned says that this cannot be
+        if self.n >= _FEW and predictive.above(bound) < _CANNOT_BE:
             self._change()
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
@@ -97,18 +97,17 @@ class Learner:
 
     # -- ask
 
-    def _terms(self):
-        return [Term(sizes(arrays, 0), bound, near) for arrays, bound, near in self.killed]
-
-    def posterior(self, open_bounds=()):
-        """open_bounds: (sizes, bytes) of tasks that run."""
+    def posterior(self, kept=(), running=()):
+        """Given lower bounds of tasks that were killed, and of tasks that run: of these only those that say something."""
         if self._fresh is None:
-            self._fresh = posterior(self.sums, self._terms())
-        if not open_bounds:
+            self._fresh = posterior(self.sums, kept)
+        ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
+        shares = [float(self._fresh.predict(term.sizes, self.beyond(term.sizes)).above(term.bytes)) for term in ranked]
+        telling = [term for term, share in zip(ranked, shares, strict=True) if share < _SURE]
+        if not telling:
             return self._fresh
-        ranked = sorted(open_bounds, key=lambda given: (-given[1] / (given[0][INPUTS] + self.sums.floor), given[1]))[:_MOST_OPEN]
-        telling = [Term(at, bound) for at, bound in ranked if self._fresh.predict(at).above(bound) < _SURE]
-        return posterior(self.sums, self._terms() + telling) if telling else self._fresh
+        sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and min(shares) < _CANNOT_BE else self.sums
+        return posterior(sums, [*kept, *telling])
 
     def beyond(self, at):
         """How many times larger than anything seen."""
@@ -149,7 +148,7 @@ class Learner:
         if self.scores.n < 99:
             notes.append("uncalibrated")
         if self.n == 0:
-            return "none", tuple(notes)
+            return ("low" if self.killed else "none"), tuple(notes)
         doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared"}
         if self.n < _FEW or sigma > 0.2:
             return "low", tuple(notes)
@@ -174,9 +173,9 @@ class Learner:
 
     def to_dict(self):
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
-                "killed": [[[[a.shape, a.nbytes] for a in arrays], bound, near] for arrays, bound, near in self.killed],
+                "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
                 "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes,
-                "drift": self.drift, "changed_at": self.changed_at, "renew_at": self._renew_at}
+                "drift": self.drift, "changed_at": self.changed_at}
 
     @classmethod
     def from_dict(cls, kind, kept):
@@ -186,7 +185,7 @@ class Learner:
             if values.shape != ours.shape or not np.isfinite(values).all():
                 raise ValueError(f"a damaged model: {name}")
             ours[...] = values
-        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes) for shape, nbytes in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
+        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes, dtype) for shape, nbytes, dtype in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
         self.shapes = {int(key): list(values) for key, values in kept["shapes"].items()}
         self.n, self.shared, self.largest_bytes = int(kept["n"]), int(kept["shared"]), int(kept["largest_bytes"])
         self.drift, self.changed_at = float(kept["drift"]), kept["changed_at"]

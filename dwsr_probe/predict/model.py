@@ -14,6 +14,7 @@ import numpy as np
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.forecast import Forecast, Round
 from dwsr_probe.predict.learner import FLOORS, Learner
+from dwsr_probe.predict.posterior import Term
 from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, whole
 
@@ -30,11 +31,11 @@ class Task:
     def __init__(self):
         self.learners = {}  # by kind
         self.output = OutputShape()
-        self.open = {}  # running: identity -> (arrays, inputs, {kind: bytes})
+        self.open = {}  # running: identity -> (arrays, {kind: bytes})
 
-    def output_bytes(self, arrays, inputs):
+    def output_bytes(self, arrays):
         """What it will return and how sure that is (mean, deviation), for the size functions that look at it."""
-        if found := self.output.predict(inputs):
+        if found := self.output.predict(arrays):
             return found["nbytes"], 0.0
         learner = self.learners.get("output")
         if learner is None or not learner.n:
@@ -43,15 +44,15 @@ class Task:
         guess = learner.posterior().predict(at, learner.beyond(at))
         return max(0, round(guess.mean)), guess.deviation
 
-    def sizes(self, kind, arrays, inputs):
-        """(sizes, deviation of the output)"""
-        if kind == "output":
-            return sizes(arrays, 0), 0.0
-        output_bytes, deviation = self.output_bytes(arrays, inputs)
-        return sizes(arrays, output_bytes), deviation
+    def sizes(self, kind, arrays):
+        return sizes(arrays, 0 if kind == "output" else self.output_bytes(arrays)[0])
 
-    def bounds(self, kind, without=None):
-        return [(self.sizes(kind, arrays, inputs)[0], figures[kind]) for identity, (arrays, inputs, figures) in self.open.items() if kind in figures and identity != without]
+    def kept(self, kind):
+        """The learner's lower bounds, as terms."""
+        return [Term(self.sizes(kind, arrays), bound, near) for arrays, bound, near in self.learners[kind].killed] if kind in self.learners else []
+
+    def running(self, kind, without=None):
+        return [Term(self.sizes(kind, arrays), figures[kind]) for identity, (arrays, figures) in self.open.items() if kind in figures and identity != without]
 
 
 class Model:
@@ -71,8 +72,7 @@ class Model:
             raise ValueError(f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters")
         if get("kind", "task") != "task":
             return []
-        inputs = get("inputs") or []
-        arrays = _with_rest(arrays_of(inputs), get("input_bytes"), get("inputs_omitted") or 0)
+        arrays = _with_rest(arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0)
         figures = _figures(get)
         output, output_bytes = get("output"), figures.get("output", 0)
         if output is not None and not isinstance(output, dict):
@@ -83,33 +83,33 @@ class Model:
         if state == "running":
             figures.pop("output", None)
             self._open[identity] = name
-            task.open[identity] = (arrays, inputs, figures)
+            task.open[identity] = (arrays, figures)
             while len(self._open) > _MOST_OPEN:
                 self._close(next(iter(self._open)))
             return []
         if state in _ENDED_EARLY:
             figures.pop("output", None)
-            return self._learn_bounds(task, name, arrays, inputs, figures, _failed_requests(get("oom")) if state == "error" else {})
+            return self._learn_bounds(task, name, arrays, figures, _failed_requests(get("oom")) if state == "error" else {})
         rounds = []
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
             at = sizes(arrays, 0 if kind == "output" else output_bytes)
-            if (scored := learner.learn(arrays, at, y, self._scores[kind])) is not None:
+            if (scored := learner.learn(arrays, at, y, task.kept(kind), self._scores[kind])) is not None:
                 rounds.append(Round(name, kind, *scored))
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1
         if output:
-            task.output.learn(inputs, output)
+            task.output.learn(arrays, output)
         return rounds
 
-    def _learn_bounds(self, task, name, arrays, inputs, figures, requests):
+    def _learn_bounds(self, task, name, arrays, figures, requests):
         rounds = []
         for kind in figures.keys() | requests.keys():
             bound, near = max((figures.get(kind, 0), False), (requests.get(kind, 0), True))
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
-            rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays, inputs)[0], bound, near, self._scores[kind]), censored=True))
+            rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays), bound, near, task.kept(kind), self._scores[kind]), censored=True))
         return sorted(rounds, key=lambda done: done.kind)
 
     def _task(self, name):
@@ -147,11 +147,12 @@ class Model:
             (given,) = arrays_of([output]) or (Array(None, 0),)
             at, deviation = sizes(arrays, 0 if kind == "output" else given.nbytes), 0.0
         else:
-            output = task.output.predict(inputs)
-            at, deviation = task.sizes(kind, arrays, inputs)
+            output = task.output.predict(arrays)
+            output_bytes, deviation = (0, 0.0) if kind == "output" else task.output_bytes(arrays)
+            at = sizes(arrays, output_bytes)
         learner = task.learners.get(kind) or Learner(kind)
         without = (running["process"], running["thread"], running["start"]) if running else None
-        mixture = learner.posterior(task.bounds(kind, without))
+        mixture = learner.posterior(task.kept(kind), task.running(kind, without))
         calibrated = Calibrated(mixture.predict(at, learner.beyond(at), deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)

@@ -49,6 +49,13 @@ class Sums:
         self.scalars *= factor
         self.vectors *= factor
 
+    def scaled(self, most):
+        """A copy that counts as at most so many values."""
+        copy = Sums(self.floor)
+        copy.merge(self)
+        copy.scale(min(1.0, most / self.n) if self.n else 1.0)
+        return copy
+
     def merge(self, other):
         self.scalars += other.scalars
         self.vectors += other.vectors
@@ -75,7 +82,7 @@ class Mixture:
         mean = self.mean[0] + self.mean[1] * s
         gain_c = self.cov[0] + self.cov[1] * s
         gain_k = self.cov[1] + self.cov[2] * s
-        spread = gain_c + gain_k * s
+        spread = np.maximum(gain_c + gain_k * s, 0)
         return mean, spread + self.sigma ** 2 * (mean ** 2 + self.floor ** 2), gain_c, gain_k
 
     def lies_above(self, sizes, bound):
@@ -88,13 +95,18 @@ class Mixture:
 
     def _tilt(self, above, variance, gain_c, gain_k):
         deviation = np.sqrt(variance)
-        z = above / deviation
+        z = np.maximum(above / deviation, -1e3)  # beyond it is all the same impossible
         log_share = log_ndtr(z)
         ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_share)
-        shrink = ratio * (ratio + z) / variance
+        shrink = np.clip(ratio * (ratio + z), 0, 1) / variance  # between them for numbers without rounding
         self.log_weight = self.log_weight + log_share
         self.mean = self.mean + (ratio / deviation) * np.stack((gain_c, gain_k))
-        self.cov = self.cov - shrink * np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k))
+        self._shrink(shrink, gain_c, gain_k)
+
+    def _shrink(self, by, gain_c, gain_k):
+        least = 1e-12 * self.cov  # of a variance, against rounding
+        self.cov = self.cov - by * np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k))
+        self.cov[0::2] = np.maximum(self.cov[0::2], least[0::2])
 
     def lies_near(self, sizes, y, deviation):
         """Multiply by a normal density of y: an uncertain value."""
@@ -103,7 +115,7 @@ class Mixture:
         off = y - mean
         self.log_weight = self.log_weight - 0.5 * off * off / variance - 0.5 * np.log(variance)
         self.mean = self.mean + (off / variance) * np.stack((gain_c, gain_k))
-        self.cov = self.cov - np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k)) / variance
+        self._shrink(1 / variance, gain_c, gain_k)
 
     def pruned(self):
         """The parts that matter, weights normalised."""

@@ -1,6 +1,6 @@
 """The shape of what a task returns, learned per dimension from pairs of inputs and output, so that forecasts can be chained through a graph.
 
-Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded, scaled, summed over the inputs, constant); those that a pair contradicts
+Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded, scaled, frequencies, summed over the inputs, constant); those that a pair contradicts
 are dropped. Sets only shrink, so the order does not matter. Where none is left the answer is unknown, not a guess.
 """
 import math
@@ -25,6 +25,8 @@ def _rules(sources, length):
     rules = {("constant", length)}
     for source, given in sources.items():
         rules.add(("kept", source) if given == length else ("padded", source, length - given))
+        if given // 2 + 1 == length:
+            rules.add(("frequencies", source))  # of a real Fourier transform
         for numerator, denominator in _near(length, given):
             rules.update(rule for rounding in ("down", "up") if _apply(rule := ("scaled", source, numerator, denominator, rounding), sources) == length)
     return rules
@@ -49,6 +51,8 @@ def _apply(rule, sources):
         return None
     if rule[0] == "kept":
         return given
+    if rule[0] == "frequencies":
+        return given // 2 + 1
     if rule[0] == "padded":
         return given + rule[2] if given + rule[2] >= 0 else None
     product = given * rule[2]
@@ -57,7 +61,7 @@ def _apply(rule, sources):
 
 def _rank(rule, axis, shift):
     """Which rule is believed first while several explain everything: the same axis kept, then aligned at the end, then simpler ratios, constants last."""
-    kind = ("kept", "scaled", "padded", "constant").index(rule[0])
+    kind = ("kept", "scaled", "frequencies", "padded", "constant").index(rule[0])
     if rule[0] == "constant":
         return (kind,)
     source = rule[1]
@@ -76,12 +80,12 @@ class OutputShape:
         self.n = 0
         self.unknown = False
 
-    def learn(self, inputs, output):
+    def learn(self, arrays, output):
         shape = output.get("shape")
         if self.unknown or not isinstance(shape, (list, tuple)) or not all(isinstance(length, int) and length >= 0 for length in shape) or len(shape) > _AXES:
             self.unknown = self.unknown or self.n > 0
             return
-        sources = _sources([_shape_of(given) for given in inputs])
+        sources = _sources([array.shape for array in arrays])
         if self.dimensions is None:
             self.dimensions = [_rules(sources, length) for length in shape]
             self.dtype, self.type = output.get("dtype"), output.get("type")
@@ -92,27 +96,27 @@ class OutputShape:
             self.unknown = not all(self.dimensions)
         if output.get("dtype") != self.dtype:
             self.dtype = None
-        if not inputs or inputs[0].get("dtype") != output.get("dtype"):
+        if not arrays or arrays[0].dtype != output.get("dtype"):
             self.same_dtype = False
         elements = math.prod(shape)
         if itemsize_of(str(output.get("dtype"))) is None and elements and output.get("nbytes") is not None:
             self.bytes_per_element = max(self.bytes_per_element or 0.0, output["nbytes"] / elements)
         self.n += 1
 
-    def predict(self, inputs):
+    def predict(self, arrays):
         """{type, dtype, shape, nbytes}, or None: unknown."""
         if self.unknown or self.dimensions is None:
             return None
-        sources = _sources([_shape_of(given) for given in inputs])
-        largest = max((len(_shape_of(given) or ()) for given in inputs), default=0)
+        sources = _sources([array.shape for array in arrays])
+        most = max((len(array.shape or ()) for array in arrays), default=0)
         shape = []
         for axis, rules in enumerate(self.dimensions):
-            rule = min(rules, key=lambda rule: _rank(rule, axis, largest - len(self.dimensions)))
+            rule = min(rules, key=lambda rule: _rank(rule, axis, most - len(self.dimensions)))
             length = _apply(rule, sources)
             if length is None:
                 return None
             shape.append(length)
-        dtype = inputs[0].get("dtype") if self.same_dtype and inputs else self.dtype
+        dtype = arrays[0].dtype if self.same_dtype and arrays else self.dtype
         itemsize = itemsize_of(str(dtype)) or self.bytes_per_element
         if itemsize is None:
             return None
@@ -150,7 +154,3 @@ class OutputShape:
             self.dimensions = [{tuple(tuple(part) if isinstance(part, list) else part for part in rule) for rule in rules} for rules in kept["dimensions"]]
         return self
 
-
-def _shape_of(given):
-    shape = given.get("shape") if isinstance(given, dict) else None
-    return tuple(shape) if isinstance(shape, (list, tuple)) else None

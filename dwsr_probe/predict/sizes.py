@@ -38,6 +38,7 @@ def _power_of_two(length):
 class Array(NamedTuple):
     shape: tuple | None  # None: only its bytes are known
     nbytes: int
+    dtype: str | None = None
 
 
 def whole(value, what, most=MOST_BYTES):
@@ -74,11 +75,11 @@ def arrays_of(inputs):
             if not isinstance(shape, (list, tuple)):
                 raise ValueError(f"shape of input {number} is {shape!r}, not a list")
             shape = tuple(whole(length, f"shape of input {number}") for length in shape)
+        dtype = given.get("dtype")
         if nbytes is None and shape is not None:
-            itemsize = itemsize_of(str(given.get("dtype")))
-            nbytes = math.prod(shape) * (8 if itemsize is None else itemsize)
+            nbytes = math.prod(shape) * (itemsize_of(str(dtype)) or 8)
         if nbytes is not None:
-            arrays.append(Array(shape, whole(nbytes, f"bytes of input {number}")))
+            arrays.append(Array(shape, whole(nbytes, f"bytes of input {number}"), None if dtype is None else str(dtype)))
     return tuple(arrays)
 
 
