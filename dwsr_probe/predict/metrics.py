@@ -43,7 +43,7 @@ METRICS = (
     Metric("dwsr_predictor_records_learned_total", COUNTER, "Records of tasks that have ended and were learned.", (), "service", lambda view: ((view.ledger.learned,),)),
     Metric("dwsr_predictor_records_refused_total", COUNTER, "Records that could not be: not what a record should be.", (), "service", lambda view: ((view.ledger.refused,),)),
     Metric("dwsr_predictor_records_lost_total", COUNTER, "Records that targets had overwritten before they were read.", (), "service", lambda view: ((view.ledger.lost,),)),
-    Metric("dwsr_predictor_looks_failed_total", COUNTER, "Looks at targets that brought no answer, or none of ours.", (), "service", lambda view: ((view.failed,),)),
+    Metric("dwsr_predictor_looks_total", COUNTER, "Looks at targets; failed: no answer, or none of ours.", ("outcome",), "service", lambda view: (("ok", view.looked), ("failed", view.failed))),
     Metric("dwsr_predictor_targets", GAUGE, "Targets, by state: up or down.", ("state",), "service", lambda view: (("up", view.up), ("down", view.down))),
     Metric("dwsr_predictor_models", GAUGE, "Task names with a model.", (), "service", lambda view: ((view.models,),)),
     Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.2 s of learning.", (), "service", lambda view: ((view.turn_seconds,),)),

@@ -47,6 +47,7 @@ class View:
     up: int
     down: int
     models: int
+    looked: int
     failed: int
     turn_seconds: float
     version: str = __version__
@@ -63,7 +64,7 @@ class Predictor(Source):
         self._slots, self._watched, self._saved_states = Slots(), {}, {}
         self._lock, self._asking = threading.RLock(), 0
         self._found, self._backlog, self._rounds = {}, deque(), []
-        self.failed, self._changed, self._turn_seconds = 0, False, 0.0
+        self.looked, self.failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
         if state is not None:
             state.load(self._restore)
         self._places = {place: 0.0 for place in places}  # when each is asked again
@@ -91,7 +92,7 @@ class Predictor(Source):
         accounts = [(name, kind, account) for name, kinds in self.ledger.accounts.items() for kind, account in kinds.items()]
         watched = [w for w in self._watched.values() if w.ours and w.up is not None]
         up = sum(w.up for w in watched)
-        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.failed, self._turn_seconds)
+        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.looked, self.failed, self._turn_seconds)
 
     # -- the learner's side
 
@@ -178,6 +179,7 @@ class Predictor(Source):
             self._backlog.append((watched, look.state, deque(look.records)))
         else:
             watched.learned_state = look.state
+        self.looked += 1
 
     def _drop(self, watched):
         with self._lock:
