@@ -46,7 +46,7 @@ METRICS = (
     Metric("dwsr_predictor_looks_total", COUNTER, "Looks at targets; failed: no answer, or none of ours.", ("outcome",), "service", lambda view: (("ok", view.looked), ("failed", view.failed))),
     Metric("dwsr_predictor_targets", GAUGE, "Targets, by state: up or down.", ("state",), "service", lambda view: (("up", view.up), ("down", view.down))),
     Metric("dwsr_predictor_models", GAUGE, "Task names with a model.", (), "service", lambda view: ((view.models,),)),
-    Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.2 s of learning.", (), "service", lambda view: ((view.turn_seconds,),)),
+    Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.4 s with their results.", (), "service", lambda view: ((view.turn_seconds,),)),
     next(metric for metric in MEASURED if metric.name == "dwsr_build_info"),
 )
 

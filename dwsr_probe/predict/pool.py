@@ -23,6 +23,9 @@ class Pool:
             except queue.Empty:
                 return
 
+    def has_results(self):
+        return not self._done.empty()
+
     def _work(self):
         while True:
             owner, function = self._todo.get()

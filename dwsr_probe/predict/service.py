@@ -20,7 +20,7 @@ from dwsr_probe.predict.slots import Slots
 from dwsr_probe.predict.targets import LOOK_S, TARGETS_MOST
 from dwsr_probe.predict.watch import Login, Worker
 
-TURN_S = 0.2  # of learning, between two looks at signals and results
+TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
 AGAIN_MOST_S, REFUSED_S = 30.0, 60.0
 _PROCESSES_MOST = 20_000
@@ -97,7 +97,7 @@ class Predictor(Source):
     # -- the learner's side
 
     def turn(self):
-        """One round of everything that is due. True: there is more to learn at once."""
+        """One round of everything that is due. True: there is more to do at once."""
         start = time.monotonic()
         self._discover(start)
         for watched in list(self._watched.values()):
@@ -112,14 +112,16 @@ class Predictor(Source):
             else:
                 self._found[owner] = result if result is not None else self._found.get(owner)
                 self._choose()
-        self._learn(start + TURN_S)
+            if time.monotonic() > start + TURN_S:
+                break
+        self._learn(start + 2 * TURN_S)
         if self._state is not None:
             self._state.append(self._rounds, time.time())
             self._rounds.clear()
             if time.monotonic() >= self._save_due:
                 self.save()
         self._turn_seconds = time.monotonic() - start
-        return bool(self._backlog)
+        return bool(self._backlog) or self._pool.has_results()
 
     def _discover(self, now):
         for place, due in self._places.items():

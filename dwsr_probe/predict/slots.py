@@ -5,11 +5,14 @@ followed by the growth of its process instead.
 """
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 WINDOW_S, POINTS_MOST = 30.0, 64
 SHOWN_MOST = 256
-NEWS = 1.01  # a peak that grew by less is no news to the model
+NEWS = 1.01  # a peak that grew by less is no news
+AGAIN_S = 5.0  # after which a probability is computed anew, news or not: the model has learned meanwhile
+OPEN_MOST = 32  # running tasks of a name that the model is told of; more of them make a forecast slow and tell little
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Track:
         self.number = number
         self.points = deque(maxlen=POINTS_MOST)  # (when, peak so far)
         self.looks, self.learned_bytes = 0, -1.0
+        self._probability, self._for = None, None  # and what it was computed for: when, peak, room
 
     def add(self, now, peak):
         self.looks += 1
@@ -45,6 +49,12 @@ class Track:
         if high >= room:
             return 0.0
         return (room - high) * (last - first) / (high - low) if high > low else None
+
+    def probability(self, now, peak, room, compute):
+        """Anew if something has changed: each costs a millisecond, and there may be a thousand tasks."""
+        if self._for is None or now >= self._for[0] + AGAIN_S or peak > NEWS * self._for[1] or not 1 / NEWS < (room + 1) / (self._for[2] + 1) < NEWS:
+            self._probability, self._for = compute(), (now, peak, room)
+        return self._probability
 
     def is_news(self, peak):
         """For the model. A task that was seen once only may have ended by now: most tasks are short."""
@@ -70,6 +80,11 @@ def need_of(record, room):
     return None
 
 
+def _chance(model, record, kind, room, peak):
+    """ValueError, TypeError, KeyError: of inputs that are none."""
+    return float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(room, peak))
+
+
 def _is_bytes(value):
     return type(value) in (int, float) and 0 <= value < 1 << 62
 
@@ -80,6 +95,7 @@ class Slots:
     def __init__(self):
         self._tracks = {}  # target → {identity: Track}
         self._shown = {}  # target → {identity: Slot}
+        self._places, self._told = {}, {}  # tasks that the model is told of: identity → name, and how many of each name
 
     def follow(self, target, look, model, now):
         """Takes what runs at a target now. What the model should learn of it, and the processes of which a task has gone without an end that was told."""
@@ -94,17 +110,18 @@ class Slots:
             track = tracks[who] = before.get(who) or Track(next(n for n in count() if (who[0], n) not in taken))
             taken.add((who[0], track.number))
             track.add(now, peak)
-            if track.is_news(peak):
+            if track.is_news(peak) and self._has_place(record["task_name"], who):
                 track.learned_bytes = peak
                 news.append(record)
             if room is not None and room.headroom_bytes is not None:
                 left = live + room.headroom_bytes
                 try:
-                    probability = float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(left, peak))
+                    probability = track.probability(now, peak, left, partial(_chance, model, record, kind, left, peak))
                 except (ValueError, TypeError, KeyError):
                     continue
                 shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, probability, track.seconds_until(left))
         self._tracks[target], self._shown[target] = tracks, shown
+        self._leave(before.keys() - tracks.keys())
         ended = {identity(record) for record in look.records}
         gone = {who[0] for who, track in before.items() if who not in tracks and who not in ended and track.learned_bytes >= 0}
         # The model forgets a process's running tasks together: those that still run are told again.
@@ -115,7 +132,25 @@ class Slots:
     def drop(self, target):
         """It has gone; the processes whose running tasks the model knew."""
         self._shown.pop(target, None)
-        return {who[0] for who, track in self._tracks.pop(target, {}).items() if track.learned_bytes >= 0}
+        tracks = self._tracks.pop(target, {})
+        self._leave(tracks)
+        return {who[0] for who, track in tracks.items() if track.learned_bytes >= 0}
+
+    def _has_place(self, name, who):
+        """Among those of its name that the model is told of."""
+        if who not in self._places:
+            if self._told.get(name, 0) >= OPEN_MOST:
+                return False
+            self._places[who] = name
+            self._told[name] = self._told.get(name, 0) + 1
+        return True
+
+    def _leave(self, tasks):
+        for who in tasks:
+            if (name := self._places.pop(who, None)) is not None:
+                self._told[name] -= 1
+                if not self._told[name]:
+                    del self._told[name]
 
     def shown(self):
         """Each task once, though two targets may tell of it; those most in danger first, as many as are shown."""

@@ -2,7 +2,7 @@
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.slots import SHOWN_MOST, Slots, Track
+from dwsr_probe.predict.slots import OPEN_MOST, SHOWN_MOST, Slots, Track
 from dwsr_probe.predict.watch import Look, Room, rooms_of
 from tests.unit.workers import MIB, record, rooms, running
 
@@ -114,6 +114,30 @@ def test_slots_are_numbered_anew_when_they_are_free(model):
     assert numbers(1, 2, 3) == {1: 0, 2: 1, 3: 2}
     assert numbers(3, 2) == {2: 1, 3: 2}
     assert numbers(4, 3, 2) == {2: 1, 3: 2, 4: 0}
+
+
+def test_the_model_is_told_of_so_many_of_a_name(model):
+    slots = Slots()
+    many = [running(MIB, start=float(n), thread=n) for n in range(200)]
+    slots.follow("w:1", look(*many), model, 0.0)
+    news, _ = slots.follow("w:1", look(*many, running(MIB, name="another")), model, 1.0)
+    assert len(news) == OPEN_MOST
+    news, _ = slots.follow("w:1", look(*many, running(MIB, name="another")), model, 2.0)
+    assert [record["task_name"] for record in news] == ["another"]
+    slots.follow("w:1", look(*many[100:]), model, 3.0)  # those who had places have gone
+    news, _ = slots.follow("w:1", look(*many[100:]), model, 4.0)
+    assert len(news) == OPEN_MOST
+    slots.drop("w:1")
+    assert not slots._places and not slots._told
+
+
+def test_a_probability_is_computed_anew_when_something_has_changed():
+    track, computed = Track(), []
+
+    def ask(now, peak, room):
+        return track.probability(now, peak, room, lambda: computed.append(1) or len(computed))
+    assert [ask(0, 100, 1000), ask(1, 100, 1000), ask(2, 100.5, 1001)] == [1, 1, 1]
+    assert [ask(3, 120, 1000), ask(3, 120, 900), ask(4, 120, 900), ask(9, 120, 900)] == [2, 3, 3, 4]
 
 
 def test_rooms_of_a_page():
