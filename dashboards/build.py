@@ -131,7 +131,7 @@ task = dashboard(TASK, "Task", "One kind of task: its peak, how it grows with th
         lines("Bounds exceeded", "Share of the tasks that ended lately above their 99 % bound. About 1 % is right.", "percentunit",
               ("{{kind}}", f"sum by (kind) ({rate('dwsr_forecasts_exceeded_total')}) / (sum by (kind) ({rate('dwsr_forecasts_scored_total')}) > 0)")),
         lines("Reward per forecast", "Mean log score of the tasks that ended lately: how probable the forecast held what came. Higher is better.", "short",
-              ("{{kind}}", f"sum by (kind) (delta(dwsr_forecast_reward[$__rate_interval])) / (sum by (kind) (increase(dwsr_forecasts_scored_total[$__rate_interval])) > 0)"), signed=True),
+              ("{{kind}}", "sum by (kind) (delta(dwsr_forecast_reward[$__rate_interval])) / (sum by (kind) (increase(dwsr_forecasts_scored_total[$__rate_interval])) > 0)"), signed=True),
         lines("Trust", "0: nothing was seen, 1: low, 2: fair, 3: good.", "short", ("{{kind}}", "min by (kind) (dwsr_forecast_trust)"), top=3),
     )),
     ("Distribution (where dwsr-probe serves itself: not on a Dask worker's port)", (

@@ -11,6 +11,7 @@ from itertools import count
 WINDOW_S, POINTS_MOST = 30.0, 64
 SHOWN_MOST = 256
 NEWS = 1.01  # a peak that grew by less is no news
+UNLIKE = 1e-6  # probability of its peak so far, below which a task is not like the others of its name
 AGAIN_S = 5.0  # after which a probability is computed anew, news or not: the model has learned meanwhile
 OPEN_MOST = 32  # running tasks of a name that the model is told of; more of them make a forecast slow and tell little
 
@@ -81,8 +82,11 @@ def need_of(record, room):
 
 
 def _chance(model, record, kind, room, peak):
-    """ValueError, TypeError, KeyError: of inputs that are none."""
-    return float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(room, peak))
+    """What it has had is given, not evidence, unless the others say that this cannot be: then it is not like them, and the model judges with what it has learned of it."""
+    forecast = model.predict(record["inputs"], record["task_name"], kind=kind, running=record)
+    if forecast.exceeds(peak) < UNLIKE:
+        forecast = model.predict(record["inputs"], record["task_name"], kind=kind)
+    return float(forecast.exceeds(room, peak))
 
 
 def _is_bytes(value):
@@ -95,32 +99,24 @@ class Slots:
     def __init__(self):
         self._tracks = {}  # target → {identity: Track}
         self._shown = {}  # target → {identity: Slot}
-        self._places, self._told = {}, {}  # tasks that the model is told of: identity → name, and how many of each name
+        self._places, self._told = {}, {}  # tasks that the model is told of: identity → name; name → how many, and their largest peak per input byte
 
-    def follow(self, target, look, model, now):
+    def follow(self, target, look, now):
         """Takes what runs at a target now. What the model should learn of it, and the processes of which a task has gone without an end that was told."""
-        before, tracks, shown, news = self._tracks.get(target, {}), {}, {}, []
+        before, tracks, news = self._tracks.get(target, {}), {}, []
         taken = {(who[0], before[who].number) for who in map(identity, look.running) if who in before}
         for record in look.running:
-            who, room = identity(record), look.rooms.get(str(record.get("pid")))
-            need = need_of(record, room)
+            who = identity(record)
+            need = need_of(record, look.rooms.get(str(record.get("pid"))))
             if need is None:
                 continue
-            kind, peak, live = need
             track = tracks[who] = before.get(who) or Track(next(n for n in count() if (who[0], n) not in taken))
             taken.add((who[0], track.number))
-            track.add(now, peak)
-            if track.is_news(peak) and self._has_place(record["task_name"], who):
-                track.learned_bytes = peak
+            track.add(now, need[1])
+            if track.is_news(need[1]) and self._has_place(record, who, need[1]):
+                track.learned_bytes = need[1]
                 news.append(record)
-            if room is not None and room.headroom_bytes is not None:
-                left = live + room.headroom_bytes
-                try:
-                    probability = track.probability(now, peak, left, partial(_chance, model, record, kind, left, peak))
-                except (ValueError, TypeError, KeyError):
-                    continue
-                shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, probability, track.seconds_until(left))
-        self._tracks[target], self._shown[target] = tracks, shown
+        self._tracks[target] = tracks
         self._leave(before.keys() - tracks.keys())
         ended = {identity(record) for record in look.records}
         gone = {who[0] for who, track in before.items() if who not in tracks and who not in ended and track.learned_bytes >= 0}
@@ -129,6 +125,22 @@ class Slots:
         news += [record for record in look.running if record["process"] in gone and identity(record) not in told and tracks.get(identity(record), _NEVER).learned_bytes >= 0]
         return news, gone
 
+    def judge(self, target, look, model, now):
+        """How probable an overrun of each is, once the model has learned what there was to learn of them."""
+        shown = self._shown[target] = {}
+        for record in look.running:
+            who, room = identity(record), look.rooms.get(str(record.get("pid")))
+            track, need = self._tracks[target].get(who), need_of(record, room)
+            if track is None or need is None or room is None or room.headroom_bytes is None:
+                continue
+            kind, peak, live = need
+            left = live + room.headroom_bytes
+            try:
+                probability = track.probability(now, peak, left, partial(_chance, model, record, kind, left, peak))
+            except (ValueError, TypeError, KeyError):  # of inputs that are none
+                continue
+            shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, probability, track.seconds_until(left))
+
     def drop(self, target):
         """It has gone; the processes whose running tasks the model knew."""
         self._shown.pop(target, None)
@@ -136,21 +148,24 @@ class Slots:
         self._leave(tracks)
         return {who[0] for who, track in tracks.items() if track.learned_bytes >= 0}
 
-    def _has_place(self, name, who):
-        """Among those of its name that the model is told of."""
+    def _has_place(self, record, who, peak):
+        """Among those of its name that the model is told of; one that needs more than all of them, for its input, is always told."""
+        name, share = record["task_name"], peak / ((record.get("input_bytes") or 0) + 1)
+        count_, most = self._told.get(name, (0, 0.0))
         if who not in self._places:
-            if self._told.get(name, 0) >= OPEN_MOST:
+            if count_ >= OPEN_MOST and share <= most:
                 return False
             self._places[who] = name
-            self._told[name] = self._told.get(name, 0) + 1
+            count_ += 1
+        self._told[name] = count_, max(most, share)
         return True
 
     def _leave(self, tasks):
         for who in tasks:
             if (name := self._places.pop(who, None)) is not None:
-                self._told[name] -= 1
-                if not self._told[name]:
-                    del self._told[name]
+                count_, most = self._told.pop(name)
+                if count_ > 1:
+                    self._told[name] = count_ - 1, most
 
     def shown(self):
         """Each task once, though two targets may tell of it; those most in danger first, as many as are shown."""
