@@ -31,6 +31,13 @@ class StreamRefused(StreamError):
     """It does not want to: no or a wrong password, not a port of ours. Trying again does not help."""
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """It would take the token along, to wherever."""
+
+    def redirect_request(self, *_):
+        return None
+
+
 @dataclass
 class Poll:
     records: list = field(default_factory=list)  # finished since the last poll
@@ -49,7 +56,7 @@ class Stream:
         self.lost = 0  # in all
         context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         # No proxy: workers are near, and a token is not for others.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, urllib.request.HTTPSHandler(context=context)).open
         self._timeout_s = timeout_s
         self._headers = {"Accept-Encoding": "gzip"}
         if token:

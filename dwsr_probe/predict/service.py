@@ -22,7 +22,7 @@ from dwsr_probe.predict.watch import Login, Worker
 
 TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
-AGAIN_MOST_S, REFUSED_S = 30.0, 60.0
+AGAIN_MOST_S = REFUSED_S = 60.0  # hundreds of targets that hang, for five seconds each, must not take all threads
 _PROCESSES_MOST = 20_000
 
 
@@ -147,6 +147,8 @@ class Predictor(Source):
             watched.gone = True
             if watched.learned_state:
                 self._saved_states[url] = watched.learned_state  # it may come back
+                while len(self._saved_states) > TARGETS_MOST:
+                    self._saved_states.pop(next(iter(self._saved_states)))
             if watched.target is not None:
                 self._drop(watched)
 
@@ -229,12 +231,10 @@ class Predictor(Source):
         self._save_due = time.monotonic() + self._save_s
         if self._state is None or not self._changed:
             return
-        with self._lock:
-            states = dict(list(self._saved_states.items())[-TARGETS_MOST:])
-            states |= {name: w.learned_state for name, w in self._watched.items() if w.learned_state}
-            found = {"model": self.model.to_dict(), "ledger": self.ledger.to_dict(), "seen": list(self._seen.items()),
-                     "targets": [[list(name) if isinstance(name, tuple) else name, state] for name, state in states.items()]}
-        self._state.save(found)
+        states = self._saved_states | {name: w.learned_state for name, w in self._watched.items() if w.learned_state}
+        self._state.save({  # without the lock: nobody else changes anything
+            "model": self.model.to_dict(), "ledger": self.ledger.to_dict(), "seen": list(self._seen.items()),
+            "targets": [[list(name) if isinstance(name, tuple) else name, state] for name, state in states.items()]})
         self._changed = False
 
     def _restore(self, found):

@@ -32,7 +32,7 @@ def answers():
 
         def log_message(self, *_): ...
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.bodies, server.asked = [], []
+    server.bodies, server.asked, server.handle_error = [], [], lambda *_: None  # a client that goes is no news
     server.url = f"http://127.0.0.1:{server.server_port}"
     server.add = lambda *lines, **headers: server.bodies.append(("\n".join(lines).encode(), headers))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -60,6 +60,13 @@ def test_proxies_are_not_asked(answers, monkeypatch):
     monkeypatch.setenv("no_proxy", "")
     answers.add(record(1), last())
     assert seqs(Stream(answers.url, token="t").poll()) == [("p", 1)]
+
+
+def test_a_token_is_not_taken_elsewhere(answers):
+    answers.add("", status=302, Location=f"{answers.url}/elsewhere")
+    with pytest.raises(StreamError, match="302"):
+        Stream(answers.url, token="t").poll()
+    assert len(answers.asked) == 1
 
 
 def test_an_answer_that_was_cut_short_is_asked_for_again(answers):

@@ -21,8 +21,8 @@ def follow(slots, target, found, model, now):
     news, gone = slots.follow(target, found, now)
     for process in gone:
         model.forget_running(process)
-    for record in news:
-        model.learn(record)
+    for told in news:
+        model.learn(told)
     slots.judge(target, found, model, now)
     return news, gone
 

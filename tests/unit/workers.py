@@ -42,7 +42,7 @@ class FakeWorker:
 
             def log_message(self, *_): ...
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server.daemon_threads, self._server.handle_error = True, lambda *_: None  # a client that goes is no news
         self.host = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http://{self.host}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
