@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, OUTPUT_SHARE
+from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
 
 SIGMAS = np.geomspace(5e-4, 0.6, 12)
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
@@ -21,6 +21,7 @@ _UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
 _UNSEEN_WEIGHT = -0.5 * (np.log(_UNSEEN_K / 3) / 1.1) ** 2
 _UNSEEN_C = 1 << 20
 _CONSTANT_BYTES = 8 << 20  # what a task may need whatever its size: buffers, caches
+_DOUBT = 0.06  # that the line goes on beyond what was seen: a relative deviation per e-fold, divided by the number of values
 _MOST_PARTS = 64
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 
@@ -44,6 +45,14 @@ class Sums:
         self.vectors[0] += ws
         self.vectors[1] += ws * sizes
         self.vectors[2] += ws * y
+
+    def could_be(self):
+        """Are these sums of values? By what each adds at most, and by Cauchy and Schwarz, without whom a variance is negative."""
+        n, w, wy, wyy = self.scalars
+        ws, wss, wsy = self.vectors
+        more = 1 + 1e-6  # rounding
+        return bool(w * self.floor ** 2 <= n * more and n <= w * 2 * MOST_BYTES ** 2 and wyy <= n * more and wy ** 2 <= w * wyy * more and (wss < 1e150).all()
+                    and (ws ** 2 <= w * wss * more).all() and (wsy ** 2 <= wss * wyy * more).all())
 
     def scale(self, factor):
         self.scalars *= factor
@@ -73,12 +82,12 @@ class Term:
 class Mixture:
     """Weighted normals of (c, k), each with its j and sigma."""
 
-    def __init__(self, log_weight, mean, cov, j, sigma, floor):
-        self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor = log_weight, mean, cov, j, sigma, floor
+    def __init__(self, log_weight, mean, cov, j, sigma, floor, doubt=0.0):
+        self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor, self.doubt = log_weight, mean, cov, j, sigma, floor, doubt
 
     def at(self, sizes):
-        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes."""
-        s = sizes[self.j]
+        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes (or rows of them)."""
+        s = sizes[..., self.j]
         mean = self.mean[0] + self.mean[1] * s
         gain_c = self.cov[0] + self.cov[1] * s
         gain_k = self.cov[1] + self.cov[2] * s
@@ -124,7 +133,7 @@ class Mixture:
         if len(keep) > _MOST_PARTS:
             keep = keep[np.argsort(-log_weight[keep], kind="stable")[:_MOST_PARTS]]
         weight = np.exp(log_weight[keep])
-        return Mixture(np.log(weight / weight.sum()), self.mean[:, keep], self.cov[:, keep], self.j[keep], self.sigma[keep], self.floor)
+        return Mixture(np.log(weight / weight.sum()), self.mean[:, keep], self.cov[:, keep], self.j[keep], self.sigma[keep], self.floor, self.doubt)
 
     @property
     def weight(self):
@@ -139,10 +148,20 @@ class Mixture:
         the task will return, where those are themselves a guess."""
         mean, variance, _, _ = self.at(sizes)
         if beyond > 1:
-            variance = variance + (self.sigma * np.log(beyond) * mean) ** 2
+            variance = variance + self._unexplained(np.log(beyond)) * mean ** 2
         if output_deviation:
             variance = variance + (OUTPUT_SHARE[self.j] * output_deviation * self.mean[1]) ** 2
         return Predictive(self.weight, mean, np.sqrt(variance))
+
+    def _unexplained(self, folds):
+        """Relative variance so many e-folds beyond what was seen: of what the line does not explain there, and of its being another line, which few values cannot exclude."""
+        return (self.sigma ** 2 + self.doubt ** 2) * folds ** 2
+
+    def shares_above(self, terms, beyond):
+        """P(y > its bound) of each term, as predict would say."""
+        mean, variance, _, _ = self.at(np.array([term.sizes for term in terms]))
+        variance = variance + self._unexplained(np.log(np.maximum(beyond, 1))[:, None]) * mean ** 2
+        return ndtr((mean - np.array([[term.bytes] for term in terms])) / np.sqrt(variance)) @ self.weight
 
 
 class Predictive:
@@ -202,7 +221,7 @@ def _seen(sums):
     y, k = y_unit, k_unit[:, None]
     mean = np.stack((mean_c * y, mean_k * k)).reshape(2, -1)
     cov = (np.stack((p11 * y * y, -p01 * y * k, p00 * k * k)) / det).reshape(3, -1)
-    return Mixture(evidence.ravel(), mean, cov, np.repeat(np.arange(COUNT), len(SIGMAS)), np.tile(SIGMAS, COUNT), sums.floor)
+    return Mixture(evidence.ravel(), mean, cov, np.repeat(np.arange(COUNT), len(SIGMAS)), np.tile(SIGMAS, COUNT), sums.floor, _DOUBT / n)
 
 
 def posterior(sums, terms=()):
