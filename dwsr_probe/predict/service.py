@@ -173,12 +173,11 @@ class Predictor(Source):
         with self._lock:
             self.ledger.lost += look.lost
             self.ledger.refused += told - len(look.records)
-            news, gone = self._slots.follow(watched.target.name, look, now)
+            news, gone = self._slots.follow(watched.target.name, look, self.model, now)
             for process in gone:
                 self.model.forget_running(process)
             for record in news:
                 self._learn_one(record)
-            self._slots.judge(watched.target.name, look, self.model, now)
         if look.records:
             watched.busy = True  # no further look before this one is learned: what waits is bounded
             self._backlog.append((watched, look.state, deque(look.records)))

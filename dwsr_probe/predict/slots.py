@@ -11,9 +11,7 @@ from itertools import count
 WINDOW_S, POINTS_MOST = 30.0, 64
 SHOWN_MOST = 256
 NEWS = 1.01  # a peak that grew by less is no news
-UNLIKE = 1e-6  # probability of its peak so far, below which a task is not like the others of its name
 AGAIN_S = 5.0  # after which a probability is computed anew, news or not: the model has learned meanwhile
-OPEN_MOST = 32  # running tasks of a name that the model is told of; more of them make a forecast slow and tell little
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Track:
         self.number = number
         self.points = deque(maxlen=POINTS_MOST)  # (when, peak so far)
         self.looks, self.learned_bytes = 0, -1.0
-        self._probability, self._for = None, None  # and what it was computed for: when, peak, room
+        self._chance, self._for = None, None  # the probability, and what it was computed for: when, peak, room
 
     def add(self, now, peak):
         self.looks += 1
@@ -51,11 +49,11 @@ class Track:
             return 0.0
         return (room - high) * (last - first) / (high - low) if high > low else None
 
-    def probability(self, now, peak, room, compute):
-        """Anew if something has changed: each costs a millisecond, and there may be a thousand tasks."""
+    def chance(self, now, peak, room, compute):
+        """Anew if something has changed: each costs about a millisecond, and there may be a thousand tasks."""
         if self._for is None or now >= self._for[0] + AGAIN_S or peak > NEWS * self._for[1] or not 1 / NEWS < (room + 1) / (self._for[2] + 1) < NEWS:
-            self._probability, self._for = compute(), (now, peak, room)
-        return self._probability
+            self._chance, self._for = compute(), (now, peak, room)
+        return self._chance
 
     def is_news(self, peak):
         """For the model. A task that was seen once only may have ended by now: most tasks are short."""
@@ -81,12 +79,8 @@ def need_of(record, room):
     return None
 
 
-def _chance(model, record, kind, room, peak):
-    """What it has had is given, not evidence, unless the others say that this cannot be: then it is not like them, and the model judges with what it has learned of it."""
-    forecast = model.predict(record["inputs"], record["task_name"], kind=kind, running=record)
-    if forecast.exceeds(peak) < UNLIKE:
-        forecast = model.predict(record["inputs"], record["task_name"], kind=kind)
-    return float(forecast.exceeds(room, peak))
+def _chance(model, record, kind, peak, room):
+    return float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(room, peak))
 
 
 def _is_bytes(value):
@@ -99,25 +93,31 @@ class Slots:
     def __init__(self):
         self._tracks = {}  # target → {identity: Track}
         self._shown = {}  # target → {identity: Slot}
-        self._places, self._told = {}, {}  # tasks that the model is told of: identity → name; name → how many, and their largest peak per input byte
 
-    def follow(self, target, look, now):
+    def follow(self, target, look, model, now):
         """Takes what runs at a target now. What the model should learn of it, and the processes of which a task has gone without an end that was told."""
-        before, tracks, news = self._tracks.get(target, {}), {}, []
+        before, tracks, shown, news = self._tracks.get(target, {}), {}, {}, []
         taken = {(who[0], before[who].number) for who in map(identity, look.running) if who in before}
         for record in look.running:
-            who = identity(record)
-            need = need_of(record, look.rooms.get(str(record.get("pid"))))
+            who, room = identity(record), look.rooms.get(str(record.get("pid")))
+            need = need_of(record, room)
             if need is None:
                 continue
+            kind, peak, live = need
             track = tracks[who] = before.get(who) or Track(next(n for n in count() if (who[0], n) not in taken))
             taken.add((who[0], track.number))
-            track.add(now, need[1])
-            if track.is_news(need[1]) and self._has_place(record, who, need[1]):
-                track.learned_bytes = need[1]
+            track.add(now, peak)
+            if track.is_news(peak):
+                track.learned_bytes = peak
                 news.append(record)
-        self._tracks[target] = tracks
-        self._leave(before.keys() - tracks.keys())
+            if room is not None and room.headroom_bytes is not None:
+                left = live + room.headroom_bytes
+                try:
+                    chance = track.chance(now, peak, left, partial(_chance, model, record, kind, peak, left))
+                except (ValueError, TypeError, KeyError):  # of inputs that are none
+                    continue
+                shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, chance, track.seconds_until(left))
+        self._tracks[target], self._shown[target] = tracks, shown
         ended = {identity(record) for record in look.records}
         gone = {who[0] for who, track in before.items() if who not in tracks and who not in ended and track.learned_bytes >= 0}
         # The model forgets a process's running tasks together: those that still run are told again.
@@ -125,47 +125,11 @@ class Slots:
         news += [record for record in look.running if record["process"] in gone and identity(record) not in told and tracks.get(identity(record), _NEVER).learned_bytes >= 0]
         return news, gone
 
-    def judge(self, target, look, model, now):
-        """How probable an overrun of each is, once the model has learned what there was to learn of them."""
-        shown = self._shown[target] = {}
-        for record in look.running:
-            who, room = identity(record), look.rooms.get(str(record.get("pid")))
-            track, need = self._tracks[target].get(who), need_of(record, room)
-            if track is None or need is None or room is None or room.headroom_bytes is None:
-                continue
-            kind, peak, live = need
-            left = live + room.headroom_bytes
-            try:
-                probability = track.probability(now, peak, left, partial(_chance, model, record, kind, left, peak))
-            except (ValueError, TypeError, KeyError):  # of inputs that are none
-                continue
-            shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, probability, track.seconds_until(left))
-
     def drop(self, target):
         """It has gone; the processes whose running tasks the model knew."""
         self._shown.pop(target, None)
         tracks = self._tracks.pop(target, {})
-        self._leave(tracks)
         return {who[0] for who, track in tracks.items() if track.learned_bytes >= 0}
-
-    def _has_place(self, record, who, peak):
-        """Among those of its name that the model is told of; one that needs more than all of them, for its input, is always told."""
-        name, share = record["task_name"], peak / ((record.get("input_bytes") or 0) + 1)
-        count_, most = self._told.get(name, (0, 0.0))
-        if who not in self._places:
-            if count_ >= OPEN_MOST and share <= most:
-                return False
-            self._places[who] = name
-            count_ += 1
-        self._told[name] = count_, max(most, share)
-        return True
-
-    def _leave(self, tasks):
-        for who in tasks:
-            if (name := self._places.pop(who, None)) is not None:
-                count_, most = self._told.pop(name)
-                if count_ > 1:
-                    self._told[name] = count_ - 1, most
 
     def shown(self):
         """Each task once, though two targets may tell of it; those most in danger first, as many as are shown."""

@@ -2,7 +2,7 @@
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.slots import OPEN_MOST, SHOWN_MOST, Slots, Track
+from dwsr_probe.predict.slots import SHOWN_MOST, Slots, Track
 from dwsr_probe.predict.watch import Look, Room, rooms_of
 from tests.unit.workers import MIB, record, rooms, running
 
@@ -16,24 +16,13 @@ def model():
     return found
 
 
-def follow(slots, target, found, model, now):
-    """As the service does; what it was told."""
-    news, gone = slots.follow(target, found, now)
-    for process in gone:
-        model.forget_running(process)
-    for told in news:
-        model.learn(told)
-    slots.judge(target, found, model, now)
-    return news, gone
-
-
 def look(*tasks, headroom=50 * MIB, **fields):
     return Look(running=list(tasks), rooms={"1": Room(100 * MIB, headroom, 100 * MIB - headroom)}, **fields)
 
 
 def test_room_is_what_it_has_and_the_headroom(model):
     slots = Slots()
-    follow(slots, "w:1", look(running(30 * MIB, live=20 * MIB, size=10 * MIB)), model, 0.0)
+    slots.follow("w:1", look(running(30 * MIB, live=20 * MIB, size=10 * MIB)), model, 0.0)
     (slot,) = slots.shown()
     assert (slot.target, slot.pid, slot.slot, slot.task_name, slot.room_bytes) == ("w:1", "1", "0", "smooth", 70 * MIB)
     assert slot.probability < 0.05 and slot.seconds is None
@@ -43,7 +32,7 @@ def test_one_on_its_way_over_the_limit(model):
     slots = Slots()
     chances = []
     for now, peak in enumerate((1, 20, 40, 60, 80)):
-        follow(slots, "w:1", look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB), model, float(now))
+        slots.follow("w:1", look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB), model, float(now))
         (slot,) = slots.shown()
         chances.append(slot.probability)
     assert chances == sorted(chances) and chances[-1] > 0.5
@@ -54,7 +43,7 @@ def test_one_that_is_not_like_the_others(model):
     """It leaks: what was learned says that it cannot be. The nearer, the more probable."""
     slots, chances = Slots(), []
     for now, peak in enumerate((10, 10, 60, 120, 200, 290)):
-        follow(slots, "w:1", look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB), model, float(now))
+        slots.follow("w:1", look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB), model, float(now))
         chances += [slot.probability for slot in slots.shown()]
     assert chances == sorted(chances) and chances[0] < 0.01 and chances[-1] > 0.7
 
@@ -74,7 +63,7 @@ def test_growth_of_the_process_where_allocations_are_not_accounted(model):
     slots = Slots()
     task = running(None, live=0)
     task |= {"alloc_peak_bytes": None, "alloc_end_bytes": None, "rss_before_bytes": 30 * MIB, "rss_peak_bytes": 60 * MIB}
-    follow(slots, "w:1", look(task), model, 0.0)
+    slots.follow("w:1", look(task), model, 0.0)
     (slot,) = slots.shown()
     assert slot.room_bytes == 70 * MIB  # it has 20 of the process's 50, and 50 are left
 
@@ -83,12 +72,12 @@ def test_what_cannot_be_said_is_not_said(model):
     slots = Slots()
     nothing = running(5 * MIB)
     nothing |= {"alloc_peak_bytes": None}
-    follow(slots, "a", look(nothing, running("x"), running(-5), running(float("nan"))), model, 0.0)
-    follow(slots, "b", Look(running=[running(5 * MIB)]), model, 0.0)  # without /metrics
-    follow(slots, "c", Look(running=[running(5 * MIB)], rooms={"1": Room(100 * MIB)}), model, 0.0)  # nor this
+    slots.follow("a", look(nothing, running("x"), running(-5), running(float("nan"))), model, 0.0)
+    slots.follow("b", Look(running=[running(5 * MIB)]), model, 0.0)  # without /metrics
+    slots.follow("c", Look(running=[running(5 * MIB)], rooms={"1": Room(100 * MIB)}), model, 0.0)  # nor this
     bad = running(5 * MIB)
     bad["inputs"] = [{"nbytes": -5}]
-    follow(slots, "d", look(bad), model, 0.0)
+    slots.follow("d", look(bad), model, 0.0)
     assert slots.shown() == []
 
 
@@ -96,7 +85,7 @@ def test_the_model_is_told_of_what_stays_and_grows(model):
     slots = Slots()
 
     def told(*tasks, **fields):
-        news, gone = follow(slots, "w:1", look(*tasks, **fields), model, 0.0)
+        news, gone = slots.follow("w:1", look(*tasks, **fields), model, 0.0)
         return [r["alloc_peak_bytes"] for r in news], gone
     assert told(running(5 * MIB)) == ([], set())  # it may be short
     assert told(running(5 * MIB)) == ([5 * MIB], set())
@@ -111,7 +100,7 @@ def test_the_model_is_told_of_what_stays_and_grows(model):
 def test_a_target_that_goes_takes_its_tasks_along(model):
     slots = Slots()
     for _ in range(2):
-        follow(slots, "w:1", look(running(5 * MIB)), model, 0.0)
+        slots.follow("w:1", look(running(5 * MIB)), model, 0.0)
     assert slots.drop("w:1") == {"1-100"} and slots.shown() == [] and slots.drop("w:1") == set()
 
 
@@ -119,7 +108,7 @@ def test_each_task_is_shown_once_and_not_too_many(model):
     slots = Slots()
     many = [running(n * MIB, size=MIB, thread=n, start=float(n)) for n in range(1, SHOWN_MOST + 50)]
     for target in ("worker:1", "exporter:2"):
-        follow(slots, target, look(*many), model, 0.0)
+        slots.follow(target, look(*many), model, 0.0)
     found = slots.shown()
     assert len(found) == SHOWN_MOST and len({slot.slot for slot in found}) == SHOWN_MOST
     assert found[0].probability >= found[-1].probability
@@ -129,33 +118,18 @@ def test_slots_are_numbered_anew_when_they_are_free(model):
     slots = Slots()
 
     def numbers(*starts):
-        follow(slots, "w:1", look(*(running(MIB, start=float(start)) for start in starts)), model, 0.0)
+        slots.follow("w:1", look(*(running(MIB, start=float(start)) for start in starts)), model, 0.0)
         return {start: track.number for (_, _, start), track in slots._tracks["w:1"].items()}
     assert numbers(1, 2, 3) == {1: 0, 2: 1, 3: 2}
     assert numbers(3, 2) == {2: 1, 3: 2}
     assert numbers(4, 3, 2) == {2: 1, 3: 2, 4: 0}
 
 
-def test_the_model_is_told_of_so_many_of_a_name(model):
-    slots = Slots()
-    many = [running(MIB, start=float(n), thread=n) for n in range(200)]
-    follow(slots, "w:1", look(*many), model, 0.0)
-    news, _ = follow(slots, "w:1", look(*many, running(MIB, name="another")), model, 1.0)
-    assert len(news) == OPEN_MOST
-    news, _ = follow(slots, "w:1", look(*many, running(MIB, name="another")), model, 2.0)
-    assert [record["task_name"] for record in news] == ["another"]
-    follow(slots, "w:1", look(*many[100:]), model, 3.0)  # those who had places have gone
-    news, _ = follow(slots, "w:1", look(*many[100:]), model, 4.0)
-    assert len(news) == OPEN_MOST
-    slots.drop("w:1")
-    assert not slots._places and not slots._told
-
-
 def test_a_probability_is_computed_anew_when_something_has_changed():
     track, computed = Track(), []
 
     def ask(now, peak, room):
-        return track.probability(now, peak, room, lambda: computed.append(1) or len(computed))
+        return track.chance(now, peak, room, lambda: computed.append(1) or len(computed))
     assert [ask(0, 100, 1000), ask(1, 100, 1000), ask(2, 100.5, 1001)] == [1, 1, 1]
     assert [ask(3, 120, 1000), ask(3, 120, 900), ask(4, 120, 900), ask(9, 120, 900)] == [2, 3, 3, 4]
 
