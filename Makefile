@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy dashboards build clean
+.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy dashboards build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,6 +54,9 @@ lint: $(VENV)/.test ## ruff
 
 bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench
+
+bench-predict: $(VENV)/.bench build ## forecasts against what others do, on operators measured here; rewrites their section of BENCHMARKS.md
+	$(BIN)/python -m tests.bench.predict
 
 build: $(VENV)/.built ## the extension and the command line, in .venv
 

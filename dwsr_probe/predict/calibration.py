@@ -74,5 +74,5 @@ class Calibrated:
     def above(self, y):
         """P(y' > y)."""
         z = (y - self.predictive.mean) / self.predictive.deviation
-        scores = self._total - float(np.interp(z, EDGES, self._below, left=0.0)) if self._total else 0.0
+        scores = max(0.0, self._total - float(np.interp(z, EDGES, self._below, left=0.0))) if self._total else 0.0
         return (_POSTERIOR * float(self.predictive.above(y)) + scores) / (_POSTERIOR + self._total)

@@ -31,7 +31,7 @@ class Learner:
         self.largest_bytes = 0  # of inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
-        self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
+        self._scoring = None  # the posterior that scores, renewed as n grows by half: predict must not change it
         self._renew_at = 0
         self._fresh = self._with_running = None
 
@@ -42,8 +42,8 @@ class Learner:
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.25
-            predictive = self._scoring.predict(at, self.beyond(at))
+                self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
+            predictive = self.expects(self._scoring, at)
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
         self.sums.add(at, y)
@@ -61,8 +61,6 @@ class Learner:
         weight = min(1.0, self.n / _MANY)
         self.scores.add(z, weight)
         others.add(z, weight)
-        if abs(z) > 4:
-            self._renew_at = 0
         self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
         if abs(self.drift) > 4:
             self._change()
@@ -75,7 +73,7 @@ class Learner:
 
     def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.posterior(kept).predict(at, self.beyond(at))
+        predictive = self.expects(self.posterior(kept), at)
         share = float(predictive.above(bound))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
         if self.n >= _FEW and share < _CANNOT_BE:
@@ -126,6 +124,10 @@ class Learner:
 
     def forget_conclusions(self):
         self._fresh = self._with_running = None
+
+    def expects(self, mixture, at, output_deviation=0.0):
+        """What is forecast for these sizes."""
+        return mixture.predict(at, self.beyond(at), output_deviation)
 
     def beyond(self, at):
         """How many times larger than anything seen."""

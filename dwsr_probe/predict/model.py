@@ -58,7 +58,7 @@ class Task:
         if learner is None or not learner.n:
             return 0, 0.0
         at = sizes(arrays, 0)
-        guess = learner.posterior().predict(at, learner.beyond(at))
+        guess = learner.expects(learner.posterior(), at)
         return max(0, round(guess.mean)), guess.deviation
 
     def sizes(self, kind, arrays):
@@ -198,7 +198,7 @@ class Model:
         learner = task.learners.get(kind) or Learner(kind)
         without = _identity(_getter(running)) if running else None
         mixture = learner.posterior(task.kept(kind), task.running(kind, without))
-        calibrated = Calibrated(mixture.predict(at, learner.beyond(at), deviation), learner.scores, self._scores[kind])
+        calibrated = Calibrated(learner.expects(mixture, at, deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 

@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
 
-SIGMAS = np.geomspace(5e-4, 0.6, 12)
+SIGMAS = np.geomspace(5e-4, 4.0, 14)  # the last ones: it needs anything
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
 # Before anything was seen: bytes needed per byte of input, of operators at large (copies 1 to 3, filters 2 to 7, structure tensors 20 and more).
 _UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
@@ -126,12 +126,12 @@ class Mixture:
         self.mean = self.mean + (off / variance) * np.stack((gain_c, gain_k))
         self._shrink(1 / variance, gain_c, gain_k)
 
-    def pruned(self):
-        """The parts that matter, weights normalised."""
+    def pruned(self, folds=9.0, most=None):
+        """Without the parts that are so much less likely than the best, weights normalised."""
         log_weight = self.log_weight - self.log_weight.max()
-        keep = np.flatnonzero(log_weight > -9.0)
-        if len(keep) > _MOST_PARTS:
-            keep = keep[np.argsort(-log_weight[keep], kind="stable")[:_MOST_PARTS]]
+        keep = np.flatnonzero(log_weight > -folds)
+        if most is not None and len(keep) > most:
+            keep = keep[np.argsort(-log_weight[keep], kind="stable")[:most]]
         weight = np.exp(log_weight[keep])
         return Mixture(np.log(weight / weight.sum()), self.mean[:, keep], self.cov[:, keep], self.j[keep], self.sigma[keep], self.floor, self.doubt)
 
@@ -228,6 +228,8 @@ def posterior(sums, terms=()):
     """The mixture, given exact values and lower bounds."""
     if sums.n > 0:
         mixture = _seen(sums)
+        if not terms:  # which could make any part the best
+            mixture = mixture.pruned(20.0)
         mixture.k_is_positive()
     else:
         mixture = _unseen(sums.floor)
@@ -235,4 +237,4 @@ def posterior(sums, terms=()):
         mixture.lies_above(term.sizes, term.bytes)
         if term.near:
             mixture.lies_near(term.sizes, 1.1 * term.bytes, 0.2 * term.bytes)
-    return mixture.pruned()
+    return mixture.pruned(most=_MOST_PARTS)

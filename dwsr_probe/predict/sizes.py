@@ -14,6 +14,7 @@ AXES = 4  # of the largest input; of more, the leading ones count as one
 MOST_BYTES = 1 << 60
 _MOST_INPUTS, _MOST_AXES, _MOST_TEXT = 64, 64, 256  # told apart; axes: as NumPy; text: of a dtype or a type
 _HALOS = (2, 8, 32)
+_SQUARES = (1.0, 4.0)  # of the smallest axis beside the input: the work space of linear algebra
 _SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the output beside the inputs
 _SUBSETS = [axes for count in (3, 2, 1) for axes in combinations(range(AXES), count)]
 
@@ -24,7 +25,9 @@ FUNCTIONS = (
     + [(f"largest input with a halo of {halo}", -2.5) for halo in _HALOS]
     + [("n log n, last axis", -3.5), ("n log n, first axis", -3.5), ("last axis to a power of two", -3.5), ("hash table of the rows", -3.5)]
     + [("axes " + "x".join(map(str, axes)), -3.5 if axes == (0,) else -6.0) for axes in _SUBSETS]  # the first alone: a table's rows
-    + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0), ("constant", -3.0)]
+    + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0)]
+    + [(f"largest input and {share:g} x smallest axis squared", -3.5) for share in _SQUARES]
+    + [("constant", -3.0)]
 )
 COUNT = len(FUNCTIONS)
 INPUTS = 0
@@ -121,6 +124,7 @@ def sizes(arrays, output_bytes):
             found[at] = math.prod(folded[axis] for axis in axes) * item
             at += 1
         longer = [length for length in shape if length > 1] or [1]
-        found[at:at + 3] = shape[0] ** 2 * item, shape[-1] ** 2 * item, min(longer) ** 2 * item
+        square = min(longer) ** 2 * item
+        found[at:-1] = shape[0] ** 2 * item, shape[-1] ** 2 * item, square, *(largest.nbytes + share * square for share in _SQUARES)
     found.flags.writeable = False
     return found

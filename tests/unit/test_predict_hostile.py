@@ -289,7 +289,7 @@ def test_thousands_of_running_tasks_are_ranked_once():
     quiet = model.predict(inputs(100, 100, 100), "filter").mean
     model.learn(loud)
     terms = model._tasks["filter"].running("alloc")
-    assert len(terms) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 4 * quiet
+    assert len(terms) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 3 * quiet
     assert model._tasks["filter"].running("alloc")[0] is terms[0]
     assert model.predict(inputs(100, 100, 100), "filter", running=loud).mean == quiet
 
