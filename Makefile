@@ -39,7 +39,7 @@ test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and
 test-cupy-%: .venv-cupy-%/.installed
 	PYTHONPATH="$(CURDIR)" .venv-cupy-$*/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu
 
-test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job
+test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job and a predictor
 	@deploy/system-packages $(PYTHON) prometheus
 	$(BIN)/pytest -q -p no:cacheprovider tests/dashboards
 
