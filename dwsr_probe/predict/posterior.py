@@ -191,8 +191,8 @@ class Predictive:
 
 def _unseen(floor):
     """Nothing is known but that it is a program: k from operators at large."""
-    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5::3], indexing="ij"))
-    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5::3]))
+    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5:10:2], indexing="ij"))
+    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5:10:2]))
     mean = np.stack((np.full_like(k, _UNSEEN_C), k))
     cov = np.stack((np.full_like(k, float(_CONSTANT_BYTES) ** 2), np.zeros_like(k), (0.35 * k) ** 2))
     return Mixture(log_weight, mean, cov, np.full(len(k), INPUTS), sigma, floor)
