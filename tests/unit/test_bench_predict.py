@@ -114,7 +114,7 @@ def test_regret_plot_has_a_row_for_each_method():
     assert "|  |     0.00" in lines[1] and "|██|     2.00" in lines[2]
 
 
-class Knows:
+class Knows(baselines.Baseline):
     """A method that knows the truth, times a factor for its bound."""
 
     def __init__(self, factor=1.0):
