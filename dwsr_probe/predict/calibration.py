@@ -11,6 +11,7 @@ EDGES = np.sinh(np.linspace(-3.0, 7.0, 161))
 _COARSE, _FRACTIONS = 16, np.arange(9) / 8
 _MOST = 500.0  # scores that count; older ones fade
 _POSTERIOR, _OTHERS = 60.0, 60.0  # as so many scores
+_HIGH = 0.95
 
 
 class Scores:
@@ -21,8 +22,8 @@ class Scores:
     def n(self):
         return float(self.counts.sum())
 
-    def add(self, z):
-        self.counts[np.searchsorted(EDGES, z)] += 1
+    def add(self, z, weight=1.0):
+        self.counts[np.searchsorted(EDGES, z)] += weight
         self._fade()
 
     def merge(self, other):
@@ -43,10 +44,11 @@ class Calibrated:
 
     def __init__(self, predictive, own, others):
         self.predictive, self.n = predictive, own.n
-        weight = min(others.n, _OTHERS)
         below, total = own.below(), own.n
-        if weight:
-            below, total = below + others.below() * (weight / others.n), total + weight
+        rest = np.maximum(others.counts - own.counts, 0)  # its own are among those of all: one surprise must not count twice
+        if (n := float(rest.sum())) > 0:
+            weight = min(n, _OTHERS)
+            below, total = below + np.cumsum(rest)[:-1] * (weight / n), total + weight
         self._below, self._total = below, total
 
     def level(self, z):
@@ -56,13 +58,14 @@ class Calibrated:
         return (_POSTERIOR * self.predictive.below(y) + scores) / (_POSTERIOR + self._total)
 
     def quantile(self, q):
-        """Found in three steps, each among a few points: a level costs more than a step."""
+        """Found in three steps, each among a few points: a level costs more than a step. A high one is not below the mean, even where few believed parts, far away, raise that."""
         points = EDGES[::_COARSE]
         at = self._reaches(q, points)
         points = EDGES[at * _COARSE:(at + 1) * _COARSE + 1]
         at = self._reaches(q, points)
         points = points[at] + (points[at + 1] - points[at]) * _FRACTIONS
-        return self.predictive.mean + points[self._reaches(q, points) + 1] * self.predictive.deviation
+        z = points[self._reaches(q, points) + 1]
+        return self.predictive.mean + (max(0.0, z) if q >= _HIGH else z) * self.predictive.deviation
 
     def _reaches(self, q, points):
         """The last point before the one whose level is q."""
@@ -71,5 +74,5 @@ class Calibrated:
     def above(self, y):
         """P(y' > y)."""
         z = (y - self.predictive.mean) / self.predictive.deviation
-        scores = self._total - float(np.interp(z, EDGES, self._below, left=0.0)) if self._total else 0.0
+        scores = max(0.0, self._total - float(np.interp(z, EDGES, self._below, left=0.0))) if self._total else 0.0
         return (_POSTERIOR * float(self.predictive.above(y)) + scores) / (_POSTERIOR + self._total)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dwsr_probe.predict.calibration import Calibrated
 
 TRUST = ("none", "low", "fair", "good")
+_SURPRISE = 1e-6  # that it is like nothing seen: then any size is as likely as any other, so that one half of those beyond x are beyond 2x
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,29 @@ class Forecast:
 
     def upper(self, q=0.99):
         """What is exceeded with probability 1 - q."""
-        if not 0 < q < 1:
-            raise ValueError(f"a quantile is between 0 and 1, not {q!r}")
-        return max(0.0, float(self.calibrated.quantile(q)))
+        return max(0.0, float(self.calibrated.quantile(_level(q))))
 
     def promised(self, q=0.99):
         """Were enough forecasts of this task compared with what came to hold it to this level?"""
-        return self.calibrated.n >= 1 / (1 - q) - 1
+        return self.calibrated.n >= 1 / (1 - _level(q)) - 1
 
     def exceeds(self, limit, above=0.0):
         """Probability that it needs more than limit, given that it has needed `above` already."""
-        if above > limit:
+        if math.isnan(limit) or math.isnan(above):
+            raise ValueError(f"limit and peak are bytes, not {limit!r} and {above!r}")
+        if above >= limit:
             return 1.0
-        given = self.calibrated.above(above) if above > 0 else 1.0
-        if given < 1e-12:  # it should have ended by now: as likely as not, and more so near the limit
-            return 0.5 if limit > 0 and not math.isinf(limit) else 0.0
-        return min(1.0, max(0.0, float(self.calibrated.above(limit) / given)))
+        return min(1.0, self._beyond(limit) / self._beyond(above))
+
+    def _beyond(self, y):
+        if y <= 0:
+            return 1.0
+        if math.isinf(y):
+            return 0.0
+        return float(self.calibrated.above(y)) + _SURPRISE * min(1.0, (self.mean + self.calibrated.predictive.deviation) / y)
+
+
+def _level(q):
+    if not 0 < q < 1:
+        raise ValueError(f"a quantile is between 0 and 1, not {q!r}")
+    return q

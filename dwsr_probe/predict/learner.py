@@ -6,14 +6,15 @@ import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.posterior import Sums, posterior
-from dwsr_probe.predict.sizes import INPUTS, Array
+from dwsr_probe.predict.sizes import INPUTS, MOST_BYTES, arrays_of, whole
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
-_MOST_BOUNDS, _MOST_OPEN, _MOST_SHAPES = 32, 16, 64
+_MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
+_MANY = 20  # before it counts in full: until then its deviation is a guess, and one surprise would widen bounds twentyfold for long
 _SURE = 0.999  # a bound that everything seen implies
 _CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
 
@@ -30,19 +31,19 @@ class Learner:
         self.largest_bytes = 0  # of inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
-        self._scoring = None  # the posterior that scores, renewed as n grows by a quarter: predict must not change it
+        self._scoring = None  # the posterior that scores, renewed as n grows by half: predict must not change it
         self._renew_at = 0
-        self._fresh = None
+        self._fresh = self._with_running = None
 
     # -- learn
 
-    def learn(self, arrays, at, y, kept, others):
-        """An exact value. kept: the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+    def learn(self, arrays, at, y, asked, output_deviation, kept, others):
+        """An exact value. at, asked: sizes as they were, and as they would have been asked for. kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = posterior(self.sums, kept), self.n * 1.25
-            predictive = self._scoring.predict(at, self.beyond(at))
+                self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
+            predictive = self.expects(self._scoring, asked, output_deviation)
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
         self.sums.add(at, y)
@@ -52,15 +53,14 @@ class Learner:
         input_bytes = int(at[INPUTS])
         self.largest_bytes = max(self.largest_bytes, input_bytes)
         self._sample(arrays, input_bytes, y)
-        self._fresh = None
+        self.forget_conclusions()
         return scored
 
     def _score(self, predictive, y, others):
         z = (y - predictive.mean) / predictive.deviation
-        self.scores.add(z)
-        others.add(z)
-        if abs(z) > 4:
-            self._renew_at = 0
+        weight = min(1.0, self.n / _MANY)
+        self.scores.add(z, weight)
+        others.add(z, weight)
         self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
         if abs(self.drift) > 4:
             self._change()
@@ -73,13 +73,16 @@ class Learner:
 
     def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.posterior(kept).predict(at, self.beyond(at))
-        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(float(predictive.above(bound)), 1e-300)), self.n)
-        if self.n >= _FEW and predictive.above(bound) < _CANNOT_BE:
+        predictive = self.expects(self.posterior(kept), at)
+        share = float(predictive.above(bound))
+        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
+        if self.n >= _FEW and share < _CANNOT_BE:
             self._change()
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
-        self._scoring = self._fresh = None
+        if near or share < _SURE:
+            self._scoring = None
+        self.forget_conclusions()
         return scored
 
     def _sample(self, arrays, input_bytes, y):
@@ -98,16 +101,33 @@ class Learner:
     # -- ask
 
     def posterior(self, kept=(), running=()):
-        """Given lower bounds of tasks that were killed, and of tasks that run: of these only those that say something."""
+        """Given lower bounds of tasks that were killed, and of tasks that run."""
         if self._fresh is None:
-            self._fresh = posterior(self.sums, kept)
-        ranked = sorted(running, key=lambda term: (-term.bytes / (term.sizes[INPUTS] + self.sums.floor), term.bytes))[:_MOST_OPEN]
-        shares = [float(self._fresh.predict(term.sizes, self.beyond(term.sizes)).above(term.bytes)) for term in ranked]
-        telling = [term for term, share in zip(ranked, shares, strict=True) if share < _SURE]
-        if not telling:
+            self._fresh = self._conclude(kept)
+        if not running:
             return self._fresh
-        sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and min(shares) < _CANNOT_BE else self.sums
-        return posterior(sums, [*kept, *telling])
+        if self._with_running is None or [*map(id, self._with_running[0])] != [*map(id, running)]:
+            telling, least = self._telling(self._fresh, running)
+            sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and least < _CANNOT_BE else self.sums
+            self._with_running = running, posterior(sums, [*kept, *telling]) if telling else self._fresh
+        return self._with_running[1]
+
+    def _conclude(self, kept):
+        mixture = posterior(self.sums)
+        telling, _ = self._telling(mixture, kept) if kept else ([], 1.0)
+        return posterior(self.sums, telling) if telling else mixture
+
+    def _telling(self, mixture, terms):
+        """Those that are not implied, and the least of all shares."""
+        shares = mixture.shares_above(terms, [self.beyond(term.sizes) for term in terms])
+        return [term for term, share in zip(terms, shares, strict=True) if term.near or share < _SURE], shares.min()
+
+    def forget_conclusions(self):
+        self._fresh = self._with_running = None
+
+    def expects(self, mixture, at, output_deviation=0.0):
+        """What is forecast for these sizes."""
+        return mixture.predict(at, self.beyond(at), output_deviation)
 
     def beyond(self, at):
         """How many times larger than anything seen."""
@@ -166,10 +186,13 @@ class Learner:
             kept = self.shapes.setdefault(key, [input_bytes, 0, 0.0, 0.0])
             kept[1:] = kept[1] + count, kept[2] + total, kept[3] + square
         self.shapes = dict(sorted(self.shapes.items())[:_MOST_SHAPES])
+        since = min((learner.n - learner.changed_at for learner in (self, other) if learner.changed_at is not None), default=None)
         self.n += other.n
+        self.changed_at = None if since is None else self.n - since
         self.shared += other.shared
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
-        self._scoring = self._fresh = None
+        self._scoring = None
+        self.forget_conclusions()
 
     def to_dict(self):
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
@@ -179,17 +202,32 @@ class Learner:
 
     @classmethod
     def from_dict(cls, kind, kept):
+        """ValueError where it cannot be what to_dict gave: a forecast from it would be no number."""
         self = cls(kind)
         for ours, name in ((self.sums.scalars, "scalars"), (self.sums.vectors, "vectors"), (self.scores.counts, "scores")):
-            values = np.array(kept[name], dtype=float)
-            if values.shape != ours.shape or not np.isfinite(values).all():
-                raise ValueError(f"a damaged model: {name}")
-            ours[...] = values
-        self.killed = [(tuple(Array(None if shape is None else tuple(shape), nbytes, dtype) for shape, nbytes, dtype in arrays), float(bound), bool(near)) for arrays, bound, near in kept["killed"]]
-        self.shapes = {int(key): list(values) for key, values in kept["shapes"].items()}
-        self.n, self.shared, self.largest_bytes = int(kept["n"]), int(kept["shared"]), int(kept["largest_bytes"])
-        self.drift, self.changed_at = float(kept["drift"]), kept["changed_at"]
+            ours[...] = numbers(kept[name], ours.shape, name)
+        if not self.sums.could_be():
+            raise ValueError("a damaged model: sums of no values")
+        for arrays, bound, near in kept["killed"]:
+            given = arrays_of([{"shape": shape, "nbytes": whole(nbytes, "bytes"), "dtype": dtype} for shape, nbytes, dtype in arrays])
+            self.killed.append((given, float(whole(bound, "a bound")), bool(near)))
+        self.killed = _undominated(self.killed)
+        for key, (input_bytes, count, *moments) in sorted(kept["shapes"].items(), key=lambda item: int(item[0]))[:_MOST_SHAPES]:
+            self.shapes[int(key)] = [whole(input_bytes, "input bytes", math.inf), max(1, whole(count, "a count")), *numbers(moments, (2,), "shapes").tolist()]
+        self.n, self.shared, self.largest_bytes = whole(kept["n"], "n"), whole(kept["shared"], "shared"), whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES)
+        self.drift = float(np.clip(kept["drift"], -6.0, 6.0))
+        self.changed_at = None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
+        if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):
+            raise ValueError("a damaged model: n")
         return self
+
+
+def numbers(values, shape, what):
+    """Of a file: an array of numbers from zero on, or ValueError."""
+    found = np.array(values, dtype=float)
+    if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
+        raise ValueError(f"a damaged model: {what}")
+    return found
 
 
 def _undominated(bounds):

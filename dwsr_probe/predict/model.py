@@ -8,21 +8,22 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
-
-import numpy as np
+from functools import partial
+from heapq import nsmallest
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.forecast import Forecast, Round
-from dwsr_probe.predict.learner import FLOORS, Learner
+from dwsr_probe.predict.learner import FLOORS, MOST_RUNNING, Learner, numbers
 from dwsr_probe.predict.posterior import Term
 from dwsr_probe.predict.shapes import OutputShape
-from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, whole
+from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, text, whole
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
 _MOST_NAMES, _MOST_OPEN = 1024, 4096
 _NAME_MOST = 10_000
 _ENDED_EARLY = ("error", "cancelled", "killed")
+_STATES = ("ok", "running", *_ENDED_EARLY)
 
 
 class Task:
@@ -32,6 +33,22 @@ class Task:
         self.learners = {}  # by kind
         self.output = OutputShape()
         self.open = {}  # running: identity -> (arrays, {kind: bytes})
+        self._kept, self._running = {}, {}  # lower bounds by kind as terms, made when asked for
+
+    def changed(self):
+        """Another exact value, bound or output: what was concluded from them no longer holds. Sizes of bounds look at the output, so it is for all kinds."""
+        self._kept.clear()
+        self._running.clear()
+        for learner in self.learners.values():
+            learner.forget_conclusions()
+
+    def run(self, identity, running):
+        """running: (arrays, {kind: bytes}), or None: it ended."""
+        if running is None:
+            self.open.pop(identity, None)
+        else:
+            self.open[identity] = running
+        self._running.clear()
 
     def output_bytes(self, arrays):
         """What it will return and how sure that is (mean, deviation), for the size functions that look at it."""
@@ -41,7 +58,7 @@ class Task:
         if learner is None or not learner.n:
             return 0, 0.0
         at = sizes(arrays, 0)
-        guess = learner.posterior().predict(at, learner.beyond(at))
+        guess = learner.expects(learner.posterior(), at)
         return max(0, round(guess.mean)), guess.deviation
 
     def sizes(self, kind, arrays):
@@ -49,10 +66,18 @@ class Task:
 
     def kept(self, kind):
         """The learner's lower bounds, as terms."""
-        return [Term(self.sizes(kind, arrays), bound, near) for arrays, bound, near in self.learners[kind].killed] if kind in self.learners else []
+        if kind not in self._kept:
+            self._kept[kind] = [Term(self.sizes(kind, arrays), bound, near) for arrays, bound, near in self.learners[kind].killed] if kind in self.learners else []
+        return self._kept[kind]
 
     def running(self, kind, without=None):
-        return [Term(self.sizes(kind, arrays), figures[kind]) for identity, (arrays, figures) in self.open.items() if kind in figures and identity != without]
+        """The lower bounds of running tasks that say most, as terms: of thousands, those that need most for their inputs."""
+        if kind not in self._running:
+            floor = FLOORS[kind]
+            ranked = nsmallest(MOST_RUNNING + 1, ((-figures[kind] / (sum(array.nbytes for array in arrays) + floor), figures[kind], identity, arrays)
+                                                  for identity, (arrays, figures) in self.open.items() if kind in figures), key=lambda given: given[:2])
+            self._running[kind] = [(identity, Term(self.sizes(kind, arrays), bound)) for _, bound, identity, arrays in ranked]
+        return [term for identity, term in self._running[kind] if identity != without][:MOST_RUNNING]
 
 
 class Model:
@@ -60,57 +85,62 @@ class Model:
         self._tasks = OrderedDict()  # the one learned last is at the end
         self._scores = {kind: Scores() for kind in KINDS}  # of all tasks
         self._open = OrderedDict()  # identity -> task name
+        self._ended = OrderedDict()  # identities of those that ended last
         self.evicted = 0  # names that made room for others
 
     # -- learn ------------------------------------------------------------------------------------------------------------------------------
 
     def learn(self, record):
         """One record, finished or running, as TaskRecord or dict. Returns the rounds: what had been forecast, beside what came. ValueError for figures that cannot be."""
-        get = record.get if isinstance(record, dict) else lambda name, otherwise=None: getattr(record, name, otherwise)
+        get = _getter(record)
         name, state = get("task_name"), get("state", "ok")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
             raise ValueError(f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters")
+        if state not in _STATES:
+            raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
         arrays = _with_rest(arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0)
         figures = _figures(get)
-        output, output_bytes = get("output"), figures.get("output", 0)
-        if output is not None and not isinstance(output, dict):
-            raise ValueError(f"output is {output!r}, not {{dtype, shape, nbytes}}")
-        identity = (get("process"), get("thread"), get("start"))
-        task = self._task(name)
-        self._close(identity)
+        output, output_bytes = _output(get("output")), figures.get("output", 0)
+        requests = _failed_requests(get("oom")) if state == "error" else {}
+        identity = _identity(get)
+        # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state == "running":
             figures.pop("output", None)
-            self._open[identity] = name
-            task.open[identity] = (arrays, figures)
-            while len(self._open) > _MOST_OPEN:
-                self._close(next(iter(self._open)))
+            if identity is not None and identity not in self._ended:  # else nothing would ever close it
+                self._run(identity, name, arrays, figures)
             return []
+        if identity is not None:
+            self._end(identity)
+        task = self._task(name)
         if state in _ENDED_EARLY:
             figures.pop("output", None)
-            return self._learn_bounds(task, name, arrays, figures, _failed_requests(get("oom")) if state == "error" else {})
+            return self._learn_bounds(task, name, arrays, figures, requests)
         rounds = []
+        guess, deviation = task.output_bytes(arrays)  # what predict would have gone by: forecasts are not scored by what they could not know
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
-            at = sizes(arrays, 0 if kind == "output" else output_bytes)
-            if (scored := learner.learn(arrays, at, y, task.kept(kind), self._scores[kind])) is not None:
+            at, asked = (sizes(arrays, 0 if kind == "output" else given) for given in (output_bytes, guess))
+            if (scored := learner.learn(arrays, at, y, asked, 0.0 if kind == "output" else deviation, partial(task.kept, kind), self._scores[kind])) is not None:
                 rounds.append(Round(name, kind, *scored))
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1
         if output:
             task.output.learn(arrays, output)
+        task.changed()
         return rounds
 
     def _learn_bounds(self, task, name, arrays, figures, requests):
         rounds = []
-        for kind in figures.keys() | requests.keys():
+        for kind in sorted(figures.keys() | requests.keys()):
             bound, near = max((figures.get(kind, 0), False), (requests.get(kind, 0), True))
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
             rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays), bound, near, task.kept(kind), self._scores[kind]), censored=True))
-        return sorted(rounds, key=lambda done: done.kind)
+        task.changed()
+        return rounds
 
     def _task(self, name):
         task = self._tasks.get(name)
@@ -124,10 +154,24 @@ class Model:
         self._tasks.move_to_end(name)
         return task
 
+    def _run(self, identity, name, arrays, figures):
+        self._close(identity)  # under another name, perhaps
+        self._task(name).run(identity, (arrays, figures))
+        self._open[identity] = name
+        while len(self._open) > _MOST_OPEN:
+            self._close(next(iter(self._open)))
+
+    def _end(self, identity):
+        """Remembered for a while: of two ways to tell of a process the slower may say that it runs when it has ended."""
+        self._close(identity)
+        self._ended[identity] = None
+        while len(self._ended) > _MOST_OPEN:
+            self._ended.popitem(last=False)
+
     def _close(self, identity):
         name = self._open.pop(identity, None)
         if name is not None and name in self._tasks:
-            self._tasks[name].open.pop(identity, None)
+            self._tasks[name].run(identity, None)
 
     def forget_running(self, process=None):
         """Open bounds of a process that went away, or of all."""
@@ -141,6 +185,8 @@ class Model:
         is left out (Forecast.exceeds takes it as `above`)."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
+        if not isinstance(task_name, str):
+            raise ValueError(f"task name is {str(task_name)[:60]!r}, not a text")
         arrays = arrays_of(inputs)
         task = self._tasks.get(task_name) or Task()
         if output is not None:
@@ -151,9 +197,9 @@ class Model:
             output_bytes, deviation = (0, 0.0) if kind == "output" else task.output_bytes(arrays)
             at = sizes(arrays, output_bytes)
         learner = task.learners.get(kind) or Learner(kind)
-        without = (running["process"], running["thread"], running["start"]) if running else None
+        without = _identity(_getter(running)) if running else None
         mixture = learner.posterior(task.kept(kind), task.running(kind, without))
-        calibrated = Calibrated(mixture.predict(at, learner.beyond(at), deviation), learner.scores, self._scores[kind])
+        calibrated = Calibrated(learner.expects(mixture, at, deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 
@@ -172,13 +218,20 @@ class Model:
 
     def merge(self, other):
         """What another model learned from other records; running tasks of both."""
+        if other is self:
+            raise ValueError("a model merged with itself would count everything twice")
+        for identity in other._ended:
+            self._end(identity)
         for name, theirs in other._tasks.items():
             task = self._task(name)
             for kind, learner in theirs.learners.items():
                 task.learners.setdefault(kind, Learner(kind)).merge(learner)
             task.output.merge(theirs.output)
-            task.open.update(theirs.open)
-            self._open.update(dict.fromkeys(theirs.open, name))
+            task.changed()
+            for identity, running in theirs.open.items():
+                if identity not in self._ended:
+                    self._run(identity, name, *running)
+        self.evicted += other.evicted
         for kind in KINDS:
             self._scores[kind].merge(other._scores[kind])
 
@@ -199,20 +252,22 @@ class Model:
             raise ValueError("a model of another version of dwsr-probe; learn again from the runs")
         self = cls()
         try:
-            self.evicted = int(kept["evicted"])
+            self.evicted = whole(kept["evicted"], "evicted")
             for kind in KINDS:
-                self._scores[kind] = Scores(_numbers(kept["scores"][kind], Scores().counts.shape))
+                self._scores[kind] = Scores(numbers(kept["scores"][kind], Scores().counts.shape, "scores"))
+            if len(kept["tasks"]) > _MOST_NAMES or not all(0 < len(name) <= _NAME_MOST for name in kept["tasks"]):
+                raise ValueError("a damaged model: task names")
             for name, values in kept["tasks"].items():
                 task = self._tasks[name] = Task()
                 task.learners = {kind: Learner.from_dict(kind, values["learners"][kind]) for kind in values["learners"]}
                 task.output = OutputShape.from_dict(values["output"])
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"a damaged model: {error!r}") from error
         return self
 
     def save(self, path):
-        """Atomically: a reader, or a crash, finds the old one or the new one."""
-        path = os.path.abspath(path)
+        """Atomically: a reader, or a crash, finds the old one or the new one. A link stays one."""
+        path = os.path.realpath(path)
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=os.path.basename(path) + ".")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -227,7 +282,7 @@ class Model:
         with open(path, encoding="utf-8") as file:
             try:
                 kept = json.load(file)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}: not a model of dwsr-probe ({error})") from error
         try:
             return cls.from_dict(kept)
@@ -235,11 +290,25 @@ class Model:
             raise ValueError(f"{path}: {error}") from error
 
 
-def _numbers(values, shape):
-    found = np.array(values, dtype=float)
-    if found.shape != shape or not np.isfinite(found).all():
-        raise ValueError("a damaged model: sums of the wrong shape, or not numbers")
-    return found
+def _getter(record):
+    return record.get if isinstance(record, dict) else lambda name, otherwise=None: getattr(record, name, otherwise)
+
+
+def _identity(get):
+    """Of a task as it runs and ends: (process, thread, start); None if the record does not say."""
+    identity = get("process"), get("thread"), get("start")
+    for part in identity:
+        if part is not None and (not isinstance(part, (str, int, float)) or part != part):
+            raise ValueError(f"process, thread or start is {str(part)[:60]!r}, not a text or a number")
+    return None if identity[0] is None or identity[2] is None else identity
+
+
+def _output(given):
+    """As the record has it, checked as an input is; None if it has none."""
+    if not given:
+        return None
+    (array,) = arrays_of([given]) or (Array(None, 0),)
+    return {"type": text(given.get("type")), "dtype": array.dtype, "shape": array.shape, "nbytes": array.nbytes}
 
 
 def _with_rest(arrays, input_bytes, omitted):

@@ -12,7 +12,9 @@ import numpy as np
 _LOAD = 0.77  # of the hash tables of pandas
 AXES = 4  # of the largest input; of more, the leading ones count as one
 MOST_BYTES = 1 << 60
+_MOST_INPUTS, _MOST_AXES, _MOST_TEXT = 64, 64, 256  # told apart; axes: as NumPy; text: of a dtype or a type
 _HALOS = (2, 8, 32)
+_SQUARES = (1.0, 4.0)  # of the smallest axis beside the input: the work space of linear algebra
 _SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the output beside the inputs
 _SUBSETS = [axes for count in (3, 2, 1) for axes in combinations(range(AXES), count)]
 
@@ -23,7 +25,9 @@ FUNCTIONS = (
     + [(f"largest input with a halo of {halo}", -2.5) for halo in _HALOS]
     + [("n log n, last axis", -3.5), ("n log n, first axis", -3.5), ("last axis to a power of two", -3.5), ("hash table of the rows", -3.5)]
     + [("axes " + "x".join(map(str, axes)), -3.5 if axes == (0,) else -6.0) for axes in _SUBSETS]  # the first alone: a table's rows
-    + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0), ("constant", -3.0)]
+    + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0)]
+    + [(f"largest input and {share:g} x smallest axis squared", -3.5) for share in _SQUARES]
+    + [("constant", -3.0)]
 )
 COUNT = len(FUNCTIONS)
 INPUTS = 0
@@ -43,13 +47,18 @@ class Array(NamedTuple):
 
 def whole(value, what, most=MOST_BYTES):
     """A count or a number of bytes, or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not math.isfinite(value):
-        raise ValueError(f"{what} is {value!r}, not a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or value != value:
+        raise ValueError(f"{what} is {str(value)[:60]!r}, not a number")
     if value < 0:
-        raise ValueError(f"{what} is {value}, below zero")
-    if value > most:
-        raise ValueError(f"{what} is {value}, more than any machine has")
+        raise ValueError(f"{what} is below zero")
+    if value > most:  # of any length: an integer of JSON may have more digits than a float can hold
+        raise ValueError(f"{what} is more than any machine has")
     return int(value)
+
+
+def text(value):
+    """A name of a type, of bounded length, or None."""
+    return None if value is None else str(value)[:_MOST_TEXT]
 
 
 @lru_cache(maxsize=256)
@@ -57,7 +66,7 @@ def itemsize_of(dtype):
     """Bytes of one element, or None for those that have no fixed size (object, string)."""
     try:
         kind = np.dtype(dtype)
-    except (TypeError, ValueError):  # pandas' names, several types of a dataframe
+    except (TypeError, ValueError, SyntaxError):  # pandas' names, several types of a dataframe
         return None
     return None if kind.hasobject or kind.itemsize == 0 else kind.itemsize
 
@@ -74,12 +83,17 @@ def arrays_of(inputs):
         if shape is not None:
             if not isinstance(shape, (list, tuple)):
                 raise ValueError(f"shape of input {number} is {shape!r}, not a list")
+            if len(shape) > _MOST_AXES:
+                raise ValueError(f"shape of input {number} has {len(shape):,} axes")
             shape = tuple(whole(length, f"shape of input {number}") for length in shape)
-        dtype = given.get("dtype")
+        dtype = text(given.get("dtype"))
         if nbytes is None and shape is not None:
             nbytes = math.prod(shape) * (itemsize_of(str(dtype)) or 8)
         if nbytes is not None:
-            arrays.append(Array(shape, whole(nbytes, f"bytes of input {number}"), None if dtype is None else str(dtype)))
+            dense = shape is None or math.prod(shape) <= MOST_BYTES  # else sparse: its axes say nothing
+            arrays.append(Array(shape if dense else None, whole(nbytes, f"bytes of input {number}"), dtype))
+    if len(arrays) > _MOST_INPUTS:  # the rest as one, of bytes alone
+        arrays[_MOST_INPUTS - 1:] = [Array(None, sum(array.nbytes for array in arrays[_MOST_INPUTS - 1:]))]
     return tuple(arrays)
 
 
@@ -93,7 +107,7 @@ def sizes(arrays, output_bytes):
     found[:4] = everything, largest.nbytes, output_bytes, elements
     at = 4 + len(_SHARES)
     found[4:at] = [everything + share * output_bytes for share in _SHARES]
-    shape = largest.shape if largest.shape and largest.nbytes else None
+    shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None  # an empty dataframe has bytes, too
     if shape is None:  # bytes alone: what looks at axes is as if it were the bytes
         found[at:-1] = largest.nbytes
     else:
@@ -110,6 +124,7 @@ def sizes(arrays, output_bytes):
             found[at] = math.prod(folded[axis] for axis in axes) * item
             at += 1
         longer = [length for length in shape if length > 1] or [1]
-        found[at:at + 3] = shape[0] ** 2 * item, shape[-1] ** 2 * item, min(longer) ** 2 * item
+        square = min(longer) ** 2 * item
+        found[at:-1] = shape[0] ** 2 * item, shape[-1] ** 2 * item, square, *(largest.nbytes + share * square for share in _SQUARES)
     found.flags.writeable = False
     return found

@@ -1,46 +1,18 @@
 """python -m tests.bench [--quick] [NAME...]: run the benchmarks, all of them or those named. Not quick: their sections of BENCHMARKS.md are written anew."""
-import datetime
-import os
-import platform
-import re
 import sys
 from importlib import import_module
-from pathlib import Path
 
-import psutil
-
-NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "gpu", "export", "overhead", "kills")
-FILE = Path("BENCHMARKS.md")
-HEAD = """# Benchmarks
-
-Made by `make bench`; each section says when and where. Figures are medians with their least and largest values, measured side by side in one run. Absolute times
-move from machine to machine.
-"""
-
-
-def machine():
-    return (f"{os.cpu_count()} CPUs, {psutil.virtual_memory().total / 2**30:.0f} GiB, Linux {platform.release().split('-')[0]}, "
-            f"Python {platform.python_version()}, a shared virtual machine")
-
-
-def sections(text):
-    """name → section, of the file as it is; each begins with a comment that names it."""
-    parts = re.split(r"^<!-- (\w+) -->\n", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+from tests.bench import book
 
 
 def main():
     quick = "--quick" in sys.argv
-    chosen = [word for word in sys.argv[1:] if not word.startswith("-")] or NAMES
-    for name in chosen:
+    for name in [word for word in sys.argv[1:] if not word.startswith("-")] or book.NAMES:
         print(f"... {name}", file=sys.stderr, flush=True)
         text = import_module(f"tests.bench.{name}").run(quick).markdown()
         print(text, flush=True)
         if not quick:
-            title, _, rest = text.partition("\n")
-            known = sections(FILE.read_text()) if FILE.exists() else {}
-            known[name] = f"{title}\n\nMeasured on {datetime.date.today()}: {machine()}.\n{rest.rstrip()}\n\n"
-            FILE.write_text(HEAD + "\n" + "".join(f"<!-- {n} -->\n{known[n]}" for n in NAMES if n in known).rstrip() + "\n")
+            book.write(name, text)
 
 
 main()

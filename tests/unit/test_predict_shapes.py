@@ -73,6 +73,25 @@ def test_no_rule_is_unknown():
     assert learned(lambda x: np.zeros(next(ranks), x.dtype), [A, B]).predict([Array(LARGE, 4, "float32")]) is None
 
 
+@pytest.mark.parametrize(("function", "shapes", "asked"), [
+    (lambda x: x.mean(axis=0), [(20, 20, 20), (30, 30, 30), (40, 40, 40)], (100, 200, 300)),  # which axis?
+    (lambda x: np.histogram(x, 64)[0], [(20, 64, 64), (30, 64, 64), (45, 64, 64)], (100, 200, 300)),  # kept, or always 64?
+    (lambda x: np.pad(x, 3), [(20, 64, 64), (30, 64, 64), (45, 64, 64)], (100, 700, 700)),  # padded, or always 70?
+    (lambda x: np.zeros(-(-x.shape[0] // 16), x.dtype), [(5, 8, 9), (18, 7, 11), (29, 12, 10)], (512, 512, 512)),  # 1 and 2: anything
+    (lambda x: np.linalg.svd(x[0], compute_uv=False), [(20, 20, 20), (30, 30, 30), (40, 40, 40)], (100, 200, 300)),
+])
+def test_shapes_too_alike_to_tell_are_unknown(function, shapes, asked):
+    rules = learned(function, shapes)
+    assert rules.predict([Array(asked, 4, "float32")]) is None
+    again = array(np.zeros(shapes[1], "float32"))  # but what was seen is known, and so is what lies between
+    assert rules.predict([again])["shape"] == list(function(np.zeros(shapes[1], "float32")).shape)
+
+
+def test_an_axis_that_stays_is_believed_at_once():
+    rules = learned(FUNCTIONS["kept"], [(20, 20, 20)])
+    assert rules.predict([Array((100, 200, 300), 24000000, "float32")])["shape"] == [100, 200, 300]
+
+
 def test_an_input_that_is_missing_is_unknown():
     rules = learned(np.matmul, [((10, 20), (20, 30)), ((7, 5), (5, 9))])
     assert rules.predict([Array((100, 50), 20000, "float32")]) is None
