@@ -33,7 +33,7 @@ def command(run, form, output):
             _print(store, form)
     except StoreError as error:
         fail(error)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         fail(f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on another machine")
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
