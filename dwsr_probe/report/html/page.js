@@ -96,7 +96,7 @@
       if (limit) { limit.line_color = css("--bad"); model("limit-text").text_color = css("--bad"); }
       if (cursor) cursor.line_color = ink;
       data.scatters.forEach((panel, i) => {
-        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]]);
+        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]], css("--bad"));
         if (panel.curve) source(`curve${i}`).data = panel.curve;
         Object.assign(model(`scatter-x${i}`), {end: panel.right});
         Object.assign(model(`scatter-y${i}`), {end: panel.top});

@@ -102,14 +102,14 @@ const Timeline = (() => {
   }
 
   // Dots of one name; of those that would cover each other one.
-  function dots(data, panel, color) {
+  function dots(data, panel, color, bad) {
     const found = columns(["x", "y", "color", ...TEXTS]), taken = new Set(), values = panel.kind === "gpu" ? data.gpu : data.own;
     for (let i = 0; i < data.n; i++) {
       if (data.name[i] !== panel.name || !(data.input[i] >= 0) || !(values[i] >= 0)) continue;
       const x = data.input[i] / panel.input_unit, y = values[i] / panel.unit, place = Math.round(150 * x / panel.right) * 1000 + Math.round(120 * y / panel.top);
       if (taken.has(place)) continue;
       taken.add(place);
-      found.x.push(x); found.y.push(y); found.color.push(color);
+      found.x.push(x); found.y.push(y); found.color.push(data.state[i] === 1 || data.state[i] === 3 ? bad : color);
       push(data, found, i, 0);
     }
     return found;
