@@ -1,4 +1,5 @@
 """The README's pictures, from a real run: `make pictures`. Needs chromium and tmux, and the package with its extras dask, predict and report."""
+import io
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ COLUMNS, LINES = 110, 30
 
 
 def svg(name, title, ansi, width=COLUMNS):
-    console = Console(record=True, width=width, file=open(os.devnull, "w"))
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(Text.from_ansi(ansi.rstrip("\n")), no_wrap=True, crop=True)
     (HERE / name).write_text(console.export_svg(title=title, unique_id=name.removesuffix(".svg")))
 
