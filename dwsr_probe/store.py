@@ -144,11 +144,15 @@ class Store:
                          (process, first, first + len(packed) // SAMPLE_BYTES, epoch, epoch + last[0] / 1e9, packed))
 
     def merge_samples(self, now=None):
-        """Samples older than ten minutes become one row a second, with their least and largest values. Looks once a minute."""
-        now = time.time() if now is None else now
-        if now < self._merge_due:
+        """Samples ten minutes older than the newest become one row a second, with their least and largest values. Looks once a minute.
+
+        By the newest, not by the clock: a run that is over keeps its last ten minutes however late it is looked at."""
+        clock = time.time() if now is None else now
+        if clock < self._merge_due:
             return
-        self._merge_due = now + 60.0
+        self._merge_due = clock + 60.0
+        if now is None:
+            now = self._db.execute("SELECT MAX(end) FROM samples").fetchone()[0] or 0.0
         old = self._db.execute("SELECT rowid, process, epoch, packed FROM samples WHERE end < ?", (now - MERGE_AFTER_S,)).fetchall()
         for rowid, process, epoch, packed in old:
             seconds = {}

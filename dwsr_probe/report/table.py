@@ -4,6 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
+from dwsr_probe.report.verdict import verdict
 from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
 _PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
@@ -67,7 +68,10 @@ def print_report(store, file):
         console.print(_process_line(record, health), soft_wrap=True)
     if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
         console.print(f"and {len(processes) - len(shown[:_PROCESSES_AT_ALL]):,} more processes (all of them: --format json)", style="dim")
-    if not names:
+    if names:
+        found = verdict(names, processes)
+        console.print(Text(found.line(), style={"bad": "bold red", "near": "bold yellow"}.get(found.level, "bold")), soft_wrap=True)
+    else:
         console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False, soft_wrap=True)
 
 

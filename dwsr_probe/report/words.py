@@ -17,6 +17,9 @@ def bytes_text(n):
 def seconds_text(s):
     if s is None:
         return "–"
+    if s >= 3600:
+        hours, minutes = divmod(round(s / 60), 60)
+        return f"{hours}:{minutes:02d} h"
     if s >= 60:
         minutes, seconds = divmod(round(s), 60)
         return f"{minutes}:{seconds:02d} min"
@@ -31,6 +34,8 @@ def line_of(text, most=_NAME_MOST):
     """Any text as one safe line: control characters become visible, long ones are cut."""
     if len(text) > most:
         text = text[:most - 1] + "…"
+    if text.isprintable():
+        return text
     # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line separators and odd spaces.
     return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else c.encode("unicode_escape").decode() for c in text)
 
@@ -45,4 +50,4 @@ def inputs_text(inputs, omitted=0):
         kind = one.get("dtype") or one.get("type") or "?"
         parts.append(f"{kind} ({', '.join(map(str, shape))})" if isinstance(shape, list) else f"{kind} {bytes_text(one['nbytes'])}" if one.get("nbytes") is not None else str(kind))
     more = len(inputs) - len(parts) + (omitted or 0)
-    return line_of(", ".join(parts) + (f" and {more:,} more" if more > 0 else ""), 240)
+    return line_of(", ".join(parts) + (f" and {more:,} more" if more > 0 else ""), 160)

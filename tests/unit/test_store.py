@@ -65,6 +65,18 @@ def test_packed_pieces_come_as_they_went_in(tmp_path):
     assert store.task_count() == 0
 
 
+def test_a_run_that_is_over_keeps_its_samples(tmp_path):
+    store = Store.create(tmp_path)
+    store.add_samples("p", 0, packed([(i / 8, 5, 6) for i in range(8)]), 1000.0)
+    store.merge_samples()  # years later
+    assert len(list(store.samples("p"))) == 8
+    store.add_samples("p", 8, packed([(700.0, 5, 6)]), 1000.0)
+    store.close()
+    store = Store.open(tmp_path, writable=True)
+    store.merge_samples()
+    assert [row[4] for row in store.samples("p")] == [8, 1]
+
+
 def test_damaged_text_is_said(tmp_path):
     store = Store.create(tmp_path)
     store.set_meta(run="r")

@@ -7,6 +7,7 @@ from bokeh.models import (
     CrosshairTool,
     FixedTicker,
     HoverTool,
+    Label,
     Range1d,
     ResetTool,
     Span,
@@ -17,7 +18,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 GROUPS = 6  # task names with a colour of their own; the rest share grey
-_TASK = "".join(f"<div class=tip-{name}>@{name}</div>" for name in ("name", "key", "facts", "inputs", "more"))
+_STYLES = {"name": "font-weight:600", "key": "opacity:.65;font-size:11.5px", "facts": "", "inputs": "", "more": "opacity:.65;font-size:11.5px"}
+_TASK = "".join(f'<div class="tip-{name}" style="max-width:400px;overflow-wrap:anywhere;{style}">@{name}</div>' for name, style in _STYLES.items())
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -58,7 +60,7 @@ def _source(name, *columns):
 
 
 def _time_axis(seconds):
-    clock = "%S" if seconds < 60 else "%M:%S" if seconds < 3600 else "%H:%M:%S"
+    clock = "%s" if seconds < 60 else "%m:%S" if seconds < 3600 else "%h:%M:%S"
     mark = " s" if seconds < 60 else ""
     formatter = TimedeltaTickFormatter(milliseconds=f"{clock}.%MS{mark}", microseconds=f"{clock}.%MS%US{mark}", nanoseconds=f"{clock}.%MS%US{mark}", seconds=clock + mark, minsec=clock,
                                        minutes=clock, hourmin=clock, hours=clock)
@@ -95,11 +97,12 @@ class Timeline:
             source = _source(f"line{i}", "x", "low", "high", "text")
             plot.varea("x", "low", "high", source=source, fill_alpha=0.25, name=f"band{i}")
             line = plot.line("x", "high", source=source, line_width=1.3, name=f"line{i}")
-            plot.add_tools(HoverTool(renderers=[line], tooltips="<div class=tip-name>@text</div><div class=tip-facts>@high{0,0.0} " + unit + "</div>", line_policy="nearest"))
-        marks = plot.segment("x0", "y", "x1", "y", source=_source("peaks", "x0", "x1", "y", "color", "name", "key", "facts", "inputs", "more"), line_color="color", line_width=3, line_cap="butt")
+            plot.add_tools(HoverTool(renderers=[line], tooltips=f'<div style="font-weight:600">@text</div><div>@high{{0,0.0}} {unit}</div>', line_policy="nearest"))
+        marks = plot.segment("x0", "y", "x1", "y", source=_source("peaks", "x0", "x1", "y", "color", "name", "key", "facts", "inputs", "more"), line_color="color", line_width=2.5, line_cap="butt")
         plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK))
-        if limit_bytes and limit_bytes <= 1.06 * top_bytes:
+        if limit_bytes:
             plot.add_layout(Span(location=limit_bytes / size, dimension="width", line_dash="dashed", line_width=1.2, name="limit"))
+            plot.add_layout(Label(x=4, y=limit_bytes / size, x_units="screen", text=f"limit {limit_bytes / size:.1f} {unit}", text_font_size="11.5px", text_baseline="top", y_offset=-2, name="limit-text"))
         return plot
 
     def _stack(self, stack_bytes):
@@ -134,6 +137,6 @@ def scatter(number, unit, input_unit):
     curve = _source(f"curve{number}", "x", "low", "mean", "high")
     plot.varea("x", "low", "high", source=curve, fill_alpha=0.18, name=f"curve-band{number}")
     plot.line("x", "mean", source=curve, line_width=1.5, name=f"curve-line{number}")
-    dots = plot.scatter("x", "y", source=_source(f"dots{number}", "x", "y", "color", "name", "key", "facts", "inputs", "more"), size=6, fill_color="color", line_color=None, fill_alpha=0.75)
+    dots = plot.scatter("x", "y", source=_source(f"dots{number}", "x", "y", "color", "name", "key", "facts", "inputs", "more"), size=7, fill_color="color", line_color=None, fill_alpha=0.75)
     plot.add_tools(HoverTool(renderers=[dots], tooltips=_TASK))
     return plot

@@ -13,13 +13,12 @@ _UNREAD = np.uint64(1 << 63)  # from here on: a size that could not be read
 
 @dataclass
 class Line:
-    """One process. Each point has the time, the least and the largest resident size around it, and the kernel's mark."""
+    """One process. Each point has the time, and the least and the largest resident size around it, the kernel's mark among them."""
 
     process: int  # its place in the store's list
     time: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    peak: np.ndarray
 
 
 def memory_lines(store, processes, progress):
@@ -31,7 +30,7 @@ def memory_lines(store, processes, progress):
         record, _ = processes[i]
         buckets = _Buckets(POINTS_MOST // max(1, len(by_size)))
         merged = np.array(list(store.merged_samples(record.process)), float).reshape(-1, 5)
-        buckets.add(merged[:, 0], merged[:, 1], merged[:, 2], merged[:, 3])
+        buckets.add(merged[:, 0] + 0.5, merged[:, 1], merged[:, 2], merged[:, 3])
         for epoch, samples in _batches(store.packed_samples(record.process)):
             progress("reading samples", done, total)
             done += samples.shape[0]
@@ -65,17 +64,20 @@ def _unpacked(pieces):
 
 
 class _Buckets:
-    """Points in order of time; whenever there are twice too many, neighbours in time are folded. Memory is bounded whatever the length of the run."""
+    """Points in order of time; whenever there are far too many, neighbours in time are folded. Memory is bounded whatever the length of the run."""
 
     def __init__(self, most):
         self._most = max(200, most)
-        self._parts, self._size = [], 0
+        self._parts, self._size, self._mark = [], 0, 0.0
 
-    def add(self, *columns):
-        if not columns[0].size:
+    def add(self, time, low, high, mark):
+        """mark: the kernel's, since the last boundary. It tells of a peak here only when it has moved since the sample before."""
+        if not time.size:
             return
-        self._parts.append(np.stack(columns))
-        self._size += columns[0].size
+        moved = np.diff(mark, prepend=self._mark) != 0
+        self._mark = mark[-1]
+        self._parts.append(np.stack([time, low, np.where(moved, np.maximum(high, mark), high)]))
+        self._size += time.size
         if self._size > 16 * self._most:
             self._parts = [self._fold(np.concatenate(self._parts, axis=1), 4 * self._most)]
             self._size = self._parts[0].shape[1]
@@ -88,7 +90,7 @@ class _Buckets:
         time = points[0]
         number = ((time - time[0]) * (most / max(1e-9, time[-1] - time[0]))).astype(np.int64)
         first = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-        return np.stack([time[first], np.minimum.reduceat(points[1], first), *(np.maximum.reduceat(points[row], first) for row in (2, 3))])
+        return np.stack([time[first], np.minimum.reduceat(points[1], first), np.maximum.reduceat(points[2], first)])
 
     def folded(self):
-        return self._fold(np.concatenate(self._parts, axis=1), self._most) if self._parts else np.zeros((4, 0))
+        return self._fold(np.concatenate(self._parts, axis=1), self._most) if self._parts else np.zeros((3, 0))

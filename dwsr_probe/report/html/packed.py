@@ -8,6 +8,11 @@ import numpy as np
 _TYPES = {"u1": "Uint8Array", "u2": "Uint16Array", "u4": "Uint32Array", "f4": "Float32Array", "f8": "Float64Array"}
 
 
+def short(values):
+    """float32 with 15 bits of mantissa: three parts in 100,000, which is less than is shown, and compresses to half."""
+    return ((values.astype("f4").view("u4") + 0x80) & 0xFFFFFF00).view("f4")
+
+
 def pack(head, arrays):
     """head: any JSON; arrays: {name: array of one of _TYPES}."""
     where, parts, offset = {}, [], 0

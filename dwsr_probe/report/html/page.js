@@ -93,7 +93,7 @@
         }
       }
       const limit = model("limit"), cursor = model("cursor");
-      if (limit) limit.line_color = css("--bad");
+      if (limit) { limit.line_color = css("--bad"); model("limit-text").text_color = css("--bad"); }
       if (cursor) cursor.line_color = ink;
       data.scatters.forEach((panel, i) => {
         source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]]);

@@ -13,14 +13,17 @@ from bokeh.resources import Resources
 
 from dwsr_probe.report.html.figures import GROUPS, Frames, Timeline, scatter, unit_of
 from dwsr_probe.report.html.memory import memory_lines
-from dwsr_probe.report.html.packed import pack
+from dwsr_probe.report.html.packed import pack, short
 from dwsr_probe.report.html.tables import code, devices_table, largest_table, names_table, processes_table
 from dwsr_probe.report.html.tasks import STATES, collect
 from dwsr_probe.report.outlook import Outlook
+from dwsr_probe.report.summary import process_limit
 from dwsr_probe.report.verdict import Name, verdict
 from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
+DATA_MOST = 6_000_000  # bytes; with Bokeh and the tables the file stays below 8 MB
 SCATTERS = 9  # names with a panel of their own
+_PLOTTED_FROM = 1 << 16
 _HERE = files("dwsr_probe.report.html")
 
 
@@ -28,8 +31,8 @@ def page_of(store, progress):
     meta, processes = store.meta(), store.processes()
     tasks = collect(store, processes, progress)
     lines = memory_lines(store, processes, progress)
-    by_need = sorted(tasks.summaries, key=lambda s: -(s.alloc_peak_max_bytes or s.growth_max_bytes or 0))
-    panels = [s for s in sorted(by_need, key=lambda s: -max(s.alloc_peak_max_bytes or 0, s.gpu_peak_max_bytes or 0)) if (s.alloc_peaks or s.gpu_peaks) and _sized(tasks, s)][:SCATTERS]
+    by_need = sorted(tasks.summaries, key=lambda s: -(s.need_bytes or 0))
+    panels = [s for s in sorted(by_need, key=lambda s: -max(s.alloc_peak_max_bytes or 0, s.gpu_peak_max_bytes or 0)) if _grows(tasks, s)][:SCATTERS]
     done = iter(range(1, len(panels) + 1))
     outlook = Outlook.of({s.task_name: tasks.examples[s.task_name] for s in panels}, lambda: progress("learning", next(done), len(panels)))
     progress("writing the page", 0, 1)
@@ -53,7 +56,18 @@ def page_of(store, progress):
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note="" if outlook else "The line and its band need the model: pip install 'dwsr-probe[predict]'.",
         names=names_table(tasks.summaries, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
-        processes=processes_table(processes), data=pack(head, arrays))
+        processes=processes_table(processes), data=_packed(head, arrays))
+
+
+def _packed(head, arrays):
+    """Within DATA_MOST: keys are what does not compress, so those of the smaller tasks go first."""
+    keys, order, kept = head["keys"], np.argsort(-np.nan_to_num(arrays["own"]), kind="stable"), len(head["keys"])
+    while len(found := pack(head, arrays)) > DATA_MOST and kept:
+        kept //= 4
+        head["keys"] = [""] * len(keys)
+        for i in order[:kept]:
+            head["keys"][i] = keys[i]
+    return found
 
 
 def _filled(**parts):
@@ -69,30 +83,33 @@ def _sentence(parts):
 
 def _span(tasks, lines, processes):
     """Begin and length of what there is to see."""
-    begins = [record.start for record, _ in processes if record.start] + [line.time[0] for line in lines] + tasks.columns["start"][:1].tolist()
+    begins = [record.start for record, _ in processes if record.start] + tasks.columns["start"][:1].tolist() or [line.time[0] for line in lines]
     ends = [record.start + (record.duration or 0) for record, _ in processes if record.start] + [line.time[-1] for line in lines] + [tasks.columns["end"].max(initial=0)]
     begin = min(begins, default=0.0)
-    return begin, max(0.0, max(ends) - begin)
+    return begin, max(1e-3, max(ends) - begin)
 
 
-def _sized(tasks, summary):
-    return tasks.examples[summary.task_name].largest is not None and tasks.examples[summary.task_name].largest.input_bytes
+def _grows(tasks, summary):
+    """Has it inputs of known size, and a peak worth a plot?"""
+    largest = tasks.examples[summary.task_name].largest
+    return largest is not None and largest.input_bytes and max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0) >= _PLOTTED_FROM
 
 
 def _timeline(tasks, lines, processes, begin, seconds, groups):
     """Head and arrays for page.js, and the frames."""
-    c, limits = tasks.columns, [health.get("limit_bytes") for _, health in processes if health.get("limit_bytes")]
+    c, limits = tasks.columns, list(filter(None, (process_limit(health) for _, health in processes)))
     group_of = np.full(len(tasks.names) + 1, GROUPS, "u1")
     for name, group in groups.items():
         group_of[tasks.number_of[name]] = group
     arrays = {
-        "start": np.round((c["start"] - begin) * 1e6), "duration": np.nan_to_num(c["duration"]).astype("f4"), "name": c["name"].astype("u2"), "state": c["state"], "lane": c["lane"],
+        "start": np.round((c["start"] - begin) * 1e6), "duration": short(np.nan_to_num(c["duration"])), "name": c["name"].astype("u2"), "state": c["state"], "lane": c["lane"],
         "depth": c["depth"], "inputs": c["inputs"].astype("u4"), "process": c["process"].astype("u2"), "group": group_of[: len(tasks.names)],
-        **{name: c[name].astype("f4") for name in ("own", "rss", "gpu", "input")}}
+        **{name: short(c[name]) for name in ("own", "rss", "gpu", "input")}}
     for i, line in enumerate(lines):
-        arrays |= {f"time{i}": ((line.time - begin) * 1e3).astype("f8" if seconds > 3600 else "f4"), f"low{i}": line.low.astype("f4"), f"high{i}": np.maximum(line.high, line.peak).astype("f4")}
-    top = max([*(line.peak.max() for line in lines), *(line.high.max() for line in lines), np.nanmax(c["rss"], initial=0), *(r.rss_peak_bytes or 0 for r, _ in processes), 1])
-    stack = _stack_top(c)
+        arrays |= {f"time{i}": ((line.time - begin) * 1e3).astype("f8" if seconds > 3600 else "f4"), f"low{i}": short(line.low), f"high{i}": short(line.high)}
+    top = max([*(line.high.max() for line in lines), np.nanmax(c["rss"], initial=0), *(r.rss_peak_bytes or 0 for r, _ in processes), 1])
+    limit = min((n for n in limits if n <= 1.8 * top), default=None)  # one far above would press what there is to see to the ground
+    top, stack = max(top, limit or 0), _stack_top(c)
     labels, counts = {}, {}
     for lane, thread in enumerate(tasks.lanes):
         if thread is not None:
@@ -100,11 +117,11 @@ def _timeline(tasks, lines, processes, begin, seconds, groups):
             counts[pid] = counts.get(pid, 0) + 1
             labels[lane] = f"{pid} · {counts[pid]}" if len(processes) > 1 else f"thread {counts[pid]}"
     frames = Frames()
-    timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), min(limits, default=None))
+    timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), limit)
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds,
+        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
 
@@ -153,7 +170,7 @@ def _facts(meta, processes, tasks, begin, seconds):
     when = datetime.datetime.fromtimestamp(begin).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if begin else ""
     hosts = sorted({record.host for record, _ in processes if record.host})
     parts = [code(command, 200) if command else "", escape(when), escape(line_of(", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else ""), 120)),
-             seconds_text(seconds) if seconds else "",
+             seconds_text(seconds) if begin else "",
              "exit code not known: still running, or its parent was killed" if code_ is None and meta else f"exit code {escape(str(code_))}" if meta else ""]
     return "".join(f"<span>{part}</span>" for part in parts if part)
 
@@ -167,10 +184,10 @@ def _figures(tasks, processes, by_need):
     if by_need:
         s = by_need[0]
         own = s.alloc_peak_max_bytes is not None
-        cards.append(card(bytes_text(s.alloc_peak_max_bytes if own else s.growth_max_bytes), "largest task's own peak" if own else "largest task's growth", code(s.task_name, 40)))
+        cards.append(card(bytes_text(s.need_bytes), "largest task's own peak" if own else "largest task's growth", code(s.task_name, 40)))
     record, health = max(processes, key=lambda row: row[0].rss_peak_bytes or 0, default=(None, {}))
     if record is not None and record.rss_peak_bytes:
-        limit = health.get("limit_bytes")
+        limit = process_limit(health)
         cards.append(card(bytes_text(record.rss_peak_bytes), "largest process", f"{percent_text(record.rss_peak_bytes / limit)} of {bytes_text(limit)}" if limit else ""))
     device = max((s for s in by_need if s.gpu_peaks), key=lambda s: s.gpu_peak_max_bytes, default=None)
     if device is not None and device.gpu_peak_max_bytes:

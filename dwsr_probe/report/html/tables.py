@@ -1,7 +1,7 @@
 """The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts by a cell's data-v and searches its row's text."""
 from html import escape
 
-from dwsr_probe.report.summary import process_notes, sampler_health, worker_facts
+from dwsr_probe.report.summary import process_limit, process_notes, sampler_health, worker_facts
 from dwsr_probe.report.words import bytes_text, inputs_text, line_of, percent_text, seconds_text
 
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
@@ -94,7 +94,7 @@ def processes_table(processes):
     """Each process against its limit, and how well it could be measured. Those with something to say first."""
     rows = []
     for record, health in sorted(processes, key=lambda row: (row[0].state in ("ok", None) and not process_notes(*row), -(row[0].rss_peak_bytes or 0)))[:PROCESSES_MOST]:
-        limit, peak = health.get("limit_bytes"), record.rss_peak_bytes
+        limit, peak = process_limit(health), record.rss_peak_bytes
         state = record.state or "ended, how is not known"
         notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
         rows.append("<tr>" + _cell(code(f"{record.task_name} {record.pid}", 80) + (f'<div class="key">{escape(line_of(record.host))}</div>' if record.host else ""), kind="t")

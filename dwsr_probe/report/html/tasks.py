@@ -13,7 +13,7 @@ KEPT_MOST = 100_000  # in the plots; the sums have all
 LARGEST = 20
 LANES_MOST = 64
 STATES = ("ok", "error", "cancelled", "killed", "running")
-_KEY_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 20_000, 5_000
+_KEY_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 10_000, 5_000
 
 
 @dataclass

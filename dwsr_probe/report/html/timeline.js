@@ -1,13 +1,14 @@
 // What is in view: spans, stack and peaks for one range of time, from the packed columns. Pure functions of the data; page.js puts the results into the plots.
 "use strict";
 const Timeline = (() => {
-  const BIG = 2 ** 20;
+  const BIG = 2 ** 20, MOST = 20000;
   const bytesText = n => {
     if (!(n >= 0)) return "–";
     for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", BIG], ["KiB", 1024]]) if (n >= size) return `${(n / size).toFixed(1)} ${unit}`;
     return `${Math.round(n)} B`;
   };
   const secondsText = s => {
+    if (s >= 3600) { const whole = Math.round(s / 60); return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")} h`; }
     if (s >= 60) { const whole = Math.round(s); return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")} min`; }
     return s >= 1 ? `${s.toFixed(2)} s` : s >= 1e-3 ? `${(s * 1e3).toFixed(1)} ms` : `${Math.round(s * 1e6)} µs`;
   };
@@ -36,10 +37,11 @@ const Timeline = (() => {
 
   // Bars of the tasks between a and b. Those narrower than two pixels share one per pixel and lane: the largest, which says how many it hides.
   function spans(data, a, b, width, colors, bad) {
-    const found = columns(["x0", "x1", "top", "bottom", "color", "edge", ...TEXTS]), pixel = (b - a) / width, small = new Map();
+    // Of very many threads more pixels share one, so that there are never more than MOST in all.
+    const pixel = (b - a) / width * Math.max(1, data.lanes * width / MOST), small = new Map(), found = columns(["x0", "x1", "top", "bottom", "color", "edge", ...TEXTS]);
     const bar = (i, more) => {
       const inset = Math.min(0.32, 0.09 * data.depth[i]);
-      found.x0.push(data.begin[i]); found.x1.push(Math.max(data.end[i], data.begin[i] + pixel));
+      found.x0.push(data.begin[i]); found.x1.push(Math.max(data.end[i], data.begin[i] + 2 * (b - a) / width));
       found.top.push(data.lane[i] - 0.42 + inset); found.bottom.push(data.lane[i] + 0.42 - inset);
       found.color.push(colors[data.group[data.name[i]]]); found.edge.push(data.state[i] === 1 || data.state[i] === 3 ? bad : "transparent");
       push(data, found, i, more);
@@ -85,7 +87,7 @@ const Timeline = (() => {
 
   // Tasks' true resident peaks: of each few pixels the highest.
   function peaks(data, a, b, width, colors, unit) {
-    const found = columns(["x0", "x1", "y", "color", ...TEXTS]), step = (b - a) / Math.max(40, width / 10), highest = new Map();
+    const found = columns(["x0", "x1", "y", "color", ...TEXTS]), step = (b - a) / Math.max(30, width / 14), highest = new Map();
     for (let i = 0; i < data.n && data.begin[i] <= b; i++) {
       if (data.end[i] < a || !(data.rss[i] > 0)) continue;
       const place = Math.floor(((Math.max(a, data.begin[i]) + Math.min(b, data.end[i])) / 2 - a) / step), held = highest.get(place);
