@@ -29,19 +29,21 @@ def command(run, form, output, compare, limit):
         fail("--compare takes two runs and no third" if run else f"--compare has no {form}: table, json or html", 2)
     if limit is not None and not compare:
         fail("--fail-above is for --compare A B", 2)
-    failed = EXIT_NOT_COMPARED if compare else 1
+    failed, code = EXIT_NOT_COMPARED if compare else 1, 0
     try:
         if compare:
-            code = _compare([open_run(path, say) for path in compare], form, output, limit)
+            from dwsr_probe.report.compare.comparison import Comparison
+            compared = Comparison(*(open_run(path, say) for path in compare))
+            code = EXIT_GREW if limit is not None and compared.failures(limit) else 0
+            _show_comparison(compared, form, output, limit)
         else:
-            code = _show(open_run(run, say), form, output)
+            _show(open_run(run, say), form, output)
     except StoreError as error:
         fail(error, failed)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         fail(f"cannot read {' or '.join(compare or ()) or run or 'the last run'}: {error}; it is damaged, or being written on another machine", failed)
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 0
     except OSError as error:
         fail(f"cannot write {output or 'the report'}: {error.strerror or error}; choose another file with -o FILE", failed)
     sys.exit(code)
@@ -64,7 +66,7 @@ def _show(store, form, output):
     from dwsr_probe.report.output import destination
     if form == "html":
         _write_page(store, output or os.path.join(store.directory or "", "report.html"))
-        return 0
+        return
     if form == "parquet" and output in (None, "-") and sys.stdout.isatty():
         fail("Parquet is not for a terminal; name a file with -o FILE", 2)
     with destination(output) as file:
@@ -80,16 +82,12 @@ def _show(store, form, output):
         else:
             with _text(file) as lines:
                 _print(store, form, lines)
-    return 0
 
 
-def _compare(stores, form, output, limit):
-    """Print it; the exit code."""
-    from dwsr_probe.report.compare.comparison import Comparison
+def _show_comparison(compared, form, output, limit):
     from dwsr_probe.report.output import destination
-    compared = Comparison(*stores)
     if form == "html" and not output:
-        output = os.path.join(stores[1].directory or "", "compare.html")
+        output = os.path.join(compared.runs[1]["directory"] or "", "compare.html")
         print(output)
     with destination(output) as file, _text(file) as lines:
         if form == "table":
@@ -100,7 +98,6 @@ def _compare(stores, form, output, limit):
             lines.write(page_of(compared, limit))
         else:
             lines.write(compared.to_json(limit) + "\n")
-    return EXIT_GREW if limit is not None and compared.failures(limit) else 0
 
 
 class _text:

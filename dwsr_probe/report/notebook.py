@@ -37,7 +37,7 @@ def _reading(method):
     def read(self):
         try:
             return method(self)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot read {self.directory or 'the run'}: {error}; it is damaged, or being written on another machine") from error
     return read
 

@@ -88,7 +88,7 @@ class _Buckets:
         if points.shape[1] <= most:
             return points
         time = points[0]
-        number = ((time - time[0]) * (most / max(1e-9, time[-1] - time[0]))).astype(np.int64)
+        number = ((time - time[0]) * ((most - 1) / max(1e-9, time[-1] - time[0]))).astype(np.int64)
         first = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
         return np.stack([time[first], np.minimum.reduceat(points[1], first), np.maximum.reduceat(points[2], first)])
 
