@@ -39,7 +39,8 @@ def test_pairs_are_a_sign_test_and_too_few_say_so():
     assert rank_test([([i], [i + 0.1]) for i in range(12)])[0] == pytest.approx(2 / 2**12)
     assert rank_test([([1], [2])]) == (1.0, 1.0)  # one each
     assert rank_test([([1, 1, 1], [2, 2, 2])])[1] == pytest.approx(0.1)
-    assert rank_test([([5] * 9, [5] * 9)]) == (1.0, 1.0) == rank_test([([], [1])]) == exceedance_test([], [1])
+    assert rank_test([([5] * 9, [5] * 9)]) == (1.0, 1.0) == rank_test([([], [1])]) == exceedance_test([], [1]) == exceedance_test([5] * 9, [5] * 9)
+    assert exceedance_test([1, 2, 3], [3, 4, 5]) == pytest.approx((3 / 6 * 2 / 5, 3 / 6 * 2 / 5))  # two are above; a third cannot be, because of the tie
 
 
 @pytest.mark.parametrize("strata", [1, 4])

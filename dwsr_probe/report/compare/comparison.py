@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from dwsr_probe.record import FIELDS
-from dwsr_probe.report.compare.noise import exceedance_test, holm, rank_test
+from dwsr_probe.report.compare.noise import are_too_few, exceedance_test, holm, rank_test
 
 ALPHA = 0.05
 SAME, PER_BYTE, ALL = "same inputs", "per input byte", "all tasks"
@@ -60,7 +60,7 @@ class Difference:
     change_bytes: float
     largest_change: float
     largest_change_bytes: float
-    p: float | None = None  # adjusted for all names; None: could not have been more than noise, whatever came
+    p: float | None = None  # adjusted for all names; None: these figures could not have been more than noise, whoever had them
     largest_p: float | None = None
     verdict: str = ""
     note: str = ""
@@ -181,7 +181,7 @@ def _device_peak(text):
 
 
 def _compared(task_name, a, b):
-    """differences are (Difference, (rank test, exceedance test)) until they are judged."""
+    """differences are (Difference, (rank test, exceedance test, too few)) until they are judged."""
     compared = NameComparison(task_name, a, b)
     if not a.count or not b.count:
         return compared
@@ -231,7 +231,7 @@ def _difference(quantity, side_a, side_b):
         for top, values in zip(tops, (x, y), strict=True):
             top += ((value / scale, scale) for value in values)
     (most_a, _), (most_b, scale) = max(tops[0]), max(tops[1])
-    tests = rank_test(strata), exceedance_test(*([ratio for ratio, _ in top] for top in tops))
+    tests = rank_test(strata), exceedance_test(*([ratio for ratio, _ in top] for top in tops)), are_too_few(strata, ALPHA)
     found = Difference(
         quantity, basis, len(tops[0]), len(tops[1]), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
         _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale)
@@ -255,8 +255,8 @@ def _weighted_median(pairs):
 
 def _judge(differences, tests):
     """Verdicts of one family of questions: all names' typical and largest figures."""
-    adjusted = holm([test for pair in tests for test in pair], ALPHA)
-    for i, d in enumerate(differences):
+    adjusted = holm([test for typical, largest, _ in tests for test in (typical, largest)], ALPHA)
+    for i, (d, (_, _, too_few)) in enumerate(zip(differences, tests, strict=True)):
         d.p, d.largest_p = adjusted[2 * i:2 * i + 2]
         share, floor = LEAST[d.quantity]
         differs = abs(d.change) >= share and abs(d.change_bytes) >= floor
@@ -270,7 +270,7 @@ def _judge(differences, tests):
             d.verdict = "shrank"
         elif not differs and not grew_largest:
             d.verdict = "no difference"
-        elif d.p is None and d.largest_p is None:
+        elif too_few:
             d.verdict, few = "cannot tell", "one each" if d.a_tasks == d.b_tasks == 1 else f"{d.a_tasks:,} and {d.b_tasks:,} tasks are too few"
             d.note = "; ".join(filter(None, [few, d.note]))
         else:

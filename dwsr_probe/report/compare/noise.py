@@ -5,7 +5,7 @@ found: with few tasks, or figures that are all alike, none of the answers would 
 """
 from collections import defaultdict
 from itertools import groupby
-from math import erfc, prod, sqrt
+from math import comb, erfc, prod, sqrt
 
 _EXACT_MOST = 20  # tasks in one stratum; with more, the normal approximation is as good
 _EXACT_ALL, _SUPPORT_MOST = 24, 20_000
@@ -85,12 +85,18 @@ def exceedance_test(a, b):
     """(p, least p) that the largest of B's figures are larger than all of A's by more than chance, one-sided: so many of the top ones are B's."""
     if not a or not b:
         return 1.0, 1.0
-    above = max(a)
-    return _all_from(sum(value > above for value in b), len(b), len(a) + len(b)), _all_from(len(b), len(b), len(a) + len(b))
+    together = sorted([*a, *b])
+    # At best B would have all of the largest, and A's largest would be the one below them.
+    return tuple(_all_from(sum(value > above for value in values), len(b), len(together)) for above, values in ((max(a), b), (together[len(a) - 1], together)))
 
 
 def _all_from(top, of_b, of_all):
     return prod((of_b - i) / (of_all - i) for i in range(top))
+
+
+def are_too_few(strata, alpha):
+    """Whether tasks are so few that no figures whatever would be more than noise."""
+    return 2 / prod(comb(min(len(a), 9) + min(len(b), 9), min(len(b), 9)) for a, b in strata[:32]) > alpha  # more of either would say no other
 
 
 def holm(tests, alpha):
