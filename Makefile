@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards build clean
+.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,10 @@ test-deploy: $(VENV)/.test build ## deploy/: each file by the strictest tool at 
 test-pages: $(VENV)/.test build ## the HTML report in a real, headless Chromium
 	@deploy/system-packages $(PYTHON) chromium
 	$(BIN)/pytest -q -p no:cacheprovider tests/pages
+
+pictures: $(VENV)/.test ## remake docs/pictures from a real run
+	@deploy/system-packages $(PYTHON) chromium tmux
+	$(BIN)/python docs/pictures/make.py
 
 dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
 	$(BIN)/python dashboards/build.py
