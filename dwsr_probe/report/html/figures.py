@@ -29,10 +29,10 @@ def unit_of(most_bytes):
 
 
 class Frames:
-    """All figures of a page, in one document; each has an element of its own."""
+    """Figures that are shown at once, in one document; each has an element of its own."""
 
-    def __init__(self):
-        self._document, self._roots = Document(), {}
+    def __init__(self, name):
+        self._name, self._document, self._roots = name, Document(), {}
 
     def add(self, plot, element):
         self._document.add_root(plot)
@@ -40,7 +40,7 @@ class Frames:
 
     def json(self):
         """What Bokeh.embed.embed_items takes."""
-        return {"documents": {"run": self._document.to_json(deferred=False)}, "items": [{"docid": "run", "roots": self._roots, "root_ids": list(self._roots)}]}
+        return {"documents": {self._name: self._document.to_json(deferred=False)}, "items": [{"docid": self._name, "roots": self._roots, "root_ids": list(self._roots)}]}
 
 
 def _plot(name, height, label, **options):

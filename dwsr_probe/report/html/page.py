@@ -41,8 +41,10 @@ def page_of(store, progress):
     begin, seconds = _span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(by_need[:GROUPS])}
     head, arrays, frames = _timeline(tasks, lines, processes, begin, seconds, groups)
-    head["scatters"] = [_scatter(i, s, tasks, outlook, frames) for i, s in enumerate(panels)]
-    head["figures"] = frames.json()
+    panel_frames = Frames("panels")
+    head["scatters"] = [_scatter(i, s, tasks, outlook, panel_frames) for i, s in enumerate(panels)]
+    head |= {"figures": frames.json(), "panels": panel_frames.json()}
+    data = pack(head, arrays)
 
     def chip(name):
         return f'<i class="chip g{groups.get(name, GROUPS)}"></i>'
@@ -57,17 +59,17 @@ def page_of(store, progress):
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
         names=names_table(tasks.summaries, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
-        processes=processes_table(processes), data=_packed(head, arrays))
+        processes=processes_table(processes), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
 
 
-def _packed(head, arrays):
-    """Within DATA_MOST: keys are what does not compress, so those of the smaller tasks go first."""
-    keys, order, kept = head["keys"], np.argsort(-np.nan_to_num(arrays["own"]), kind="stable"), len(head["keys"])
-    while len(found := pack(head, arrays)) > DATA_MOST and kept:
+def _packed_keys(tasks, most):
+    """Within so many bytes: keys are what does not compress, so those of the smaller tasks go first. Apart from the rest, because plots can be drawn without."""
+    order, kept, keys = np.argsort(-np.nan_to_num(tasks.columns["own"]), kind="stable"), len(tasks.keys), tasks.keys
+    while len(found := pack({"keys": keys}, {})) > most and kept:
         kept //= 4
-        head["keys"] = [""] * len(keys)
+        keys = [""] * len(tasks.keys)
         for i in order[:kept]:
-            head["keys"][i] = keys[i]
+            keys[i] = tasks.keys[i]
     return found
 
 
@@ -117,12 +119,12 @@ def _timeline(tasks, lines, processes, begin, seconds, groups):
             pid = processes[thread[0]][0].pid if 0 <= thread[0] < len(processes) else "?"
             counts[pid] = counts.get(pid, 0) + 1
             labels[lane] = f"{pid} · {counts[pid]}" if len(processes) > 1 else f"thread {counts[pid]}"
-    frames = Frames()
+    frames = Frames("timeline")
     timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), limit)
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
+        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
 

@@ -15,19 +15,20 @@ const Timeline = (() => {
 
   // The head's lists and the arrays, plus what every view needs: begin and end in ms, and the ends' order.
   function prepare(head, arrays) {
+    const {inputs: inputsOf, ...others} = arrays;  // the head's list of texts has that name
     const n = arrays.start.length, begin = new Float64Array(n), end = new Float64Array(n);
     for (let i = 0; i < n; i++) { begin[i] = arrays.start[i] / 1e3; end[i] = begin[i] + arrays.duration[i] * 1e3; }
     const byEnd = new Uint32Array(n);
     for (let i = 0; i < n; i++) byEnd[i] = i;
     byEnd.sort((a, b) => end[a] - end[b]);
-    return {...head, ...arrays, n, begin, end, byEnd};
+    return {...head, ...others, inputsOf, keys: [], n, begin, end, byEnd};
   }
 
   // One task's texts for a tooltip; more: how many others lie under it.
   function texts(data, i, more) {
     const facts = [`${bytesText(data.own[i])} own`, data.gpu[i] > 0 ? `${bytesText(data.gpu[i])} on a device` : "", `process ${bytesText(data.rss[i])}`, secondsText(data.duration[i]),
       data.state[i] ? data.states[data.state[i]] : ""];
-    return {name: data.names[data.name[i]], key: data.keys[i], facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
+    return {name: data.names[data.name[i]], key: data.keys[i] ?? "", facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
       more: [data.processes[data.process[i]] ?? "", more ? `and ${thousands.format(more)} smaller here: zoom in` : ""].filter(Boolean).join(" · ")};
   }
 
