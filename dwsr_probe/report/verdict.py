@@ -57,7 +57,7 @@ def verdict(names, processes, outlook=None, held_bytes=None):
     killed = [p for p in all_processes if p.record.state == "killed"]
     sentences = [_most(biggest)] if biggest else []
     sentences += [_nearness(nearest)] if nearest and nearest not in killed else []
-    sentences += _losses(names, killed)
+    sentences += _losses(names, killed) + _ooms(names)
     sentences += [_binding(names)] if any(s.gpu_peaks for s in names) else []
     level, headline = _headline(names, processes, nearest, killed)
     return Verdict(level, headline, [s for s in sentences if s], _advice(biggest, nearest, killed, outlook, held_bytes or {}))
@@ -121,6 +121,16 @@ def _losses(names, killed):
         for i, (name, count) in enumerate(tasks[:3]):
             parts += [", " if i else "", _name(name), f" ({count:,})" if count > 1 else ""]
         found.append((*parts, f", and {len(tasks) - 3:,} more names." if len(tasks) > 3 else "."))
+    return found
+
+
+def _ooms(names):
+    """Allocations that were refused: these tasks failed, they were not killed."""
+    found = []
+    for s in sorted((s for s in names if s.ooms), key=lambda s: -s.ooms)[:3]:
+        requested, live = s.oom.get("requested_bytes"), s.oom.get("live_bytes")
+        asked = f": the largest request was for {bytes_text(requested)}{f' beside {bytes_text(live)} of its own' if live else ''}" if requested else ""
+        found.append((_name(s.task_name), f" ran out of {'host' if s.oom.get('where') == 'host' else 'device'} memory in {_count(s.ooms, 'task', 'tasks', 'one')}{asked}."))
     return found
 
 

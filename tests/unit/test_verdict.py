@@ -46,6 +46,12 @@ def test_what_is_said(records, processes, level, said):
     assert found[0] == level and all(text in found[1] for text in said), found
 
 
+def test_refused_allocations():
+    records = [task(1), task(2, state="error", oom={"where": "gpu 0", "requested_bytes": 2048 * MIB, "live_bytes": 1024 * MIB}), task(3, state="error", oom={"where": "gpu 0", "requested_bytes": MIB})]
+    assert "glcm ran out of device memory in 2 tasks: the largest request was for 2.0 GiB beside 1.0 GiB of its own." in words(records, [process()])[1]
+    assert "ran out of host memory in one task." in words([task(2, state="error", oom={"where": "host"})], [process()])[1]
+
+
 def test_which_memory_binds():
     processes = [(process()[0], {"limit_bytes": 1 << 40, "devices": [{"device": 0, "total_bytes": 1000 * MIB}]})]
     assert "Device memory binds: fft took 700.0 MiB on a device, 70 % of it" in words([task(name="fft", gpu=[{"device": 0, "peak_bytes": 700 * MIB}])], processes)[1]
