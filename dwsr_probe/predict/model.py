@@ -144,7 +144,7 @@ class Model:
         learner = task.learners.get(kind) or Learner(kind)
         without = _identity(_getter(running)) if running else None
         mixture = learner.posterior(task.kept(kind), task.running(kind, without))
-        calibrated = Calibrated(learner.expects(mixture, at, deviation), learner.scores, self._scores[kind])
+        calibrated = Calibrated(learner.expects(mixture, arrays, at, deviation), learner.scores, self._scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 

@@ -37,7 +37,7 @@ class Task:
         if learner is None or not learner.n:
             return 0, 0.0
         at = sizes(arrays, 0)
-        guess = learner.expects(learner.posterior(), at)
+        guess = learner.expects(learner.posterior(), arrays, at)
         return max(0, round(guess.mean)), guess.deviation
 
     def sizes(self, kind, arrays):
