@@ -144,11 +144,8 @@ def _write_page(store, path):
     from dwsr_probe.report.progress import Progress
     try:
         with Progress() as progress:
-            if path == "-":
-                from dwsr_probe.report.html.page import page_of
-                sys.stdout.buffer.write(page_of(store, progress).encode("utf-8", "replace"))
-                return
             size = write_page(store, path, progress)
     except ImportError as error:
         fail(f"{MISSING} ({error})")
-    print(f"{path} ({size / 1e6:.1f} MB)")
+    if path != "-":
+        print(f"{path} ({size / 1e6:.1f} MB)")

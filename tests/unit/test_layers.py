@@ -51,7 +51,7 @@ def bare_modules():
 def test_imports_point_one_way():
     layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
     for i, layer in enumerate(layers):
-        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
+        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).rglob("*.py"))
         for path in files:
             for module in imports_of(path):
                 upper = [other for other in layers[i + 1:] if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")]
@@ -68,6 +68,13 @@ def test_the_model_stands_alone():
             assert root in sys.stdlib_module_names or root in ("numpy", "scipy") or (root == "dwsr_probe" and rest[:1] == ["predict"] and (rest[1:2] == [] or rest[1] in names)), (path.name, module)
     for name in SERVICE:
         assert not [m for m in imports_of(PACKAGE / "predict" / name) if m.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch"))], name
+
+
+def test_bokeh_is_wanted_by_the_page_alone():
+    """Optional imports stand in the folder named for them; the notebook's plot may have it too."""
+    allowed = {PACKAGE / "report" / "notebook.py", PACKAGE / "report" / "memory_plot.py", *(PACKAGE / "report" / "html").glob("*.py")}
+    for path in set(PACKAGE.rglob("*.py")) - allowed:
+        assert not {"bokeh"} & {module.split(".")[0] for module in imports_of(path) if module}, path
 
 
 def test_the_extension_exports_its_init_function_only():
