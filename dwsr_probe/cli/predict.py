@@ -76,6 +76,7 @@ def _learned(run):
 
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.ledger import Ledger
+    from dwsr_probe.report.progress import Progress
     from dwsr_probe.runs import collect_leftovers, last_run
     from dwsr_probe.say import say
     from dwsr_probe.store import Store, StoreError
@@ -85,14 +86,18 @@ def _learned(run):
     try:
         directory = run or last_run()
         collect_leftovers(directory, say)
-        model, refused = Model(), 0
-        for record in Store.open(directory).tasks():
-            record = record.to_dict()
-            try:
-                model.learn(record)
-                ledger.note(record)
-            except ValueError:
-                refused += 1
+        model, refused, store = Model(), 0, Store.open(directory)
+        with Progress() as progress:
+            total = store.task_count()
+            for done, record in enumerate(store.tasks()):
+                record = record.to_dict()
+                try:
+                    model.learn(record)
+                    ledger.note(record)
+                except ValueError:
+                    refused += 1
+                if done % 256 == 0:
+                    progress("learning", done, total)
     except StoreError as error:
         fail(error)
     except sqlite3.Error as error:
