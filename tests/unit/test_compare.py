@@ -100,12 +100,21 @@ def test_inputs_are_compared_with_the_same_inputs():
 def test_other_block_sizes_are_compared_per_byte():
     name = only([task("x", 3 * MIB)] * 10, [task("x", 24 * MIB, 8 * MIB)] * 10)
     (d,) = name.differences
-    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "other inputs: 1.0 MiB in A, 8.0 MiB in B")
+    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "of 1.0 MiB in A, 8.0 MiB in B")
     worse = Comparison(store_of([task("x", 3 * MIB)] * 10), store_of([task("x", 32 * MIB, 8 * MIB)] * 10))
     assert worse.names[0].verdict == "grew" and worse.failures(0.1) == [("x", "own peak grew by 33.3 % (per input byte)")]
     # smaller blocks with a constant part: more per byte, less per task, no failure
     small = Comparison(store_of([task("x", 24 * MIB, 8 * MIB)] * 10), store_of([task("x", 4 * MIB)] * 10))
     assert small.names[0].verdict == "grew" and small.failures(0.1) == []
+
+
+def test_sources_are_compared_by_what_they_return():
+    def source(size, peak, **more):
+        return task("random", peak, 2_496, output={"dtype": "float64", "shape": [size // 8]}, output_bytes=size, **more)
+    larger = only([source(MIB, 2 * MIB)] * 9, [source(8 * MIB, 16 * MIB)] * 9)
+    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "of 1.0 MiB in A, 8.0 MiB in B")
+    worse = only([source(MIB, 2 * MIB)] * 9, [source(MIB, 3 * MIB)] * 9)
+    assert (worse.verdict, worse.differences[0].basis) == ("grew", "same output")
 
 
 def test_few_tasks_are_not_judged():

@@ -1,7 +1,8 @@
 """What is compared with what: each task name's figures in two runs, like with like, and a verdict. A is the reference, B the new run.
 
-Peaks depend on the inputs, so tasks are compared with those that had inputs of the same types and shapes; where the runs have none in common (other block sizes), by peak per byte of input,
-at the size of A's inputs; where no inputs are known, all with all. `basis` says which. Only tasks that ended well are compared: others have a part of a peak.
+Peaks depend on the inputs, so tasks are compared with those that had inputs of the same types and shapes; where the runs have few in common (other block sizes), by peak per byte of input,
+at the size of A's inputs; where no inputs are known, all with all. Of a source, which makes much from next to nothing, it is the output. `basis` says which. Only tasks that ended well are
+compared: others have a part of a peak.
 """
 import json
 from collections import defaultdict
@@ -10,13 +11,15 @@ from statistics import median
 
 from dwsr_probe.record import FIELDS
 from dwsr_probe.report.compare.noise import are_too_few, exceedance_test, holm, rank_test
+from dwsr_probe.report.words import bytes_text
 
 ALPHA = 0.05
-SAME, PER_BYTE, ALL = "same inputs", "per input byte", "all tasks"
+SAME, SAME_OUTPUT, PER_BYTE, PER_OUTPUT_BYTE, ALL = "same inputs", "same output", "per input byte", "per output byte", "all tasks"
+_SOURCE = 64  # so many times its inputs: what a source returns
 # The least difference that is one: a share, and bytes (figures below that count as that much). Resident size moves by itself.
 LEAST = {"own peak": (0.01, 64 << 10), "gpu peak": (0.01, 64 << 10), "rss growth": (0.05, 1 << 20)}
 _PLACE = {name: FIELDS.index(name) for name in (
-    "task_name", "state", "inputs", "inputs_omitted", "input_bytes", "alloc_peak_bytes", "rss_before_bytes", "rss_peak_bytes", "overlap", "gpu", "duration")}
+    "task_name", "state", "inputs", "inputs_omitted", "input_bytes", "output", "output_bytes", "alloc_peak_bytes", "rss_before_bytes", "rss_peak_bytes", "overlap", "gpu", "duration")}
 _ORDER = ("grew", "largest grew", "shrank", "cannot tell", "within noise", "no difference", "new", "vanished")
 
 
@@ -25,7 +28,8 @@ class Task:
     """What is compared of one task."""
 
     inputs: str  # their types and shapes; "" if none are known
-    input_bytes: int | None
+    size: int | None  # their bytes
+    source: bool  # inputs and size are those of its output
     figures: dict  # of LEAST's quantities those that are known
     duration: float | None
 
@@ -67,7 +71,7 @@ class Difference:
 
     def above(self, limit):
         """By how much it grew, beyond noise, if that is more than `limit`; else None. With other block sizes a task that needs no more than before did not grow."""
-        if self.basis == PER_BYTE and self.b_median_bytes <= self.a_median_bytes:
+        if self.basis in (PER_BYTE, PER_OUTPUT_BYTE) and self.b_median_bytes <= self.a_median_bytes:
             return None
         grew = self.change if self.verdict == "grew" else self.largest_change if self.verdict == "largest grew" else 0.0
         if self.verdict == "grew" and self.largest_p is not None and self.largest_p <= ALPHA:
@@ -94,8 +98,10 @@ class NameComparison:
         return min((d.verdict for d in self.differences), key=_ORDER.index, default="cannot tell")
 
     def _rank(self):
-        change = max((max(d.change, d.largest_change) if d.verdict.endswith("grew") else abs(d.change) for d in self.differences), default=0.0)
-        return not (self.b.killed and not self.a.killed), _ORDER.index(self.verdict), -change, self.task_name
+        """The gravest first; where nothing is to be said, the largest."""
+        said = self.verdict in ("grew", "largest grew", "shrank", "cannot tell")
+        weight = max((max(d.change, d.largest_change, -d.change) if said else d.b_median_bytes for d in self.differences), default=0.0)
+        return not (self.b.killed and not self.a.killed), _ORDER.index(self.verdict), -weight, self.task_name
 
 
 class Comparison:
@@ -140,7 +146,7 @@ def _sides(store):
     """{task name: Side}"""
     sides, known = defaultdict(Side), {}
     for row in store.rows():
-        name, state, inputs, omitted, input_bytes, alloc, before, peak, overlap, gpu, duration = (row[place] for place in _PLACE.values())
+        name, state, inputs, omitted, size, output, output_bytes, alloc, before, peak, overlap, gpu, duration = (row[place] for place in _PLACE.values())
         side = sides[name]
         side.count += 1
         side.errors += state == "error"
@@ -148,11 +154,15 @@ def _sides(store):
         side.cancelled += state == "cancelled"
         if state != "ok":
             continue
-        shapes = known.get(inputs)
+        source = bool(output_bytes) and output_bytes > _SOURCE * (size or 0)
+        given = f"[{output}]" if source and output else inputs
+        shapes = known.get(given)
         if shapes is None:
-            shapes = known[inputs] = _shapes(inputs)
-        if omitted or not shapes:
-            shapes = f"{shapes}+{input_bytes}" if input_bytes else shapes
+            shapes = known[given] = _shapes(given)
+        if source:
+            size = output_bytes
+        if (omitted and not source) or not shapes:
+            shapes = f"{shapes}+{size}" if size else shapes
         figures = {}
         if alloc is not None:
             figures["own peak"] = alloc
@@ -160,7 +170,7 @@ def _sides(store):
             figures["rss growth"] = max(0, peak - before)
         if (on_device := _device_peak(gpu)) is not None:
             figures["gpu peak"] = on_device
-        side.tasks.append(Task(shapes, input_bytes, figures, duration))
+        side.tasks.append(Task(shapes, size, source, figures, duration))
     return sides
 
 
@@ -204,17 +214,17 @@ def _compared(task_name, a, b):
 
 def _strata(a, b):
     """(basis, [(A's figures, B's figures)], what figures were divided by) of (task, figure) pairs."""
-    groups = defaultdict(lambda: ([], []))
+    groups, sources = defaultdict(lambda: ([], [])), all(task.source for task, _ in a)
     for side, pairs in enumerate((a, b)):
         for task, value in pairs:
             groups[task.inputs][side].append(value)
     shared = [group for group in groups.values() if group[0] and group[1]]
     if max(sum(len(group[side]) for group in shared) / len(pairs) for side, pairs in enumerate((a, b))) >= 0.5:
-        return (ALL if len(groups) == 1 and "" in groups else SAME), shared, 1.0
-    sized = [[(task.input_bytes, value) for task, value in pairs if task.input_bytes] for pairs in (a, b)]
+        return (ALL if len(groups) == 1 and "" in groups else SAME_OUTPUT if sources else SAME), shared, 1.0
+    sized = [[(task.size, value) for task, value in pairs if task.size] for pairs in (a, b)]
     if all(len(part) >= 0.9 * len(pairs) for part, pairs in zip(sized, (a, b), strict=True)):
         size = median(size for size, _ in sized[0])
-        return PER_BYTE, [tuple([value / of * size for of, value in part] for part in sized)], size
+        return (PER_OUTPUT_BYTE if sources else PER_BYTE), [tuple([value / of * size for of, value in part] for part in sized)], size
     return ALL, [tuple([value for _, value in pairs] for pairs in (a, b))], 1.0
 
 
@@ -235,8 +245,8 @@ def _difference(quantity, side_a, side_b):
     found = Difference(
         quantity, basis, len(tops[0]), len(tops[1]), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
         _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale)
-    if basis == PER_BYTE:
-        found.note = f"other inputs: {size / 2**20:.1f} MiB in A, {median(task.input_bytes for task, _ in b if task.input_bytes) / 2**20:.1f} MiB in B"
+    if basis in (PER_BYTE, PER_OUTPUT_BYTE):
+        found.note = f"of {bytes_text(size)} in A, {bytes_text(median(task.size for task, _ in b if task.size))} in B"
     return found, tests
 
 
