@@ -130,6 +130,11 @@ def summarise(records, processes=()):
     return sorted(names.values(), key=lambda s: (-(s.growth_max_bytes or 0), s.task_name))
 
 
+def binding(names):
+    """Which memory the run as a whole would exhaust first, "host" or "device"."""
+    return "device" if max((s.device_ratio or 0 for s in names), default=0) > max((s.host_ratio or 0 for s in names), default=0) else "host"
+
+
 _NVML_NOTES = {  # by the board's nvml_state
     2: "nvidia-ml-py is not installed: what the driver says of the devices is missing", 3: "NVML found no driver",
     4: "NVML may not tell which process holds what", 5: "the driver was lost", 6: "reading NVML failed"}
