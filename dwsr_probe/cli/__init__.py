@@ -4,7 +4,7 @@ import sys
 
 import click
 
-COMMANDS = ("run", "report", "export", "doctor")
+COMMANDS = ("run", "top", "report", "export", "doctor")
 
 
 class _Commands(click.Group):

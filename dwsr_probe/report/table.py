@@ -1,42 +1,18 @@
 """The summary as a table for the terminal."""
-import unicodedata
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
+from dwsr_probe.report.texts import bytes_text, one_line, seconds_text
 
 _NAME_MOST = 48
 _PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
 
 
-def bytes_text(n):
-    """1.5 GiB, 12.0 MiB, 4.0 KiB."""
-    if n is None:
-        return "–"
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n:.0f} B"
-
-
-def seconds_text(s):
-    if s is None:
-        return "–"
-    if s >= 60:
-        minutes, seconds = divmod(round(s), 60)
-        return f"{minutes}:{seconds:02d} min"
-    return f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.1f} ms" if s >= 1e-3 else f"{s * 1e6:.0f} µs"
-
-
 def name_text(name):
     """A task's name as one safe line: control characters become visible, long names are cut."""
-    if len(name) > _NAME_MOST:
-        name = name[:_NAME_MOST - 1] + "…"
-    # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line separators and odd spaces.
-    shown = (c if c == " " or unicodedata.category(c)[0] not in "CZ" else c.encode("unicode_escape").decode() for c in name)
-    return Text("".join(shown), no_wrap=True, overflow="ellipsis")
+    return Text(one_line(name, _NAME_MOST), no_wrap=True, overflow="ellipsis")
 
 
 def _outcome(summary):
