@@ -19,7 +19,9 @@ demo: build ## build, run examples/ under the probe, print the table
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
-test: sanitize lint test-py test-dask-oldest test-gpu test-dashboards test-deploy ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
+# Two at a time: much of it is waiting for processes.
+test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
+	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -39,7 +41,7 @@ test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and
 test-cupy-%: .venv-cupy-%/.installed
 	PYTHONPATH="$(CURDIR)" .venv-cupy-$*/bin/python -m pytest -q -p no:cacheprovider tests/standin tests/gpu
 
-test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job
+test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and rules, on a real Prometheus that scrapes a Dask and a CuPy job and a predictor
 	@deploy/system-packages $(PYTHON) prometheus
 	$(BIN)/pytest -q -p no:cacheprovider tests/dashboards
 

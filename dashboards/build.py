@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from panels import (
+    CHANCE_STEPS,
     NONE_STEPS,
     OUTCOMES,
     ROOM_STEPS,
@@ -33,6 +34,8 @@ SMALLEST_LIMIT = "min by (job, instance) (dwsr_process_limit_bytes)"
 OWN_PEAK, OWN_PEAKS = 'dwsr_task_peak_max_bytes{kind="alloc"}', 'dwsr_task_peak_bytes_total{kind="alloc"}'
 PER_INPUT_BYTE = f"sum({rate(OWN_PEAKS)}) / sum({rate('dwsr_task_input_bytes_total')})"
 PEAK_OF_LIMIT = f"max by (job, instance, task_name) ({OWN_PEAK}) / on (job, instance) group_left () {SMALLEST_LIMIT}"
+BOUND, RUNNING = 'dwsr_forecast_bound_bytes{kind="alloc"}', "{{task_name}} {{slot}}: {{pid}} @ {{target}}"
+SCORED, EXCEEDED = 'dwsr_forecasts_scored_total{kind="alloc"}', 'dwsr_forecasts_exceeded_total{kind="alloc"}'
 KILLED, FAILED = 'dwsr_tasks_total{outcome="killed"}', 'dwsr_tasks_total{outcome="error"}'
 PER_DEVICE = "max by (uuid, name)"
 CACHED = of_device("(dwsr_device_pool_total_bytes - dwsr_device_pool_used_bytes)")
@@ -108,6 +111,28 @@ task = dashboard(TASK, "Task", "One kind of task: its peak, how it grows with th
               "cupy: own bytes on a device.", "bytes", ("{{kind}} {{device}}", mean("dwsr_task_peak_bytes_total", "kind, device"))),
         lines("Largest peak", "Of one task since the start, by kind, and the smallest limit of a process.", "bytes",
               ("{{kind}} {{device}}", "max by (kind, device) (dwsr_task_peak_max_bytes)"), ("limit (smallest)", "min(dwsr_process_limit_bytes)")),
+    )),
+    ("Forecast (of dwsr-probe predict serve)", (
+        number("99 % bound", "Of one task with the largest inputs seen: own peak that is exceeded once in a hundred times.", "bytes", f"max({BOUND})"),
+        number("Of the limit", "The same, as a share of the smallest limit of a process.", "percentunit", f"max({BOUND}) / min(dwsr_process_limit_bytes)", USED_STEPS),
+        number("Error", "Of the expected own peak, relative; the newest tasks weigh most.", "percentunit", 'max(dwsr_forecast_error_ratio{kind="alloc"})'),
+        number("Bound exceeded", "In the time shown: share of tasks whose own peak was above its 99 % bound. About 1 % is right.", "percentunit",
+               f"sum({happened(EXCEEDED)}) / sum({happened(SCORED)})"),
+        number("Trust", "0: nothing was seen, 1: low, 2: fair, 3: good.", "short", 'min(dwsr_forecast_trust{kind="alloc"})'),
+        number("Overrun, most probable", "Of the running tasks: the largest probability that one exceeds what its process has left for it.", "percentunit", "max(dwsr_forecast_overrun_ratio)", CHANCE_STEPS),
+        lines("Expected peak and bound", "Own peak of one task with the largest inputs seen, the largest measured so far, and the smallest limit of a process.", "bytes",
+              ("expected", 'max(dwsr_forecast_mean_bytes{kind="alloc"})'), ("99 % bound", f"max({BOUND})"), ("largest so far", f"max({OWN_PEAK})"), ("limit (smallest)", "min(dwsr_process_limit_bytes)")),
+        lines("Running tasks: probability of an overrun", "That a running task exceeds what its process has left for it, given what it has taken already.", "percentunit",
+              (RUNNING, "dwsr_forecast_overrun_ratio"), steps=CHANCE_STEPS, top=1),
+        lines("Running tasks: room", "What the process has left for each: its own live bytes and the headroom.", "bytes", (RUNNING, "dwsr_forecast_room_bytes")),
+        lines("Running tasks: time until the room is gone", "At the pace of the last half minute. No line: it does not grow.", "s", (RUNNING, "dwsr_forecast_overrun_seconds")),
+        lines("Error", "Of what was expected, relative; the newest tasks weigh most. alloc: own peak; rss: growth of the process; gpu: on a device; output: what it returns.", "percentunit",
+              ("{{kind}}", "max by (kind) (dwsr_forecast_error_ratio)")),
+        lines("Bounds exceeded", "Share of the tasks that ended lately above their 99 % bound. About 1 % is right.", "percentunit",
+              ("{{kind}}", f"sum by (kind) ({rate('dwsr_forecasts_exceeded_total')}) / (sum by (kind) ({rate('dwsr_forecasts_scored_total')}) > 0)")),
+        lines("Reward per forecast", "Mean log score of the tasks that ended lately: how probable the forecast held what came. Higher is better.", "short",
+              ("{{kind}}", "sum by (kind) (delta(dwsr_forecast_reward[$__rate_interval])) / (sum by (kind) (increase(dwsr_forecasts_scored_total[$__rate_interval])) > 0)"), signed=True),
+        lines("Trust", "0: nothing was seen, 1: low, 2: fair, 3: good.", "short", ("{{kind}}", "min by (kind) (dwsr_forecast_trust)"), top=3),
     )),
     ("Distribution (where dwsr-probe serves itself: not on a Dask worker's port)", (
         buckets("Own peaks", "How many tasks had a peak in which range; the ranges grow by fours.", "dwsr_task_alloc_peak_bytes_bucket"),
@@ -226,6 +251,16 @@ probe = dashboard(PROBE, "Probe health", "Whether the figures can be trusted, an
         lines("Memory of the probe", "Inside each process: its board and the table of owners.", "bytes", (WHO, told("dwsr_probe_resident_bytes"))),
         lines("Time of a scrape", "As Prometheus sees it.", "s", ("{{instance}}", "scrape_duration_seconds")),
         lines("Samples of a scrape", "How many series each instance has; names, processes and slots are bounded.", "short", ("{{instance}}", "scrape_samples_scraped")),
+    )),
+    ("Predictor (dwsr-probe predict serve)", (
+        number("Targets up", "Workers and exporters that it reads.", "short", 'sum(dwsr_predictor_targets{state="up"})'),
+        number("Targets down", "That do not answer, or not as they should.", "short", 'sum(dwsr_predictor_targets{state="down"})', NONE_STEPS),
+        number("Task names", "With a model.", "short", "sum(dwsr_predictor_models)"),
+        number("Records learned per second", "Of tasks that have ended.", "ops", f"sum({rate('dwsr_predictor_records_learned_total')})"),
+        number("Records refused", "In the time shown: not what a record should be.", "short", f"sum({happened('dwsr_predictor_records_refused_total')})", NONE_STEPS),
+        number("Records lost", "In the time shown: targets had overwritten them before they were read.", "short", f"sum({happened('dwsr_predictor_records_lost_total')})", NONE_STEPS),
+        lines("Looks per second", "At all targets together. failed: no answer, or none of ours.", "ops", ("{{outcome}}", f"sum by (outcome) ({rate('dwsr_predictor_looks_total')})")),
+        lines("Time of a turn", "Looks that are due, and up to 0.4 s with their results: always at the most, it does not keep up.", "s", ("{{instance}}", "dwsr_predictor_turn_seconds")),
     )),
 ))
 

@@ -1,7 +1,7 @@
 """What all our panels have in common, as a small vocabulary on grafana-foundation-sdk. Used by build.py alone.
 
 Expressions are written without job, instance and the dashboard's own variables; `dashboard` puts these matchers into every selector, by the labels that
-metrics.py gives to the metric. A metric that is not there is a KeyError.
+metrics.py (of export/ and of predict/) gives to the metric. A metric that is not there is a KeyError.
 """
 import re
 
@@ -35,6 +35,7 @@ from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dwsr_probe.export.metrics import HISTOGRAM, METRICS
+from dwsr_probe.predict.metrics import METRICS as PREDICTED
 
 TAG = "dwsr-probe"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -42,11 +43,12 @@ GREEN, YELLOW, ORANGE, RED, GREY = "green", "yellow", "orange", "red", "#808080"
 USED_STEPS = ((None, GREEN), (0.75, YELLOW), (0.9, RED))  # shares of a limit
 ROOM_STEPS = ((None, RED), (0.1, YELLOW), (0.25, GREEN))  # what is left of it
 NONE_STEPS = ((None, GREEN), (1, RED))  # one is too many
+CHANCE_STEPS = ((None, GREEN), (0.1, YELLOW), (0.5, RED))  # of an overrun; the alert's is the last
 PLAIN = ((None, "text"),)
 OUTCOMES = {"ok": GREEN, "error": ORANGE, "cancelled": GREY, "killed": RED}
 
 _LABELS = {"up": (), "scrape_duration_seconds": (), "scrape_samples_scraped": ()} | {  # Prometheus' own, and ours
-    m.name + suffix: m.labels for m in METRICS for suffix in (("_bucket", "_sum", "_count") if m.type == HISTOGRAM else ("",))}
+    m.name + suffix: m.labels for m in (*METRICS, *PREDICTED) for suffix in (("_bucket", "_sum", "_count") if m.type == HISTOGRAM else ("",))}
 _SELECTOR = re.compile(r"\b(dwsr_\w+|up|scrape_\w+)(?:\{([^}]*)\})?")
 
 
@@ -109,9 +111,11 @@ def number(title, description, unit, expr, steps=PLAIN, span=4):
     return panel.no_value("0") if steps is NONE_STEPS else panel
 
 
-def lines(title, description, unit, *queries, span=12, stacked=False, steps=None, top=None, colors=()):
-    """queries: (legend, expression). steps: lines across the panel. What is called a limit or a total is a dashed line."""
-    panel = _common(timeseries.Panel(), title, description, unit, steps or PLAIN, span, 8).min(0)
+def lines(title, description, unit, *queries, span=12, stacked=False, steps=None, top=None, colors=(), signed=False):
+    """queries: (legend, expression). steps: lines across the panel. signed: what may be negative. What is called a limit or a total is a dashed line."""
+    panel = _common(timeseries.Panel(), title, description, unit, steps or PLAIN, span, 8)
+    if not signed:
+        panel.min(0)
     for ref, (legend, expr) in zip("ABCDEFGH", queries, strict=False):
         panel.with_target(_query(ref, expr, legend).range())
     panel.color_scheme(build.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))

@@ -9,9 +9,9 @@ from dwsr_probe.export.totals import visible
 logger = logging.getLogger("dwsr_probe")
 
 
-def families(view, own_port):
+def families(view, own_port, metrics=METRICS):
     """own_port: one of ours, not a Dask worker's, where series are counted."""
-    for metric in METRICS:
+    for metric in metrics:
         if metric.own_port_only and not own_port:
             continue
         yield _family(metric, view)
@@ -43,16 +43,16 @@ def _clean(labels):
 
 
 class Exposition:
-    """prometheus_client's protocol: `collect` at each scrape. view: a function."""
+    """prometheus_client's protocol: `collect` at each scrape. view: a function; metrics: the table that reads it."""
 
-    def __init__(self, view, own_port):
-        self._view, self._own_port, self._failed = view, own_port, False
+    def __init__(self, view, own_port, metrics=METRICS):
+        self._view, self._own_port, self._metrics, self._failed = view, own_port, metrics, False
 
     def collect(self):
         if self._own_port:
-            return families(self._view(), True)
+            return families(self._view(), True, self._metrics)
         try:
-            return list(families(self._view(), False))
+            return list(families(self._view(), False, self._metrics))
         except Exception as error:  # Dask's own metrics on this port must not go with ours
             if not self._failed:
                 logger.warning("dwsr-probe has no metrics: %r", error)

@@ -78,7 +78,7 @@ class Metrics(Handler):
     def initialize(self, source, guard=None, target=None):
         super().initialize(source, guard, target)
         self.registry = CollectorRegistry()
-        self.registry.register(Exposition(source.view, source.own_port))
+        self.registry.register(Exposition(source.view, source.own_port, source.metrics))
 
     async def get(self):
         encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))

@@ -1,4 +1,4 @@
-"""The one table of metrics. The exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
+"""The one table of metrics of what was measured (predict/metrics.py has that of forecasts). The exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
 
 By Prometheus' rules: base units, `_total` for counters only. A task's key is never a label; task names are bounded (totals.py), so are processes and slots (view.py).
 `read(view)` gives (label values..., value) for each series; a figure that is not known has none.
@@ -131,18 +131,18 @@ METRICS = (
 )
 
 
-def markdown():
-    """docs/metrics.md: `python -m dwsr_probe.export.metrics > docs/metrics.md`."""
-    lines = [
-        "# Metrics", "", "Made from the table in `dwsr_probe/export/metrics.py` by `python -m dwsr_probe.export.metrics > docs/metrics.md`. [live.md](live.md) says where they are served.", "",
-        "| metric | type | labels | what it is | from |", "|---|---|---|---|---|"]
-    for metric in METRICS:
+def rows(metrics):
+    """A table of them in Markdown, as lines."""
+    lines = ["| metric | type | labels | what it is | from |", "|---|---|---|---|---|"]
+    for metric in metrics:
         where = " (not on a Dask worker's port)" if metric.own_port_only else ""
         lines.append(f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.help}{where} | {metric.source} |")
+    return lines
+
+
+def markdown():
+    """The first part of docs/metrics.md; dwsr_probe/predict/metrics.py has the whole."""
     return "\n".join([
-        *lines, "", "A figure that is not known has no series. `task_name` has at most 80 values and `other`; a task's key is never a label. `device` is CUDA's number, empty for host memory; `pid` is the",
+        "# Metrics", "", "Made from the table in `dwsr_probe/export/metrics.py` by `python -m dwsr_probe.predict.metrics > docs/metrics.md`. [live.md](live.md) says where they are served.", "", *rows(METRICS),
+        "", "A figure that is not known has no series. `task_name` has at most 80 values and `other`; a task's key is never a label. `device` is CUDA's number, empty for host memory; `pid` is the",
         "process's own; `slot` numbers a process's running tasks. Histograms have buckets from 1 MiB to 1 TiB, by fours.", ""])
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

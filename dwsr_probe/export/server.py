@@ -1,4 +1,4 @@
-"""A port of our own, in a thread of its own: for `run --metrics` and `export`. Never in the job's process.
+"""A port of our own, in a thread of its own: for `run --metrics`, `export` and `predict serve`. Never in the job's process.
 
 Loopback unless asked otherwise. Slow clients hold nothing but their own connection: headers have a deadline, connections a cap, and at the cap the oldest
 one that is not being answered makes room.
@@ -24,6 +24,7 @@ CONNECTIONS_MOST = 256
 HEADER_S = 10.0
 END_S = 0.5  # for answers that are being given when the port closes
 HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
+ROUTES = (("/", handlers.Index), ("/metrics", handlers.Metrics), ("/dwsr/tasks", handlers.Tasks), ("/-/healthy", handlers.Healthy))
 
 
 class ServeError(Exception):
@@ -60,9 +61,9 @@ class Access:
     def guard(self):
         accepted = []
         if self.token_file:
-            accepted.append("Bearer " + _secret(self.token_file, "the token"))
+            accepted.append("Bearer " + secret(self.token_file, "the token"))
         if self.basic_file:
-            pair = _secret(self.basic_file, "user:password")
+            pair = secret(self.basic_file, "user:password")
             if ":" not in pair:
                 raise ServeError(f"{self.basic_file} must hold one line, user:password")
             accepted.append("Basic " + base64.b64encode(pair.encode()).decode())
@@ -74,7 +75,7 @@ def _no_password():
     return ""
 
 
-def _secret(path, what):
+def secret(path, what):
     try:
         with open(path, encoding="utf-8") as f:
             text = f.readline().strip()
@@ -138,7 +139,7 @@ def parse_address(text):
 class Server:
     """Opened at once, so that what is wrong is said before the job starts; served from `start` to `stop`."""
 
-    def __init__(self, source, address, port, access=None, discovery=False, advertise=None):
+    def __init__(self, source, address, port, access=None, discovery=False, advertise=None, routes=ROUTES, body_bytes=BODY_BYTES):
         access = access or Access()
         self._context, guard = access.context(), access.guard()
         try:
@@ -147,12 +148,10 @@ class Server:
             raise ServeError(f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error}; choose another port, or 0 for any that is free") from error
         self.address, self.port = address, self._sockets[0].getsockname()[1]
         common = {"source": source, "guard": guard, "target": advertise or f"{socket.gethostname()}:{self.port}"}
-        routes = [("/", handlers.Index), ("/metrics", handlers.Metrics), ("/dwsr/tasks", handlers.Tasks), ("/-/healthy", handlers.Healthy)]
-        if discovery:
-            routes.append(("/sd", handlers.Discovery))
+        routes = [*routes, *([("/sd", handlers.Discovery)] if discovery else [])]
         self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
                                         default_handler_class=handlers.NotFound, default_handler_args=common)
-        self._source, self._loop, self._thread, self._failure = source, None, None, None
+        self._source, self._loop, self._thread, self._failure, self._body_bytes = source, None, None, None, body_bytes
         self.secured = guard is not None
 
     @property
@@ -199,7 +198,7 @@ class Server:
 
     async def _begin(self):
         self._server = _Server(self._application, ssl_options=self._context, idle_connection_timeout=HEADER_S, max_header_size=HEADER_BYTES,
-                               max_body_size=BODY_BYTES, body_timeout=HEADER_S)
+                               max_body_size=self._body_bytes, body_timeout=HEADER_S)
         self._server.add_sockets(self._sockets)
 
     async def _end(self):

@@ -16,6 +16,7 @@ from itertools import islice
 from dwsr_probe import _core
 from dwsr_probe.board import Board, list_boards
 from dwsr_probe.collector import Collector
+from dwsr_probe.export.metrics import METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
 from dwsr_probe.export.view import NAMES_SERIES_MOST, PROCESSES_MOST, View, look_at
 from dwsr_probe.record import FIELDS, json_of_row, row_of
@@ -47,6 +48,7 @@ class Source:
     """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a view's totals are read."""
 
     own_port = True
+    metrics = METRICS
 
     def close(self): ...
 

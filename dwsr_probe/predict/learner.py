@@ -37,13 +37,13 @@ class Learner:
 
     # -- learn
 
-    def learn(self, arrays, at, y, kept, others):
-        """An exact value. kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+    def learn(self, arrays, at, y, asked, output_deviation, kept, others):
+        """An exact value. at, asked: sizes as they were, and as they would have been asked for. kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
                 self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
-            predictive = self.expects(self._scoring, at)
+            predictive = self.expects(self._scoring, asked, output_deviation)
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
         self.sums.add(at, y)

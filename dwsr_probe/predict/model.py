@@ -118,10 +118,11 @@ class Model:
             figures.pop("output", None)
             return self._learn_bounds(task, name, arrays, figures, requests)
         rounds = []
+        guess, deviation = task.output_bytes(arrays)  # what predict would have gone by: forecasts are not scored by what they could not know
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
-            at = sizes(arrays, 0 if kind == "output" else output_bytes)
-            if (scored := learner.learn(arrays, at, y, partial(task.kept, kind), self._scores[kind])) is not None:
+            at, asked = (sizes(arrays, 0 if kind == "output" else given) for given in (output_bytes, guess))
+            if (scored := learner.learn(arrays, at, y, asked, 0.0 if kind == "output" else deviation, partial(task.kept, kind), self._scores[kind])) is not None:
                 rounds.append(Round(name, kind, *scored))
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1

@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
 
-SIGMAS = np.geomspace(5e-4, 4.0, 14)  # the last ones: it needs anything
+SIGMAS = np.geomspace(5e-4, 0.9, 12)  # relative residuals of a fit by 1/y^2 are below 1
 _SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
 # Before anything was seen: bytes needed per byte of input, of operators at large (copies 1 to 3, filters 2 to 7, structure tensors 20 and more).
 _UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
@@ -84,15 +84,18 @@ class Mixture:
 
     def __init__(self, log_weight, mean, cov, j, sigma, floor, doubt=0.0):
         self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor, self.doubt = log_weight, mean, cov, j, sigma, floor, doubt
+        # Weights of 1/y^2 trust small values most: of noise whose logarithm is normal, residuals of sigma mean that the truth lies so much higher, and scatters so much.
+        self._noise = 1 / (1 - sigma ** 2) - 1
+        self._lift = (1 + self._noise) ** 2
 
     def at(self, sizes):
-        """Mean and variance of y in each part, and the variance of the parameters with its gain, for these sizes (or rows of them)."""
+        """Mean and variance of y in each part, and the covariances of c and k with it, for these sizes."""
         s = sizes[..., self.j]
-        mean = self.mean[0] + self.mean[1] * s
-        gain_c = self.cov[0] + self.cov[1] * s
-        gain_k = self.cov[1] + self.cov[2] * s
-        spread = np.maximum(gain_c + gain_k * s, 0)
-        return mean, spread + self.sigma ** 2 * (mean ** 2 + self.floor ** 2), gain_c, gain_k
+        mean = self._lift * (self.mean[0] + self.mean[1] * s)
+        gain_c = self._lift * (self.cov[0] + self.cov[1] * s)
+        gain_k = self._lift * (self.cov[1] + self.cov[2] * s)
+        spread = np.maximum(self._lift * (gain_c + gain_k * s), 0)
+        return mean, spread + self._noise * (mean ** 2 + self.floor ** 2), gain_c, gain_k
 
     def lies_above(self, sizes, bound):
         """Multiply by P(y > bound)."""
@@ -155,7 +158,7 @@ class Mixture:
 
     def _unexplained(self, folds):
         """Relative variance so many e-folds beyond what was seen: of what the line does not explain there, and of its being another line, which few values cannot exclude."""
-        return (self.sigma ** 2 + self.doubt ** 2) * folds ** 2
+        return (self._noise + self.doubt ** 2) * folds ** 2
 
     def shares_above(self, terms, beyond):
         """P(y > its bound) of each term, as predict would say."""
@@ -188,8 +191,8 @@ class Predictive:
 
 def _unseen(floor):
     """Nothing is known but that it is a program: k from operators at large."""
-    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5::3], indexing="ij"))
-    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5::3]))
+    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5:10:2], indexing="ij"))
+    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5:10:2]))
     mean = np.stack((np.full_like(k, _UNSEEN_C), k))
     cov = np.stack((np.full_like(k, float(_CONSTANT_BYTES) ** 2), np.zeros_like(k), (0.35 * k) ** 2))
     return Mixture(log_weight, mean, cov, np.full(len(k), INPUTS), sigma, floor)
@@ -202,25 +205,26 @@ def _seen(sums):
     y_unit = np.sqrt(n / w)
     k_unit = np.where(wss > 0, wsy / np.where(wss > 0, wss, 1), 0.0)
     k_unit = np.where(k_unit > 0, k_unit, 1e-12)
-    a00 = w * y_unit ** 2
-    a01 = ws * y_unit * k_unit
-    a11 = wss * k_unit ** 2
-    b0, b1 = wy * y_unit, wsy * k_unit
+    # About the means, c taken out first: with p00 * p11 - p01^2 the evidence of a shape seen a thousand times would be rounding alone.
+    mean_y, mean_s = wy / (w * y_unit), ws * k_unit / (w * y_unit)
+    yy = max(wyy - n * mean_y ** 2, 0.0)
+    ss = np.maximum(wss * k_unit ** 2 - n * mean_s ** 2, 0)[:, None]
+    sy = (wsy * k_unit - n * mean_s * mean_y)[:, None]
+    mean_s = mean_s[:, None]
     precision_c = 1 / ((_CONSTANT_BYTES / y_unit) ** 2 + 0.25)
-    mean_k, precision_k = 0.7, 1.0
+    prior_k, precision_k = 0.7, 1.0
     inverse = 1 / SIGMAS ** 2
-    p00 = (a00 * inverse + precision_c)[None, :]
-    p01 = a01[:, None] * inverse
-    p11 = a11[:, None] * inverse + precision_k
-    r0 = (b0 * inverse)[None, :]
-    r1 = b1[:, None] * inverse + precision_k * mean_k
-    det = p00 * p11 - p01 ** 2
-    mean_c = (p11 * r0 - p01 * r1) / det
-    mean_k = (p00 * r1 - p01 * r0) / det
-    evidence = -n * np.log(SIGMAS) - 0.5 * wyy * inverse - 0.5 * np.log(det) + 0.5 * (r0 * mean_c + r1 * mean_k) + _SIGMA_PRIOR + LOG_PRIOR[:, None]
+    known = n * inverse / (n * inverse + precision_c)  # of c: how much is from the values
+    held = known * precision_c
+    p = ss * inverse + held * mean_s ** 2 + precision_k
+    r = sy * inverse + held * mean_s * mean_y + precision_k * prior_k
+    mean_k = r / p
+    mean_c = known * (mean_y - mean_k * mean_s)
+    evidence = (-n * np.log(SIGMAS) - 0.5 * (yy * inverse + held * mean_y ** 2 - r * mean_k) - 0.5 * np.log((n * inverse + precision_c) * p) + _SIGMA_PRIOR + LOG_PRIOR[:, None])
     y, k = y_unit, k_unit[:, None]
     mean = np.stack((mean_c * y, mean_k * k)).reshape(2, -1)
-    cov = (np.stack((p11 * y * y, -p01 * y * k, p00 * k * k)) / det).reshape(3, -1)
+    slope = known * mean_s
+    cov = np.stack(((1 / (n * inverse + precision_c) + slope ** 2 / p) * y * y, -slope / p * y * k, k * k / p)).reshape(3, -1)
     return Mixture(evidence.ravel(), mean, cov, np.repeat(np.arange(COUNT), len(SIGMAS)), np.tile(SIGMAS, COUNT), sums.floor, _DOUBT / n)
 
 

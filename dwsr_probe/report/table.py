@@ -48,11 +48,16 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def print_report(store, file):
-    """The whole report of one run."""
+def console_for(file):
     console = _Console(file=file, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = max(console.width, 240)  # nobody wraps lines in a log
+    return console
+
+
+def print_report(store, file):
+    """The whole report of one run."""
+    console = console_for(file)
     processes = store.processes()
     names = summarise(store.tasks(), processes)
     if names:

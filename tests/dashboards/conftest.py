@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes two real runs: a Dask job, and a CuPy job on the stand-in, each served by `dwsr-probe run --metrics`."""
+"""A real Prometheus that scrapes two real runs, a Dask job, and a CuPy job on the stand-in, each served by `dwsr-probe run --metrics`, and a predictor that learns from both."""
 import json
 import os
 import re
@@ -85,8 +85,25 @@ def cupy_run(tmp_path_factory):
     run.end()
 
 
+@pytest.fixture(scope="session")
+def predictor(tmp_path_factory, dask_run, cupy_run):
+    """Its target."""
+    folder = tmp_path_factory.mktemp("predict")
+    log = folder / "log"
+    with open(log, "wb") as stderr:
+        process = subprocess.Popen([sys.executable, "-m", "dwsr_probe", "predict", "serve", "--listen", "0", "--state", folder / "state", "--from", dask_run.target, "--from", cupy_run.target],
+                                   stderr=stderr, env=_environment(folder))
+    try:
+        yield wait_until(lambda: re.search(r"metrics at http://(\S+)/metrics", log.read_text()), "the predictor's port")[1]
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 # Both jobs are where they stay, and have been seen twice there.
-_STEADY = {'dwsr_slot_busy{task_name="hold"}': 2, 'dwsr_tasks_total{outcome="killed"}': 1, 'rate(dwsr_tasks_total{task_name=~"smooth|semblance"}[10s]) > 0': 2}
+_STEADY = {'dwsr_slot_busy{task_name="hold"}': 2, 'dwsr_tasks_total{outcome="killed"}': 1, 'dwsr_forecast_overrun_ratio{task_name=~"hold|climb"}': 3, 'rate(dwsr_tasks_total{task_name=~"smooth|semblance"}[10s]) > 0': 2}
 
 
 class Prometheus:
@@ -128,11 +145,11 @@ class Prometheus:
 
 
 @pytest.fixture(scope="session")
-def prometheus(tmp_path_factory, dask_run, cupy_run):
+def prometheus(tmp_path_factory, dask_run, cupy_run, predictor):
     require(shutil.which("prometheus"), "prometheus: apt-get install prometheus")
-    server = Prometheus(tmp_path_factory.mktemp("prometheus"), [dask_run.target, cupy_run.target])
+    server = Prometheus(tmp_path_factory.mktemp("prometheus"), [dask_run.target, cupy_run.target, predictor])
     try:
-        wait_until(lambda: len(server.ready()) == 2, "the first scrapes")
+        wait_until(lambda: len(server.ready()) == 3, "the first scrapes")
         for expr, count in _STEADY.items():
             wait_until(lambda expr=expr, count=count: len(server.query(expr)) == count, expr)
         yield server

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import yaml
 
+from dwsr_probe.export.metrics import HISTOGRAM
+from dwsr_probe.export.metrics import METRICS as MEASURED
+from dwsr_probe.predict.metrics import METRICS as PREDICTED
+
+METRICS = tuple(dict.fromkeys((*MEASURED, *PREDICTED)))
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"
 NAMES = ("overview", "task", "worker", "gpu", "probe")
 BOARDS = {name: json.loads((DASHBOARDS / f"{name}.json").read_text(encoding="utf-8")) for name in NAMES}
@@ -51,6 +56,5 @@ RULE_QUERIES = [Query(rule.get("alert") or rule["record"], rule["expr"]) for rul
 
 
 def metric_of(name):
-    """metrics.py's name of what a selector asks for: histograms have three series."""
-    from dwsr_probe.export.metrics import HISTOGRAM, METRICS
+    """What a selector asks for, in the tables of metrics: histograms have three series."""
     return next((m for m in METRICS if name == m.name or (m.type == HISTOGRAM and name in (m.name + "_bucket", m.name + "_sum", m.name + "_count"))), None)

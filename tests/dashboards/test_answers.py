@@ -13,9 +13,9 @@ ANSWER_S = 30.0
 
 @pytest.fixture(scope="module")
 def chosen(prometheus):
-    """What a person has chosen: all jobs and instances, tasks of both runs and the killed one, the worker that holds memory."""
+    """What a person has chosen: all jobs and instances, tasks of both runs, the killed and the growing one, the worker that holds memory."""
     ((worker, _),) = prometheus.query('dwsr_slot_busy{task_name="hold"} and on (pid) dwsr_process_managed_bytes')
-    return {"$__rate_interval": "10s", "$__range": "10m", "$job": ".+", "$instance": ".+", "$task_name": "smooth|semblance|doomed", "$pid": worker["pid"]}
+    return {"$__rate_interval": "10s", "$__range": "10m", "$job": ".+", "$instance": ".+", "$task_name": "smooth|semblance|doomed|climb", "$pid": worker["pid"]}
 
 
 def answers(prometheus, expr, chosen):
@@ -70,6 +70,13 @@ def test_texts_of_an_alert_name_labels_that_it_has(alert, prometheus):
     found = answers(prometheus, COMPARISON.sub("", alert["expr"]), {})
     named = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
     assert named and all(named <= set(labels) for labels, _ in found)
+
+
+def test_the_predictor_foretells_what_was_measured(prometheus, chosen):
+    """Its forecast for the largest block of the job, beside the largest peak."""
+    (forecast,) = answers(prometheus, 'dwsr_forecast_mean_bytes{task_name="smooth", kind="alloc"}', {})
+    (measured,) = answers(prometheus, 'dwsr_task_peak_max_bytes{task_name="smooth", kind="alloc"}', {})
+    assert abs(forecast[1] / measured[1] - 1) < 0.1
 
 
 def test_a_real_kill_is_an_alert(prometheus):

@@ -1,10 +1,10 @@
-"""The rules of Grafana's dashboard-linter, and of metrics.py: names, labels, and every metric in use somewhere."""
+"""The rules of Grafana's dashboard-linter, and of the tables of metrics: names, labels, and every metric in use somewhere."""
 import re
 
 import pytest
 
-from dwsr_probe.export.metrics import COUNTER, HISTOGRAM, METRICS
-from tests.dashboards.queries import BOARDS, NAMES, PANEL_QUERIES, RULE_QUERIES, VARIABLE_QUERIES, metric_of, of_board, panels
+from dwsr_probe.export.metrics import COUNTER, HISTOGRAM
+from tests.dashboards.queries import BOARDS, METRICS, NAMES, PANEL_QUERIES, RULE_QUERIES, VARIABLE_QUERIES, metric_of, of_board, panels
 
 EVERYWHERE = {"job": "$job", "instance": "$instance"}
 PROMETHEUS_OWN = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}

@@ -21,7 +21,7 @@ def test_hadolint():
 def test_ends_without_root():
     last = TEXT[TEXT.rindex("\nFROM "):]
     assert "AS export" in last
-    for stage in ("worker", "export"):
+    for stage in ("worker", "predict", "export"):
         body = re.search(rf"FROM \S+ AS {stage}\n(.*?)(?=\nFROM|\Z)", TEXT, re.DOTALL)[1]
         assert re.search(r"^USER 1000:1000$", body, re.MULTILINE)
 

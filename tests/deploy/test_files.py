@@ -7,10 +7,10 @@ import subprocess
 import pytest
 import yaml
 
-from dwsr_probe.cli import export, run
+from dwsr_probe.cli import export, predict, run
 from tests.deploy.conftest import CONTAINER_ROOT, DEPLOY, ROOT, document
 
-COMMANDS = {"run": run.command, "export": export.command}
+COMMANDS = {"run": run.command, "export": export.command, "predict serve": predict.serve}
 FILES = sorted(DEPLOY / path for path in subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "."], cwd=DEPLOY, capture_output=True, text=True).stdout.split()) or \
     sorted(p for p in DEPLOY.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
 TEXTS = {str(path.relative_to(DEPLOY)): path.read_text() for path in FILES}
@@ -24,9 +24,11 @@ def options_of(command):
 def told(text):
     """(command, option) of each dwsr-probe that a file calls, in a line of shell or in a list of words."""
     joined = text.replace("\\\n", " ")
-    for found in re.finditer(r"dwsr-probe (run|export)\b([^`\n]*)", joined):
+    for found in re.finditer(r"dwsr-probe (run|export|predict serve)\b([^`\n]*)", joined):
         words = re.split(r' python\b| "\$@"|[&|]', found[2])[0]
         yield from ((found[1], option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", words))
+    for found in re.finditer(r'command: \[(--listen.*)\]|"predict", "serve", (.*)\]', joined):  # compose.yml, Dockerfile
+        yield from (("predict serve", option) for option in re.findall(r"--[a-z][a-z-]*", found[1] or found[2]))
     for found in re.finditer(r'\["?(run|export)"?,([^\]]*)\]', joined):
         yield from ((found[1], option) for option in re.findall(r"--[a-z][a-z-]*", found[2]))
     for found in re.finditer(r"^ *(?:\[.*\] \|\| )?options\+?=\((.*)\)", joined, re.MULTILINE):  # slurm/job.sh
@@ -83,6 +85,17 @@ def test_run_is_where_prometheus_looks_for_it():
     job = next(job for job in document("prometheus.yml")["scrape_configs"] if job["job_name"] == "dwsr-run")
     port = job["static_configs"][0]["targets"][0].rpartition(":")[2]
     assert f"--metrics {port} " in TEXTS["prometheus.yml"] and f"--metrics {port} " in TEXTS["README.md"]
+
+
+def test_the_predictor_is_where_prometheus_looks_for_it_and_knows_its_jobs():
+    jobs = {job["job_name"]: job for job in document("prometheus.yml")["scrape_configs"]}
+    port = next(p for p in predict.serve.params if p.name == "listen").default.rpartition(":")[2]
+    assert jobs["dwsr-predict"]["static_configs"][0]["targets"] == [f"127.0.0.1:{port}"]
+    command = document("compose.yml")["services"]["predict"]["command"]
+    assert command[:2] == ["--listen", f"127.0.0.1:{port}"] and f"--web.listen-address={command[3].removeprefix('http://')}" in document("compose.yml")["services"]["prometheus"]["command"]
+    asked = {word for text in (*TEXTS.values(), " ".join(command)) for word in re.findall(r"--job ([a-z-]+)", text)}
+    assert asked and asked <= jobs.keys() and "dwsr-predict" not in asked
+    assert document("compose.yml")["services"]["predict"]["volumes"] == ["predict:/state"] and '"--state", "/state"' in TEXTS["Dockerfile"]
 
 
 def test_slurm_files_agree():

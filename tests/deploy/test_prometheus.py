@@ -81,9 +81,9 @@ def prometheus(tmp_path_factory):
     """Our configuration with the ports of a real run and a real exporter, and shorter intervals; (ask, ports)."""
     promtool()
     folder = tmp_path_factory.mktemp("prometheus")
-    ports = dict(zip(("run", "export", "prometheus"), free_ports(3), strict=True))
+    ports = dict(zip(("run", "export", "predict", "prometheus"), free_ports(4), strict=True))
     config = (DEPLOY / "prometheus.yml").read_text()
-    config = config.replace(":9465", f":{ports['run']}").replace(":9464", f":{ports['export']}")
+    config = config.replace(":9465", f":{ports['run']}").replace(":9464", f":{ports['export']}").replace(":9466", f":{ports['predict']}")
     deploy = folder_for(folder, re.sub(r"(interval): \d+s", r"\1: 1s", config))
     (folder / "job.py").write_text(JOB)
     env = environment(DWSR_PROBE_BOARD_DIR=folder / "boards", XDG_STATE_HOME=folder / "state")
@@ -92,19 +92,24 @@ def prometheus(tmp_path_factory):
               "--file-sd", deploy / "targets" / "here.json", "--advertise", f"localhost:{ports['export']}"]
     server = [shutil.which("prometheus"), f"--config.file={deploy}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{ports['prometheus']}"]
 
+    predict = [BIN / "dwsr-probe", "predict", "serve", "--state", folder / "predict", *document("compose.yml")["services"]["predict"]["command"]]
+    predict = [str(word).replace(":9466", f":{ports['predict']}").replace(":9090", f":{ports['prometheus']}") for word in predict]
+
     def ask(query):
         text = answers(f"http://127.0.0.1:{ports['prometheus']}/api/v1/query?" + urllib.parse.urlencode({"query": query}))
         return [] if text is None else json.loads(text)["data"]["result"]
 
     with open("/dev/zero", "rb") as endless, \
-            started(job, folder, "job", code=None, env=env, stdin=endless), started(export, folder, "export", env=env), started(server, folder, "prometheus"):
+            started(job, folder, "job", code=None, env=env, stdin=endless), started(export, folder, "export", env=env), started(server, folder, "prometheus"), \
+            started(predict, folder, "predict", env=env):
         yield ask, ports
     assert not list((deploy / "targets").iterdir())  # the exporter took its file along
 
 
 def test_every_job_is_up(prometheus):
     ask, ports = prometheus
-    expected = {"dwsr-run": f"127.0.0.1:{ports['run']}", "dwsr-export": f"127.0.0.1:{ports['export']}", "dwsr-nodes": f"localhost:{ports['export']}", "dask-workers": None}
+    expected = {"dwsr-run": f"127.0.0.1:{ports['run']}", "dwsr-export": f"127.0.0.1:{ports['export']}", "dwsr-nodes": f"localhost:{ports['export']}", "dask-workers": None,
+                "dwsr-predict": f"127.0.0.1:{ports['predict']}"}
     assert set(expected) == {job["job_name"] for job in document("prometheus.yml")["scrape_configs"]}
 
     def up():
@@ -121,6 +126,20 @@ def test_each_figure_comes_from_one_place(prometheus):
     wait_until(lambda: {s["metric"]["job"] for s in ask("dask_worker_threads")} == {"dask-workers"}, "Dask's series")
     assert not ask('{__name__=~"dwsr_.*", job="dask-workers"}')
     assert not ask('{dwsr_kind!=""}')
+
+
+def test_the_predictor_learns_each_task_once(prometheus):
+    """Of three targets that Prometheus knows: the run, and the exporter by two names."""
+    ask, ports = prometheus
+    predictor = f"http://127.0.0.1:{ports['predict']}"
+
+    def value(url, name):
+        return sum(float(line.rpartition(" ")[2]) for line in (answers(url + "/metrics") or "").splitlines() if line.startswith(name))
+    wait_until(lambda: value(predictor, 'dwsr_predictor_targets{state="up"}') == 3, "its targets")
+    wait_until(lambda: value(predictor, "dwsr_predictor_records_learned_total") > 100, "what it learns")
+    assert value(predictor, "dwsr_predictor_records_learned_total") <= value(f"http://127.0.0.1:{ports['run']}", "dwsr_tasks_total")
+    assert wait_until(lambda: ask('dwsr_forecast_mean_bytes{job="dwsr-predict", kind="alloc"}'), "forecasts")
+    assert "sum" in {model["task"].partition("-")[0] for model in json.loads(get(predictor + "/models"))["models"]}
 
 
 def test_rules_are_evaluated(prometheus):

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from tests.bench.predict import coldstart, protocol, replay, speed
-from tests.bench.predict.baselines import METHODS, Gradient, Linear, MaxSeen, Percentile95, Thesis, Tovar, WittMax, WittSd
+from tests.bench.predict.baselines import METHODS, Baseline, Gradient, Linear, MaxSeen, Percentile95, Thesis, Tovar, WittMax, WittSd
 from tests.bench.predict.operators import COUNT, GROUPS, OPERATORS, SMALL
 from tests.bench.predict.protocol import Score
 from tests.bench.predict.unicamp import described, record_of
@@ -114,7 +114,7 @@ def test_regret_plot_has_a_row_for_each_method():
     assert "|  |     0.00" in lines[1] and "|██|     2.00" in lines[2]
 
 
-class Knows:
+class Knows(Baseline):
     """A method that knows the truth, times a factor for its bound."""
 
     def __init__(self, factor=1.0):

@@ -32,7 +32,7 @@ def answers():
 
         def log_message(self, *_): ...
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.bodies, server.asked = [], []
+    server.bodies, server.asked, server.handle_error = [], [], lambda *_: None  # a client that goes is no news
     server.url = f"http://127.0.0.1:{server.server_port}"
     server.add = lambda *lines, **headers: server.bodies.append(("\n".join(lines).encode(), headers))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -62,6 +62,13 @@ def test_proxies_are_not_asked(answers, monkeypatch):
     assert seqs(Stream(answers.url, token="t").poll()) == [("p", 1)]
 
 
+def test_a_token_is_not_taken_elsewhere(answers):
+    answers.add("", status=302, Location=f"{answers.url}/elsewhere")
+    with pytest.raises(StreamError, match="302"):
+        Stream(answers.url, token="t").poll()
+    assert len(answers.asked) == 1
+
+
 def test_an_answer_that_was_cut_short_is_asked_for_again(answers):
     stream = Stream(answers.url)
     answers.add(record(1), record(2), '{"seq": 3, "pro')
@@ -75,7 +82,7 @@ def test_an_answer_that_was_cut_short_is_asked_for_again(answers):
     assert all("since=0&" in asked for asked in answers.asked)
 
 
-@pytest.mark.parametrize("body", [b"", b"5", b"null", b"[]", b'"cursor"', b'{"state": "ok"}', b'{"state": "ok", "seq": "x", "process": []}', b"<html>", b"\xff\xfe", b'{"seq": null, "state": "ok", "process": "p"}'])
+@pytest.mark.parametrize("body", [b"", b"5", b"null", b"[]", b'"cursor"', b'{"state": "ok"}', b'{"state": "ok", "seq": "x", "process": []}', b"<html>", b"\xff\xfe", b'{"seq": null, "state": "ok", "process": "p"}', b"[" * 100_000, b'{"a": "' + b"x" * (2 << 20)])
 def test_answers_that_are_none(answers, body):
     stream = Stream(answers.url)
     answers.bodies += [(body, {}), (body, {"Content-Encoding": "gzip"})]
@@ -83,6 +90,16 @@ def test_answers_that_are_none(answers, body):
         with pytest.raises(StreamError, match="/dwsr/tasks"):
             stream.poll()
     assert stream.state == {"cursor": "0", "seen": {}}
+
+
+def test_another_page_of_the_same_server(answers):
+    answers.add("x 5", "y 6")
+    assert Stream(answers.url).page("/metrics") == "x 5\ny 6" and answers.asked == ["/metrics"]
+    answers.bodies += [(b"x" * (9 << 20), {}), (b"no", {"status": 404})]
+    with pytest.raises(StreamError, match="does not end"):
+        Stream(answers.url).page("/metrics")
+    with pytest.raises(StreamRefused, match="404"):
+        Stream(answers.url).page("/metrics")
 
 
 def test_what_is_told_again_is_told_once(answers):

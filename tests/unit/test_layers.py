@@ -12,6 +12,10 @@ INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py"
           "gpu/__init__.py", "gpu/cupy_hook.py", "gpu/monitor.py", "gpu/nvml.py"}
 
 
+# Of predict/: what serves forecasts may use export's client and server. All else is the model, which stands alone.
+SERVICE = {"handlers.py", "ledger.py", "metrics.py", "pool.py", "question.py", "service.py", "slots.py", "state.py", "targets.py", "watch.py"}
+
+
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -45,13 +49,25 @@ def bare_modules():
 
 
 def test_imports_point_one_way():
-    layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "report", "cli"]
+    layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
     for i, layer in enumerate(layers):
         files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
         for path in files:
             for module in imports_of(path):
                 upper = [other for other in layers[i + 1:] if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")]
                 assert not upper, f"{path.name} imports {module}"
+
+
+def test_the_model_stands_alone():
+    model = [path for path in (PACKAGE / "predict").glob("*.py") if path.name not in SERVICE]
+    assert len(model) > 1 and all((PACKAGE / "predict" / name).exists() for name in SERVICE)
+    names = {path.stem for path in model}
+    for path in model:
+        for module in imports_of(path):
+            root, *rest = module.split(".")
+            assert root in sys.stdlib_module_names or root in ("numpy", "scipy") or (root == "dwsr_probe" and rest[:1] == ["predict"] and (rest[1:2] == [] or rest[1] in names)), (path.name, module)
+    for name in SERVICE:
+        assert not [m for m in imports_of(PACKAGE / "predict" / name) if m.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch"))], name
 
 
 def test_the_extension_exports_its_init_function_only():

@@ -13,9 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from dwsr_probe import _core
 from dwsr_probe.export.exposition import Exposition
-from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS, markdown
+from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, NAMES_MOST, OTHER, OUTCOMES, Totals, visible
 from dwsr_probe.export.view import NAMES_SERIES_MOST, Process, Slot, View
+from dwsr_probe.predict.metrics import METRICS as PREDICTED
+from dwsr_probe.predict.metrics import markdown
 from dwsr_probe.record import TaskRecord
 from tests.unit.test_totals import row
 
@@ -23,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 GOLDEN = HERE / "golden_metrics.txt"
 MIB = 1 << 20
-LABELS = {"task_name", "outcome", "kind", "device", "pid", "slot", "program", "worker", "worker_name", "run", "user", "python", "uuid", "name", "version", "board_version"}
+LABELS = {"task_name", "outcome", "kind", "device", "pid", "slot", "program", "worker", "worker_name", "run", "user", "python", "uuid", "name", "version", "board_version", "target", "state"}
 
 
 def device(number, **fields):
@@ -69,8 +71,10 @@ def series_of(text):
 # -- the table ------------------------------------------------------------------------------------------------------------------------------
 
 def test_names_follow_prometheus_rules():
-    assert len({m.name for m in METRICS}) == len(METRICS)
-    for metric in METRICS:
+    both = set(METRICS) | set(PREDICTED)
+    assert len({m.name for m in METRICS}) == len(METRICS) and len({m.name for m in PREDICTED}) == len(PREDICTED)
+    assert len({m.name for m in both}) == len(both) and {m.name for m in set(METRICS) & set(PREDICTED)} == {"dwsr_build_info"}
+    for metric in both:
         assert re.fullmatch(r"dwsr_[a-z]+(_[a-z]+)*", metric.name) and metric.type in (COUNTER, GAUGE, HISTOGRAM, INFO)
         assert metric.name.endswith("_total") == (metric.type == COUNTER) and metric.name.endswith("_info") == (metric.type == INFO)
         assert not re.search(r"_(mb|mib|gb|kb|ms|ns|us|percent|count|bucket|sum|created|milliseconds|minutes)(_|$)", metric.name)
@@ -81,7 +85,7 @@ def test_names_follow_prometheus_rules():
 
 
 def test_labels_are_bounded_ones():
-    for metric in METRICS:
+    for metric in (*METRICS, *PREDICTED):
         assert set(metric.labels) <= LABELS and "key" not in metric.labels and len(set(metric.labels)) == len(metric.labels)
         assert "le" not in metric.labels and "thread" not in metric.labels
 
@@ -105,7 +109,7 @@ def test_on_a_workers_port_only_what_belongs_there():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "python -m dwsr_probe.export.metrics > docs/metrics.md"
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "python -m dwsr_probe.predict.metrics > docs/metrics.md"
     assert "docs/metrics.md" in (ROOT / "README.md").read_text()
 
 

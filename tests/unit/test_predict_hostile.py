@@ -312,3 +312,9 @@ def test_what_a_task_was_off_is_not_counted_among_the_others_again():
     predictive = Predictive(np.ones(1), np.array([100.0]), np.array([1.0]))
     assert Calibrated(predictive, own, others).quantile(0.9) == Calibrated(predictive, own, Scores()).quantile(0.9)
     assert Calibrated(predictive, own, others).above(140.0) == pytest.approx(1 / 61, rel=0.01)
+
+
+def test_equal_blocks_a_thousand_times_say_nothing_about_larger_ones():
+    """The usual job of Dask. What one shape leaves open stays open: rounding must not choose a size function."""
+    few, often = (learned([record([100, 100, 100])] * count).predict(inputs(400, 400, 400), "filter").calibrated.predictive for count in (10, 1500))
+    assert often.mean == pytest.approx(few.mean, rel=0.01) and often.deviation == pytest.approx(few.deviation, rel=0.01)

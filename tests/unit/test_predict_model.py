@@ -296,7 +296,7 @@ def test_several_inputs_and_those_that_were_omitted():
         nbytes = 4 * n ** 3
         return {"task_name": "stack", "inputs": inputs(n, n, n) * told, "inputs_omitted": 5 - told, "input_bytes": 5 * nbytes, "alloc_peak_bytes": 10 * nbytes}
     model = learned([stack(n) for n in (40, 60, 80, 100)])
-    assert model.predict(inputs(200, 200, 200) * 5, "stack").mean == pytest.approx(10 * 4 * 200 ** 3, rel=0.05)
+    assert model.predict(inputs(200, 200, 200) * 5, "stack").mean == pytest.approx(10 * 4 * 200 ** 3, rel=0.1)
 
 
 def test_no_inputs_at_all():

@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 
 BLOCKS = 10
+LEVELS = (0.8, 0.9, 0.99)  # of the bound of the second block, the third, and all later ones: while little is known, a kill teaches more than another small block
 SHARES = (0.15, 0.35, 0.6, 0.85)  # of the largest peak measured: the limits
 
 
@@ -23,13 +24,14 @@ def shapes_of(records):
 
 
 def start(blocks, limit, method):
-    """First the smallest block, then the largest whose bound fits; none fits: the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
+    """First the smallest block, then the largest whose bound fits, boldly at first; none fits: the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
     done, kills = [], 0
     for turn in range(BLOCKS):
         offered = [rows[turn % len(rows)] for _, rows in blocks]
         record = offered[0]
         if turn:
-            record = next((r for r in reversed(offered) if method.predict(r["inputs"], r["task_name"])[1] <= limit), record)
+            level = LEVELS[min(turn, len(LEVELS)) - 1]
+            record = next((r for r in reversed(offered) if method.bound(r["inputs"], r["task_name"], level) <= limit), record)
         if record["alloc_peak_bytes"] > limit:
             kills += 1
             done.append(0)

@@ -2,6 +2,7 @@
 import os
 import select
 import sys
+import time
 
 import dask
 import numpy as np
@@ -27,6 +28,15 @@ def hold(fifo):
     return kept.size
 
 
+def climb(stop):
+    """Grows by and by, until it is told to stop."""
+    kept = []
+    while not os.path.exists(stop):
+        kept.append(np.ones(10_000))
+        time.sleep(0.1)
+    return len(kept)
+
+
 def main(fifo):
     with LocalCluster(n_workers=2, threads_per_worker=2, memory_limit="2 GB", dashboard_address=None) as cluster, Client(cluster) as client:
         try:
@@ -34,13 +44,15 @@ def main(fifo):
         except KilledWorker:
             pass
         client.wait_for_workers(2)
-        held = client.submit(hold, fifo)
+        client.submit(climb, fifo).result()  # one that has ended
+        held, climbing = client.submit(hold, fifo), client.submit(climb, f"{fifo}.stop")
         blocks = client.map(np.ones, [1_000_000, 2_000_000])
         client.submit(fail, blocks[0]).exception()
         while not select.select([sys.stdin], [], [], 0.1)[0]:
             client.gather([client.submit(np.size, client.submit(smooth, block, pure=False)) for block in blocks])
         open(fifo, "w").close()
-        held.result()
+        open(f"{fifo}.stop", "w").close()
+        client.gather([held, climbing])
 
 
 if __name__ == "__main__":

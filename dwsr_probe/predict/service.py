@@ -1,0 +1,258 @@
+"""The predictor as a service: looks at its targets each second, learns, keeps its state. Its HTTP side is handlers.py and metrics.py.
+
+One thread learns (the caller of `turn`), a pool takes looks, the server's thread asks. One lock around the model, held for a few records at a time.
+"""
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dwsr_probe import __version__, _core
+from dwsr_probe.export.client import StreamError, StreamRefused
+from dwsr_probe.export.sources import Source
+from dwsr_probe.export.totals import visible
+from dwsr_probe.predict import Model
+from dwsr_probe.predict.ledger import Ledger
+from dwsr_probe.predict.metrics import METRICS
+from dwsr_probe.predict.pool import Pool
+from dwsr_probe.predict.slots import Slots
+from dwsr_probe.predict.targets import LOOK_S, TARGETS_MOST
+from dwsr_probe.predict.watch import Login, Worker
+
+TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
+PIECE = 16  # records, at up to a millisecond each: between two chances for a request
+AGAIN_MOST_S = REFUSED_S = 60.0  # hundreds of targets that hang, for five seconds each, must not take all threads
+_PROCESSES_MOST = 20_000
+
+
+class Watched:
+    """A target and when it is looked at."""
+
+    def __init__(self, target, state):
+        self.target, self.learned_state = target, state
+        self.due, self.failures, self.busy, self.gone = 0.0, 0, False, False
+        self.up = None  # not known yet
+        self.ours = True  # False: it has no /dwsr/tasks
+
+
+@dataclass
+class View:
+    """One moment, as metrics.py reads it."""
+
+    forecasts: list  # (name, kind, Forecast) at the largest inputs seen
+    accounts: list  # (name, kind, Account)
+    slots: list
+    ledger: Ledger
+    up: int
+    down: int
+    models: int
+    looked: int
+    failed: int
+    turn_seconds: float
+    version: str = __version__
+    board_version: str = str(_core.BOARD_VERSION)
+
+
+class Predictor(Source):
+    metrics = METRICS
+
+    def __init__(self, places, directories=(), login=None, state=None, interval_s=1.0, save_s=30.0, say=lambda text: None):
+        """places: of targets.py. directories: RunDirectory makers, called with their saved state. state: a State, or None to keep nothing."""
+        self._login, self._state, self._interval_s, self._save_s, self._say = login or Login(), state, interval_s, save_s, say
+        self.model, self.ledger, self._seen = Model(), Ledger(), {}  # seen: (host, process) → the newest seq that was learned
+        self._slots, self._watched, self._saved_states = Slots(), {}, {}
+        self._lock, self._asking = threading.RLock(), 0
+        self._found, self._backlog, self._rounds = {}, deque(), []
+        self.looked, self.failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
+        if state is not None:
+            state.load(self._restore)
+        self._places = {place: 0.0 for place in places}  # when each is asked again
+        for name, make in directories:
+            self._watched[name] = Watched(make(self._saved_states.get(name)), self._saved_states.get(name))
+        self._save_due = time.monotonic() + save_s
+        self._pool = Pool()
+
+    # -- the server's side
+
+    @contextmanager
+    def locked(self):
+        """For a request: the learner leaves it the lock at its next piece."""
+        self._asking += 1  # by the server's thread alone
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._asking -= 1
+
+    def view(self):
+        """Called while locked."""
+        shown = {visible(name): name for name in self.model.names() if visible(name) in self.ledger.accounts}
+        forecasts = [(label, kind, self.model.predict(self.ledger.inputs_of(name, self.model, kind), name, kind=kind)) for label, name in shown.items() for kind in self.model.kinds(name)]
+        accounts = [(name, kind, account) for name, kinds in self.ledger.accounts.items() for kind, account in kinds.items()]
+        watched = [w for w in self._watched.values() if w.ours and w.up is not None]
+        up = sum(w.up for w in watched)
+        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.looked, self.failed, self._turn_seconds)
+
+    # -- the learner's side
+
+    def turn(self):
+        """One round of everything that is due. True: there is more to do at once."""
+        start = time.monotonic()
+        self._discover(start)
+        for watched in list(self._watched.values()):
+            if not watched.busy and start >= watched.due:
+                watched.busy = True
+                self._pool.submit(watched, watched.target.look)
+        for owner, result, error in self._pool.results():
+            if error is not None and not isinstance(error, StreamError):
+                raise error
+            if isinstance(owner, Watched):
+                self._looked(owner, result, error)
+            else:
+                self._found[owner] = result if result is not None else self._found.get(owner)
+                self._choose()
+            if time.monotonic() > start + TURN_S:
+                break
+        self._learn(start + 2 * TURN_S)
+        if self._state is not None:
+            self._state.append(self._rounds, time.time())
+            self._rounds.clear()
+            if time.monotonic() >= self._save_due:
+                self.save()
+        self._turn_seconds = time.monotonic() - start
+        return bool(self._backlog) or self._pool.has_results()
+
+    def _discover(self, now):
+        for place, due in self._places.items():
+            if now >= due:
+                self._places[place] = now + LOOK_S
+                self._pool.submit(place, place.find)
+
+    def _choose(self):
+        """The targets of all places that have answered."""
+        wanted = dict.fromkeys(url for found in self._found.values() if found for url in found)
+        for url in list(wanted)[:TARGETS_MOST]:
+            if url not in self._watched:
+                state = self._saved_states.pop(url, None)
+                try:
+                    self._watched[url] = Watched(Worker(url, self._login, state), state)
+                except (ValueError, AttributeError) as error:
+                    self.failed += 1
+                    self._watched[url] = Watched(None, None)  # so that it is said once
+                    self._watched[url].busy = True
+                    self._say(f"{url!r} is not a target: {error}")
+        for url in [url for url, watched in self._watched.items() if url not in wanted and not isinstance(url, tuple)]:
+            watched = self._watched.pop(url)
+            watched.gone = True
+            if watched.learned_state:
+                self._saved_states[url] = watched.learned_state  # it may come back
+                while len(self._saved_states) > TARGETS_MOST:
+                    self._saved_states.pop(next(iter(self._saved_states)))
+            if watched.target is not None:
+                self._drop(watched)
+
+    def _looked(self, watched, look, error):
+        watched.busy, now = False, time.monotonic()
+        if watched.gone:
+            return
+        if error is not None:
+            self.failed += 1
+            watched.failures += 1
+            watched.ours = not (isinstance(error, StreamRefused) and error.__cause__.code == 404)
+            watched.due = now + (REFUSED_S if isinstance(error, StreamRefused) else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10)))
+            if watched.up is not False and watched.ours:
+                self._say(f"{watched.target.name} does not answer: {error}; trying again")
+            watched.up = False
+            self._drop(watched)
+            return
+        watched.up, watched.ours, watched.failures = True, True, 0
+        watched.due = now if look.more else now + self._interval_s
+        told = len(look.records)
+        look.running, look.records = ([record for record in found if _is_whole(record)] for found in (look.running, look.records))
+        with self._lock:
+            self.ledger.lost += look.lost
+            self.ledger.refused += told - len(look.records)
+            news, gone = self._slots.follow(watched.target.name, look, self.model, now)
+            for process in gone:
+                self.model.forget_running(process)
+            for record in news:
+                self._learn_one(record)
+        if look.records:
+            watched.busy = True  # no further look before this one is learned: what waits is bounded
+            self._backlog.append((watched, look.state, deque(look.records)))
+        else:
+            watched.learned_state = look.state
+        self.looked += 1
+
+    def _drop(self, watched):
+        with self._lock:
+            for process in self._slots.drop(watched.target.name):
+                self.model.forget_running(process)
+
+    def _learn(self, deadline):
+        """Targets take turns, a piece each."""
+        while self._backlog and time.monotonic() < deadline:
+            watched, state, records = self._backlog.popleft()
+            with self._lock:
+                for _ in range(min(PIECE, len(records))):
+                    self._learn_one(records.popleft())
+            if records:
+                self._backlog.append((watched, state, records))
+            else:
+                watched.learned_state, watched.busy = state, False
+            while self._asking:  # a lock alone is not fair: we would have it back before they wake up
+                time.sleep(0.0005)
+
+    def _learn_one(self, record):
+        if record["state"] != "running":
+            who = f"{record.get('host')} {record['process']}"
+            if record["seq"] <= self._seen.get(who, 0):
+                return  # by another way: a worker's port and an exporter tell of the same tasks
+            self._seen.pop(who, None)
+            self._seen[who] = record["seq"]
+            while len(self._seen) > _PROCESSES_MOST:
+                self._seen.pop(next(iter(self._seen)))
+        try:
+            rounds = self.model.learn(record)
+        except (ValueError, TypeError, KeyError, OverflowError):  # figures that cannot be: they come from elsewhere
+            self.ledger.refused += 1
+            return
+        self._changed = True
+        if record["state"] != "running":
+            self.ledger.note(record)
+        self.ledger.add(rounds)
+        self._rounds += rounds
+
+    # -- state
+
+    def save(self):
+        self._save_due = time.monotonic() + self._save_s
+        if self._state is None or not self._changed:
+            return
+        states = self._saved_states | {name: w.learned_state for name, w in self._watched.items() if w.learned_state}
+        self._state.save({  # without the lock: nobody else changes anything
+            "model": self.model.to_dict(), "ledger": self.ledger.to_dict(), "seen": list(self._seen.items()),
+            "targets": [[list(name) if isinstance(name, tuple) else name, state] for name, state in states.items()]})
+        self._changed = False
+
+    def _restore(self, found):
+        model, ledger, seen = Model.from_dict(found["model"]), Ledger.from_dict(found["ledger"]), dict(found["seen"])
+        self._saved_states = {tuple(name) if isinstance(name, list) else name: state for name, state in found["targets"]}
+        model.forget_running()
+        self.model, self.ledger, self._seen = model, ledger, seen
+
+    def end(self):
+        """Learns what it has, for a moment, and keeps the state."""
+        self._learn(time.monotonic() + 1.0)
+        if self._state is not None:
+            self._state.append(self._rounds, time.time())
+            self.save()
+            self._state.close()
+
+
+def _is_whole(record):
+    """A record has the fields that are relied on here; its figures are the model's to judge."""
+    return (isinstance(record.get("task_name"), str) and isinstance(record.get("process"), str) and isinstance(record.get("inputs"), list)
+            and isinstance(record.get("thread"), int | type(None)) and isinstance(record.get("start"), int | float | type(None))
+            and (record.get("state") == "running" or type(record.get("seq")) is int) and isinstance(record.get("input_bytes"), int | float | type(None)))

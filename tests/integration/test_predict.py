@@ -1,0 +1,103 @@
+"""`dwsr-probe predict`: what a run teaches, asked on the command line."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dwsr_probe.predict import Model
+
+JOB = """
+    import dwsr_probe, numpy as np
+    for n in range(12):
+        x = np.ones((100 * (n % 4 + 1), 1000), "float32")
+        with dwsr_probe.task("double", inputs=[x]) as block:
+            y = x * 2
+        with dwsr_probe.task("sum", inputs=[x, y]):
+            float((x + y).sum())
+"""
+
+
+@pytest.fixture
+def run(cli):
+    done, _ = cli.job(JOB, "-q")
+    assert done.returncode == 0
+    return cli.cwd / "run"
+
+
+def lines(done):
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_one_task(cli, run):
+    shown = lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--limit", "1GiB"))
+    assert shown[0] == "double of 5000×1000 float32" and shown[1].startswith("own peak: 19.") and "99 %" in shown[1] and shown[2] == "more than 1.0 GiB: less than 0.1 % probable"
+    assert "learned from 12 tasks" in "\n".join(shown) and any("◆" in line for line in shown) and max(map(len, shown)) <= 100
+    assert max(len(line) for line in shown if "┤" in line) <= 80
+    (found,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000x1000", "--dtype", "float32", "--limit", "1GiB", "--format", "json")))
+    assert abs(found["mean_bytes"] / 20e6 - 1) < 0.03 and found["mean_bytes"] <= found["upper_bytes"] < 22e6 and found["n"] == 12 and found["exceeds"] < 0.001
+
+
+def test_several_inputs_and_other_kinds(cli, run):
+    (two,) = map(json.loads, lines(cli("predict", run, "--task", "sum", "--shape", "800,1000", "--shape", "800,1000", "--dtype", "float32", "--format", "json")))
+    assert len(two["inputs"]) == 2 and abs(two["mean_bytes"] / 3.2e6 - 1) < 0.1
+    (growth,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--kind", "rss", "--quantile", "0.5", "--format", "json")))
+    assert growth["kind"] == "rss" and growth["q"] == 0.5 and growth["inputs"][0]["shape"] == [400, 1000]  # the largest seen
+
+
+def test_all_tasks_of_the_last_run(cli, run):
+    head, *rows = lines(cli("predict"))
+    assert "largest input" in head and {row.split()[0] for row in rows} == {"double", "sum"}
+    assert all(row.split()[1] == "alloc" for row in lines(cli("predict", run, "--kind", "alloc"))[1:])
+    found = [json.loads(line) for line in lines(cli("predict", run, "--format", "json"))]
+    assert {(f["task"], f["kind"]) for f in found} >= {("double", "alloc"), ("sum", "alloc")}
+
+
+def test_a_saved_model(cli, run):
+    model = Model()
+    for record in cli.records(run):
+        model.learn(record)
+    model.save(cli.cwd / "model.json")
+    (found,) = map(json.loads, lines(cli("predict", "model.json", "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
+    (same,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
+    assert found == same
+    assert "◆" in cli("predict", "model.json", "--task", "double").stdout
+    (cli.cwd / "bad.json").write_text("{}")
+    done = cli("predict", "bad.json")
+    assert done.returncode == 1 and "not a model" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("words", "code", "text"), [
+    (["nowhere"], 1, "holds no run"), (["run", "--task", "never"], 1, "there are double, sum"), (["run", "--task", "double", "--shape", "5"], 2, "needs its dtype"),
+    (["run", "--task", "double", "--shape", "a", "--dtype", "int8"], 2, "is not a shape"), (["run", "--task", "double", "--shape", "5", "--dtype", "float99"], 2, "is not a dtype"),
+    (["run", "--shape", "5", "--dtype", "int8"], 2, "--task NAME"), (["run", "--limit", "5"], 2, "--task NAME"), (["run", "--task", "double", "--limit", "much"], 2, "is not a number of bytes"),
+    (["run", "--task", "double", "--quantile", "1"], 2, "between 0 and 1"), (["run", "--kind", "disk"], 2, "alloc, rss, gpu, output"), (["run", "--kind", "gpu"], 1, "no task has figures")])
+def test_what_makes_no_sense_is_one_line(cli, run, words, code, text):
+    done = cli("predict", *words)
+    assert (done.returncode, done.stdout) == (code, "") and text in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_run_without_tasks(cli):
+    cli.job("pass", "-q")
+    done = cli("predict", "run")
+    assert done.returncode == 1 and "no task to learn from" in done.stderr
+
+
+def test_the_reader_goes_away(cli, run):
+    done = subprocess.run(f"{sys.executable} -m dwsr_probe predict {run} --task double | head -1", shell=True, capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=120)
+    assert done.stdout.startswith("double of") and done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["predict", "x"], ["predict", "serve", "--from", "a:1"]])
+def test_without_numpy(cli, words):
+    """The extra is named."""
+    code = f"import sys; sys.modules['numpy'] = None; import dwsr_probe.cli; sys.argv[1:] = {words!r}; dwsr_probe.cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=120)
+    assert done.returncode == 1 and "pip install 'dwsr-probe[predict]'" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_help_tells_of_both(cli):
+    done = cli("predict", "--help")
+    assert done.returncode == 0 and "--shape" in done.stdout and "predict serve --help" in " ".join(done.stdout.split())
+    assert "--from-token-file" in cli("predict", "serve", "--help").stdout

@@ -1,0 +1,59 @@
+"""Error, coverage and reward by name, bounded; and back from the disk."""
+import json
+
+import pytest
+
+from dwsr_probe.export.totals import NAMES_MOST, OTHER
+from dwsr_probe.predict import Model, Round
+from dwsr_probe.predict.ledger import Account, Ledger
+from tests.unit.workers import MIB, record
+
+
+def made(predicted=110 * MIB, bound=120 * MIB, actual=100 * MIB, name="smooth", kind="alloc", censored=False):
+    return Round(name, kind, predicted, bound, actual, -1.5, 5, censored)
+
+
+def test_an_account():
+    account = Account()
+    account.add(made())
+    assert (account.scored, account.exceeded, account.reward) == (1, 0, -1.5) and account.error == pytest.approx(0.1)
+    account.add(made(actual=130 * MIB))
+    assert (account.scored, account.exceeded, account.reward) == (2, 1, -3.0) and 0.1 < account.error < 0.11
+    account.add(made(predicted=MIB, actual=0))  # below what means anything: no division by nothing
+    assert account.error < 1
+
+
+def test_lower_bounds_count_where_they_tell():
+    account = Account()
+    account.add(made(actual=50 * MIB, censored=True))  # killed below the bound: who knows
+    assert (account.scored, account.exceeded, account.error, account.reward) == (0, 0, None, -1.5)
+    account.add(made(actual=500 * MIB, censored=True))
+    assert (account.scored, account.exceeded, account.error) == (1, 1, None)
+
+
+def test_names_are_bounded():
+    ledger = Ledger()
+    for n in range(5_000):
+        ledger.note(record(n, name=f"name {n}"))
+        ledger.add([made(name=f"name {n}")])
+    assert len(ledger.accounts) == NAMES_MOST + 1 and ledger.accounts[OTHER]["alloc"].scored == 5_000 - NAMES_MOST and ledger.learned == 5_000
+    assert len(json.dumps(ledger.to_dict())) < 500_000
+
+
+def test_the_largest_inputs_of_a_name():
+    ledger, model = Ledger(), Model()
+    for n, size in enumerate((2, 5, 3)):
+        ledger.note(record(n + 1, size=size * MIB))
+        model.learn(record(n + 1, size=size * MIB))
+    assert ledger.inputs_of("smooth", model, "alloc") == record(1, size=5 * MIB)["inputs"]
+    assert Ledger().inputs_of("smooth", model, "alloc") == [{"nbytes": 5 * MIB}]  # of a model alone
+    assert ledger.inputs_of("unknown", model, "alloc") == []
+
+
+def test_there_and_back():
+    ledger = Ledger()
+    ledger.note(record(1))
+    ledger.add([made(), made(kind="output")])
+    ledger.refused, ledger.lost = 3, 4
+    again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
+    assert again.to_dict() == ledger.to_dict() and again.account("smooth", "output").scored == 1 and again.account("smooth", "gpu") is None

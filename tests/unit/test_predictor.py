@@ -1,0 +1,293 @@
+"""The predictor without its port: many targets, those that come and go, nonsense, and two ways to the same task."""
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from dwsr_probe.export.exposition import Exposition
+from dwsr_probe.predict import Model
+from dwsr_probe.predict.metrics import METRICS
+from dwsr_probe.predict.service import Predictor
+from dwsr_probe.predict.state import State
+from dwsr_probe.predict.targets import Listed
+from dwsr_probe.predict.watch import Login, RunDirectory
+from dwsr_probe.record import FIELDS, TaskRecord
+from dwsr_probe.store import Store
+from tests.conftest import wait_until
+from tests.unit.workers import MIB, FakeWorker, record, rooms, running
+
+
+@pytest.fixture
+def worker():
+    """Starts them; ended at the end."""
+    started = []
+
+    def start(*args, **options):
+        started.append(FakeWorker(*args, **options))
+        return started[-1]
+    yield start
+    for one in started:
+        one.close()
+
+
+class Places(list):
+    """URLs that a test changes."""
+
+    __hash__ = object.__hash__
+
+    def find(self):
+        return list(self)
+
+
+def predictor(*urls, interval_s=0.02, **options):
+    return Predictor([Places(urls)], interval_s=interval_s, **options)
+
+
+def until(found, condition, what):
+    wait_until(lambda: [found.turn()] and condition(), what)
+
+
+def learned(found, count):
+    until(found, lambda: found.ledger.learned >= count, f"{count} records")
+    for _ in range(3):
+        found.turn()
+    assert found.ledger.learned == count
+
+
+def registry_of(found):
+    registry = CollectorRegistry()
+    registry.register(Exposition(found.view, True, METRICS))
+    return registry
+
+
+def text_of(found):
+    with found.locked():
+        return generate_latest(registry_of(found)).decode()
+
+
+def test_it_learns_every_record_once(worker):
+    one = worker([record(n + 1, size=(n % 7 + 1) * MIB) for n in range(2_500)])  # more than one look
+    found = predictor(one.url)
+    learned(found, 2_500)
+    one.records += [record(n + 2_501) for n in range(10)]
+    learned(found, 2_510)
+    assert abs(found.model.predict([{"nbytes": 20 * MIB}], "smooth").mean - 60 * MIB) < MIB
+    account = found.ledger.account("smooth", "alloc")
+    assert account.scored > 2_000 and account.exceeded <= 0.03 * account.scored and account.error < 0.01
+
+
+def test_two_ways_to_one_task_are_one(worker):
+    """A worker's port and the exporter beside it: what Prometheus scrapes."""
+    records = [record(n + 1) for n in range(100)]
+    found = predictor(worker(records).url, worker(records).url)
+    learned(found, 100)
+
+
+def test_many_targets(worker):
+    """Of which some hang up, some are none of ours."""
+    good = [worker([record(n + 1, name=f"name {number % 10}", process=f"{number}-1") for n in range(5)]) for number in range(60)]
+    bad = [worker(body=b"<html>no</html>") for _ in range(10)] + [worker(body=b"no", status=404) for _ in range(10)]
+    found = predictor(*(w.url for w in good + bad), *(f"http://127.0.0.1:{port}" for port in range(1, 10)))
+    learned(found, 300)
+    until(found, lambda: found.view().up == 60 and found.view().down == 10 + 9, "all of them")
+    assert found.view().models == 10
+
+
+GARBAGE = [
+    b"", b"<html><body>It works!</body></html>", b"\x00\xff" * 1000, b"null", b"[]", b'{"cursor": "1", "lost": 0}' + b"x" * 100, b'{"seq": 1}\n{"cursor": "0"}', b"[" * 100_000,
+    b'{"state": "ok", "seq": "x", "process": []}\n{"cursor": "0", "lost": 0}', b"9" * 5_000 + b"\n", b'{"state": "ok"' + b" " * (3 << 20)]
+
+
+@pytest.mark.parametrize("body", GARBAGE, ids=range(len(GARBAGE)))
+def test_answers_that_are_nonsense(worker, body):
+    said = []
+    good, bad = worker([record(1)]), worker(body=body)
+    found = predictor(good.url, bad.url, say=said.append)
+    until(found, lambda: found.failed >= 2 or (b'"cursor": "1"' in body and len(bad.asked) > 3), "two looks at it")
+    learned(found, 1)
+    assert len(said) <= 1 and all(bad.host in line and len(line.splitlines()) == 1 for line in said)
+
+
+BAD_RECORDS = [
+    {"alloc_peak_bytes": -5}, {"alloc_peak_bytes": "x"}, {"alloc_peak_bytes": 1e300}, {"alloc_peak_bytes": float("nan")}, {"task_name": None}, {"task_name": 5}, {"task_name": ""}, {"inputs": None}, {"inputs": 5},
+    {"inputs": [5]}, {"inputs": [{"nbytes": -1}]}, {"inputs": [{"shape": ["x"], "dtype": "float64"}]}, {"output": 5}, {"gpu": 5}, {"gpu": [5]}, {"input_bytes": "x"}, {"thread": []}, {"start": {}}, {"process": 5},
+    {"oom": 5, "state": "killed", "alloc_peak_bytes": -1}, {"inputs": [{"shape": [1 << 80], "dtype": "float64"}]}]
+
+
+def test_records_that_are_nonsense_are_counted(worker):
+    good = [record(n + 1, process="good") for n in range(5)]
+    bad = [{**record(n + 1, process=f"bad {n}"), **fields} for n, fields in enumerate(BAD_RECORDS)]
+    one = worker([*good, *bad, record(6, process="good")])
+    one.running = [{**running(5 * MIB), **fields} for fields in BAD_RECORDS if "state" not in fields]
+    one.metrics = rooms()
+    found = predictor(one.url)
+    until(found, lambda: found.ledger.learned + found.ledger.refused >= 6 + len(bad) and len(one.asked) > 6, "all of them, and two looks more")
+    assert found.ledger.refused >= len(bad) - 2 and found.ledger.learned <= 8
+    text = text_of(found)
+    assert "dwsr_predictor_records_refused_total" in text and found.view().up == 1
+    json.dumps(found.model.to_dict(), allow_nan=False)
+
+
+def test_a_worker_that_vanishes_takes_its_running_tasks_along(worker):
+    one = worker([record(n + 1) for n in range(5)])
+    one.running, one.metrics = [running(40 * MIB, size=10 * MIB)], rooms()
+    places = Places([one.url])
+    found = Predictor([places], interval_s=0.02)
+    until(found, lambda: found.model._open and found.view().slots, "the running task")
+    assert found.view().slots[0].target == one.host
+    one.status, one.body = 500, b"no"
+    until(found, lambda: not found.model._open and not found.view().slots, "its end")
+    assert found.view().down == 1
+    one.body = None
+    until(found, lambda: found.model._open, "its return")
+    places.clear()
+    found._places[places] = 0.0  # ask now
+    until(found, lambda: not found.model._open and not found._watched, "the end of the target")
+    assert found.ledger.learned == 5
+
+
+def test_a_restart_goes_on_where_it_was(worker, tmp_path):
+    one = worker([record(n + 1, size=(n % 5 + 1) * MIB) for n in range(30)])
+    first = predictor(one.url, state=State(tmp_path, print))
+    learned(first, 30)
+    forecast = first.model.predict([{"nbytes": 9 * MIB}], "smooth")
+    first.end()
+    one.asked.clear()
+    one.records.append(record(31))
+    second = predictor(one.url, state=State(tmp_path, print))
+    again = second.model.predict([{"nbytes": 9 * MIB}], "smooth")
+    assert (again.mean, again.upper(), again.n) == pytest.approx((forecast.mean, forecast.upper(), 30))
+    learned(second, 31)
+    assert "since=30&" in one.asked[0]
+    second.end()
+    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == sum(a.scored for kinds in second.ledger.accounts.values() for a in kinds.values())
+
+
+def test_a_restart_after_a_kill_learns_nothing_twice(worker, tmp_path):
+    """Model and cursors are one file: both are those of the last save."""
+    one = worker([record(n + 1) for n in range(10)])
+    first = predictor(one.url, state=State(tmp_path, print))
+    learned(first, 10)
+    first.save()
+    one.records += [record(n + 11) for n in range(10)]
+    learned(first, 20)
+    first._state.close()  # as the kernel does
+    second = predictor(one.url, state=State(tmp_path, print))
+    assert second.ledger.learned == 10
+    learned(second, 20)
+    assert second.model.predict([{"nbytes": MIB}], "smooth").n == 20
+    second.end()
+
+
+def test_requests_come_in_while_it_learns(worker):
+    found = predictor(worker([record(n + 1, name=f"name {n % 50}") for n in range(1_000)]).url)
+    until(found, lambda: found._backlog, "something to learn")
+    waits = []
+
+    def ask():
+        for _ in range(20):
+            begin = time.monotonic()
+            with found.locked():
+                found.model.predict([{"nbytes": MIB}], "name 1")
+            waits.append(time.monotonic() - begin)
+    asker = threading.Thread(target=ask)
+    asker.start()
+    before = found.ledger.learned
+    until(found, lambda: not asker.is_alive(), "its answers")
+    assert len(waits) == 20 and found.ledger.learned > before
+
+
+def test_a_token_is_shown(worker):
+    one = worker([record(1)], token="secret")
+    bare = predictor(one.url)
+    until(bare, lambda: bare.failed, "its refusal")
+    assert bare.view().down == 1
+    found = predictor(one.url, login=Login(token="secret"))
+    learned(found, 1)
+
+
+def test_a_run_directory_while_it_is_written(tmp_path):
+    store = Store.create(tmp_path / "run")
+    store.set_meta(run="r", host="h", board_dir=str(tmp_path / "boards"))
+
+    def add(first, last):
+        store.begin()
+        store.add_tasks([TaskRecord(**{name: value for name, value in record(n).items() if name in FIELDS}) for n in range(first, last + 1)])
+        store.commit()
+    add(1, 20)
+    state = State(tmp_path / "state", print)
+    found = Predictor([], [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))], state=state, interval_s=0.02)
+    learned(found, 20)
+    add(21, 25)
+    learned(found, 25)
+    found.end()
+    add(26, 27)
+    again = Predictor([], [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))], state=State(tmp_path / "state", print), interval_s=0.02)
+    learned(again, 27)
+    again.end()
+    store.close()
+
+
+def test_series_are_bounded(worker):
+    one = worker([record(n + 1, name=f"name {n}") for n in range(400)])
+    one.running, one.metrics = [running(5 * MIB, start=float(n), thread=n, name=f"name {n}") for n in range(400)], rooms()
+    found = predictor(one.url)
+    learned(found, 400)
+    series = [line for line in text_of(found).splitlines() if not line.startswith("#")]
+    assert len(series) < 80 * 2 * 7 + 256 * 3 + 60 and len(set(line.rpartition(" ")[0] for line in series)) == len(series)
+
+
+def test_hostile_names(worker):
+    names = ["\n", 'a"b', "a\\b", "\ud800", "x" * 9_000, "other", "{}", "é\u2028", "\x1b[31m"]
+    one = worker([record(n + 1, name=name.encode("utf-8", "replace").decode()) for n, name in enumerate(names * 5)])
+    found = predictor(one.url)
+    learned(found, 5 * len(names))
+    assert len(text_of(found).encode()) > 0
+
+
+def test_a_url_that_is_none_is_said_once(worker):
+    said = []
+    found = predictor("ftp://x", worker([record(1)]).url, say=said.append)
+    learned(found, 1)
+    assert len(said) == 1 and "ftp://x" in said[0]
+
+
+def test_the_model_of_its_own(worker):
+    assert isinstance(predictor().model, Model) and not Predictor([Listed([])]).turn()
+
+
+# -- the table of metrics -------------------------------------------------------------------------------------------------------------------
+
+def test_every_metric_is_there_with_its_type_and_labels(worker):
+    one = worker([record(n + 1, size=(n % 5 + 1) * MIB) for n in range(20)])
+    one.metrics = rooms()
+    found = predictor(one.url)
+    learned(found, 20)
+    for peak in (2, 3, 4):
+        one.running = [running(peak * MIB)]
+        until(found, lambda peak=peak: any(track.points[-1][1] == peak * MIB for tracks in found._slots._tracks.values() for track in tracks.values()), "its peak")
+    families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry_of(found)).decode())}
+    assert len(families) == len(METRICS)
+    for metric in METRICS:
+        family = families[metric.name.removesuffix("_total").removesuffix("_info")]
+        assert family.samples and family.documentation == metric.help and family.type == metric.type, metric.name
+        assert all(set(sample.labels) == set(metric.labels) for sample in family.samples)
+
+
+def test_promtool_finds_nothing(worker):
+    promtool = shutil.which("promtool")
+    if not promtool:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs promtool: apt-get install prometheus")
+    one = worker([record(n + 1) for n in range(9)])
+    one.running, one.metrics = [running(5 * MIB)], rooms()
+    found = predictor(one.url)
+    learned(found, 9)
+    done = subprocess.run([promtool, "check", "metrics"], input=text_of(found), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
