@@ -81,9 +81,9 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/.
+# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/; a terminal for `top`.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck tmux
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 

@@ -51,7 +51,7 @@ def bare_modules():
 def test_imports_point_one_way():
     layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
     for i, layer in enumerate(layers):
-        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).glob("*.py"))
+        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).rglob("*.py"))
         for path in files:
             for module in imports_of(path):
                 upper = [other for other in layers[i + 1:] if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")]

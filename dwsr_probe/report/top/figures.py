@@ -5,7 +5,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dwsr_probe.report.texts import one_line
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BLOCKS, PARTS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 
 
 def size(n):
@@ -43,11 +43,12 @@ def percent(ratio):
 
 
 def bar(live, peak, limit, width):
-    """█ has now, ▒ had at its peak, · up to the limit."""
-    if not limit or (live is None and peak is None):
+    """█ has now, to an eighth of a cell; ▒ had at its peak; · up to the limit."""
+    if not limit:
         return "·" * width
-    cells = [min(width, round(width * (n or 0) / limit)) for n in (live, peak)]
-    return "█" * cells[0] + "▒" * max(0, cells[1] - cells[0]) + "·" * (width - max(cells))
+    eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))  # something is not nothing
+    filled = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
+    return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(width, "·")
 
 
 def sparkline(values, width):

@@ -113,12 +113,15 @@ class Screen:
             self._focus = 2
 
     def _rooms(self, height):
-        """(pane, lines) of each: the chosen one has what the others leave. On a low screen it is alone."""
+        """(pane, lines) of each: the chosen one comes first, then the others in turn. On a low screen it is alone."""
         chosen = self.panes[self._focus]
-        shown = [pane for pane in self.panes if pane is chosen or (height >= 12 and (pane.rows or (pane.hint and pane is not self.panes[1])))]
-        rooms = {id(pane): 1 + min(max(1, len(pane.rows)), max(1, height // 5)) for pane in shown if pane is not chosen}
-        self._height = rooms[id(chosen)] = max(2, height - sum(rooms.values()))
-        return [(pane, min(rooms[id(pane)], 1 + max(1, len(pane.rows)))) for pane in shown]
+        shown = [pane for pane in self.panes if pane is chosen or (height >= 12 and (pane.rows or pane.hint))]
+        needs = {id(pane): 1 + max(1, len(pane.rows)) for pane in shown}
+        rooms = {id(pane): min(needs[id(pane)], 1 + max(1, height // 5)) for pane in shown if pane is not chosen}
+        self._height = rooms[id(chosen)] = max(2, min(needs[id(chosen)], height - sum(rooms.values())))
+        for pane in shown:
+            rooms[id(pane)] = min(needs[id(pane)], rooms[id(pane)] + max(0, height - sum(rooms.values())))
+        return [(pane, rooms[id(pane)]) for pane in shown]
 
     def _head(self, width):
         picture, moment = self.picture, self.picture.moment
@@ -127,7 +130,7 @@ class Screen:
             said = f"PAUSED; {said}"
         first = [("dwsr-probe top", BOLD), (f"  {one_line(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
         more = f" and {moment.more_processes} more" if moment.more_processes else ""
-        second = [(f"{len(moment.processes)}{more} process{'es' if len(moment.processes) != 1 else ''}, {len(moment.tasks):,} task{'s' if len(moment.tasks) != 1 else ''} running, {picture.done:,} done", ""),
+        second = [(f"{_count(len(moment.processes), 'process', 'es')}{more}, {_count(len(moment.tasks), 'task', 's')} running, {picture.done:,} done", ""),
                   (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (reading what has ended)" if moment.behind else "", DIM)]
         rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
         third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
@@ -177,10 +180,14 @@ class Screen:
         return "".join(parts)
 
 
+def _count(n, noun, plural):
+    return f"{n:,} {noun}{plural if n != 1 else ''}"
+
+
 def plain_line(picture):
     """The picture in one line, for logs."""
     moment = picture.moment
-    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), f"{len(moment.processes)} processes", f"{len(moment.tasks):,} running", f"{picture.done:,} done", f"{picture.failed:,} failed",
+    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), _count(len(moment.processes), "process", "es"), f"{len(moment.tasks):,} running", f"{picture.done:,} done", f"{picture.failed:,} failed",
              f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
     largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
     if largest:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from dwsr_probe.board import process_exists
 from dwsr_probe.export.client import Stream, StreamError
@@ -52,7 +53,6 @@ class Task:
     live: float | None
     peak: float | None
     limit: float | None = None  # of its process
-    gpu_live: float | None = None
     gpu_peak: float | None = None
     rate: float | None = None  # of live bytes, per second
     chance: float | None = None  # to exceed what its process has left
@@ -76,15 +76,15 @@ def number(value):
     return value if type(value) in (int, float) and 0 <= value < 1 << 63 else None
 
 
-def _task(record, pid, seconds, limit):
-    """Of a record as a dict."""
-    peak, live = number(record.get("alloc_peak_bytes")), number(record.get("alloc_end_bytes"))
+def _task(get, pid, seconds, limit):
+    """get: a field of its record."""
+    peak, live = number(get("alloc_peak_bytes")), number(get("alloc_end_bytes"))
     if peak is None:  # not accounted: by the growth of its process
-        high, before = number(record.get("rss_peak_bytes")), number(record.get("rss_before_bytes"))
+        high, before = number(get("rss_peak_bytes")), number(get("rss_before_bytes"))
         peak = None if high is None or before is None else max(0, high - before)
-    devices = devices_of(record.get("gpu"))
-    return Task((str(record.get("process")), record.get("thread"), record.get("start")), pid, str(record.get("task_name")), seconds, live, peak, limit,
-                sum(d["end_bytes"] for d in devices) if devices else None, sum(d["peak_bytes"] for d in devices) if devices else None)
+    devices = devices_of(get("gpu"))
+    return Task((str(get("process")), get("thread"), get("start")), pid, str(get("task_name")), seconds, live, peak, limit,
+                sum(d["peak_bytes"] for d in devices) if devices else None)
 
 
 class Boards:
@@ -110,7 +110,7 @@ class Boards:
         for p in view.processes:
             if self._run in (None, p.run):
                 moment.processes.append(_process(p, headrooms.get(p.pid)))
-                moment.tasks += [_task(slot.record.to_dict(), p.pid, slot.seconds, p.limit_bytes) for slot in p.slots]
+                moment.tasks += [_task(partial(getattr, slot.record), p.pid, slot.seconds, p.limit_bytes) for slot in p.slots]
         return moment
 
     def _opened(self):
@@ -207,7 +207,7 @@ class Port:
             now = min(starts) + max(seconds)  # by its clock, which may not be ours
         for record in found.running:
             pid = str(record.get("pid"))
-            moment.tasks.append(_task(record, pid, max(0.0, now - (number(record.get("start")) or now)), limits.get(pid)))
+            moment.tasks.append(_task(record.get, pid, max(0.0, now - (number(record.get("start")) or now)), limits.get(pid)))
         return moment
 
 
