@@ -7,7 +7,7 @@ from dwsr_probe.cli import fail
 
 @click.command("top")
 @click.argument("target", required=False, metavar="[RUN|URL]")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.25, 60), metavar="S", help="Seconds between two looks. [0.25; of a URL 1]")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.25, 60), metavar="S", help="Seconds between two looks. [0.25; of a URL and for lines 1]")
 @click.option("--predictor", metavar="URL", help="A `dwsr-probe predict serve`: how probable it is that each running task exceeds what its process has left.")
 @click.option("--plain", is_flag=True, help="One line a second, as without a terminal.")
 @click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root or with CAP_DAC_READ_SEARCH]")
@@ -42,7 +42,7 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
         if not predictor and (predictor_token_file or predictor_basic_file):
             fail("--predictor-token-file and --predictor-basic-file are for --predictor URL", 2)
         if plain or not loop.can_draw():
-            loop.print_lines(watch, forecasts)
+            loop.print_lines(watch, forecasts, interval_s or loop.PLAIN_S)
         else:
             loop.show(watch, forecasts, interval_s or watch.interval_s)
     except (WatchError, ServeError) as error:

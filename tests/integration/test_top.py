@@ -34,19 +34,22 @@ class Tmux:
     """One window of a tmux server of its own."""
 
     def __init__(self, cli):
-        self.cli, self._server = cli, f"dwsr-{uuid.uuid4().hex[:12]}"
-        # TMPDIR: tmux' socket. CI: `run` shows no status there. What the session's shell is does not matter: commands are run by sh.
+        self.cli, self._server, self._started = cli, f"dwsr-{uuid.uuid4().hex[:12]}", False
+        # CI: `run` shows no status there.
         self._env = {k: v for k, v in cli.env.items() if k not in ("CI", "TMUX", "NO_COLOR", "COLUMNS", "LINES")} | {"LC_ALL": "C.UTF-8", "TERM": "xterm"}
 
     def __call__(self, *words, check=True):
         return subprocess.run(["tmux", "-u", "-L", self._server, "-f", os.devnull, *map(str, words)], env=self._env, cwd=self.cli.cwd, capture_output=True, text=True, check=check, timeout=60).stdout
 
     def start(self, command, width=80, height=24):
-        """A shell command; the window stays after its end."""
-        self("new-session", "-d", "-x", width, "-y", height, "-c", self.cli.cwd, f"sh -c {shlex.quote(command + '; cat')}")
+        """A shell command, instead of the one before; the window stays after its end."""
+        window = ("respawn-pane", "-k") if self._started else ("new-session", "-d", "-x", width, "-y", height)
+        self(*window, "-c", self.cli.cwd, f"sh -c {shlex.quote(command + '; cat')}")
+        self._started = True
 
     def top(self, *words, **size):
         """Says `left CODE` at the end, and leaves the terminal's settings before and after in files."""
+        (self.cli.cwd / "after").unlink(missing_ok=True)
         self.start(f"trap : INT; stty -a > before; {shlex.join([sys.executable, '-m', 'dwsr_probe', 'top', *map(str, words)])}; echo left $?; stty -a > after", **size)
 
     def lines(self):
@@ -198,7 +201,39 @@ def test_a_worker_that_dies(cli, tmux, board_dir):
         tmux.shows(r"^dwsr-probe top  this machine", "1 process, 1 task running, 0 done", r"^victim .* 40\.0 MiB 40\.0 MiB")
         worker.kill()
         worker.wait()
-        tmux.shows("0 processes, 0 tasks running, 1 done, 1 failed", "^killed with", r"^victim +– +1 +1 40\.0 MiB")
+        tmux.shows("0 processes, 0 tasks running, 1 done, 1 failed", "^killed: victim", r"^victim +– +1 +1 40\.0 MiB")
+    tmux.keys("q")
+    tmux.left()
+
+
+def test_a_dask_worker_by_its_port_and_its_death(cli, tmux, serve):
+    pytest.importorskip("distributed")
+    served = serve("run", "-o", "run", "--metrics", "0", PY, cli.script(UNTIL_TOLD + textwrap.dedent("""
+        from distributed import Client, LocalCluster
+        def precious():
+            kept = bytearray(50 << 20)
+            wait_for("end")
+        if __name__ == "__main__":
+            with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, worker_dashboard_address="127.0.0.1:0", memory_limit="1GiB") as cluster, Client(cluster) as client:
+                future = client.submit(precious)
+                (worker,) = client.scheduler_info()["workers"].values()
+                with open("worker.part", "w") as f: f.write(f"{worker['services']['dashboard']} {client.run(os.getpid).popitem()[1]}")
+                os.rename("worker.part", "worker")
+                future.result()
+        """)))
+    heard(cli, "worker")
+    port, pid = map(int, (cli.cwd / "worker").read_text().split())
+    tmux.top(f"127.0.0.1:{port}")
+    tmux.shows("1 process, 1 task running, 0 done", rf"^precious +{pid} 50\.0 MiB 50\.0 MiB", rf"^0 \(multipr.*{pid} .* 1\.00 GiB")
+    tmux.keys("q")
+    tmux.left()
+    tmux.top("run")
+    tmux.shows(rf"^precious +{pid} 50\.0 MiB 50\.0 MiB")
+    os.kill(pid, signal.SIGKILL)
+    tmux.shows(rf"^killed: precio.* {pid} ", r"1 task running, 1 done, 1 failed", r"^precious +\d+ 50\.0 MiB")  # its successor runs the task again
+    say(cli, "end")
+    served.end()
+    tmux.shows("the job has ended with exit code 0", "2 done, 1 failed")
     tmux.keys("q")
     tmux.left()
 
@@ -285,7 +320,7 @@ def test_a_port_with_a_token_and_a_killed_worker(cli, tmux, serve, board_dir):
         tmux.shows(r"^victim .* 40\.0 MiB")
         worker.kill()
         worker.wait()
-        tmux.shows("^killed with", "1 done, 1 failed")
+        tmux.shows("^killed: victim", "1 done, 1 failed")
     tmux.keys("q")
     tmux.left()
 

@@ -155,7 +155,7 @@ def test_who_has_gone_and_how():
     picture.take(Moment([eight]))
     assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "ended")]
     picture.take(Moment([eight], records=[ended(state="killed")]))
-    assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "killed")] and any("killed with grow: work" in line for line in drawn(picture, 120))
+    assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "killed")] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
     assert "killed: worker-a 7" in plain_line(picture)
     picture.take(Moment([eight, Process("7", "again", rss=1)]))
     assert [(p.name, p.state) for p in picture.processes] == [("worker-b", "running"), ("again", "running")]

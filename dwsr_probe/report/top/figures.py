@@ -63,7 +63,7 @@ def sparkline(values, width):
     return "".join(BLOCKS[min(7, int(8 * v / most))] for v in cells).rjust(width)
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def name(text, width):
     """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are left out: terminals do not agree how wide they make a sign."""
     text = "".join(c for c in one_line(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")

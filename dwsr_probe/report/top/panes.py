@@ -109,9 +109,10 @@ def processes_columns(picture):
         return figures.sparkline(picture().course_of(row), width)
 
     def state(row, width):
+        """What it is; of one that has gone first how, and what died with it: that must not be cut off."""
         with_it = picture().killed_with(row)
-        text = row.state if row.state != "running" else ""
-        return figures.name(f"{text} with {', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''}: {row.name}" if with_it else f"{text}: {row.name}" if text else row.name, width)
+        text = row.name if not with_it else f"{', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''} in {row.name}"
+        return figures.name(text if row.state == "running" else f"{row.state}: {text}", width)
     return (
         Column("process", 12, state, lambda row: row.name.casefold(), share=0.4, most=60, left=True, name=True, style=lambda row: RED if row.state == "killed" else DIM if row.state == "ended" else ""),
         Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
@@ -131,7 +132,7 @@ class Pane:
     def __init__(self, title, columns, sort, hint):
         self.title, self.columns, self.hint = title, columns, hint
         self._sort, self.descending, self.offset = sort, True, 0
-        self.rows = []
+        self.rows, self._filtered = [], False
 
     def shown_columns(self):
         return [column for column in self.columns if column.wanted(self.rows)]
@@ -148,7 +149,7 @@ class Pane:
 
     def fill(self, rows, filtered=""):
         rows = [row for row in rows if filtered.casefold() in row.name.casefold()] if filtered else list(rows)
-        self.rows = rows
+        self.rows, self._filtered = rows, bool(filtered)
         key = next(column.key for column in self.columns if column.title == self.sorted_by)
         known = [(value, i) for i, row in enumerate(rows) if (value := key(row)) is not None]
         order = [i for _, i in sorted(known, key=lambda pair: pair[0], reverse=self.descending)]
@@ -179,7 +180,7 @@ class Pane:
         for row in visible:
             found.append(_line(row, columns, widths))
         if not self.rows:
-            found.append([(self.hint, DIM)])
+            found.append([("no name has this text in it" if self._filtered else self.hint, DIM)])
         return found
 
     def _heading(self, columns, widths, of, focused):

@@ -10,7 +10,7 @@ from dwsr_probe.report.top.watch import Moment, number
 
 COURSE_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
-NAMES_MOST, GONE_MOST = 10_000, 32
+NAMES_MOST, GONE_MOST = 2_000, 32
 RATE_S = 2.0
 OTHER = "(other names)"
 
@@ -83,10 +83,6 @@ class Picture:
         copied.names = {name: found.frozen() for name, found in self.names.items()}
         copied.course, copied._courses = tuple(self.course), {pid: tuple(course) for pid, course in self._courses.items()}
         return copied
-
-    def trouble(self, text):
-        """The last look failed: the picture is the one before."""
-        self.moment.trouble = text
 
     def _name(self, name):
         if name not in self.names and len(self.names) >= NAMES_MOST:

@@ -20,6 +20,10 @@ def is_screen(stream):
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
+class TerminalGone(Exception):
+    """Closed, or the connection to it: nobody looks any more."""
+
+
 class Terminal:
     """A context: whatever happens inside, the terminal is given back as it was."""
 
@@ -45,16 +49,19 @@ class Terminal:
         self.give_back()
 
     def take(self):
-        if self.keys is not None:
-            self._before = termios.tcgetattr(self.keys)
-            tty.setcbreak(self.keys)  # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
+        try:
+            if self.keys is not None:
+                self._before = termios.tcgetattr(self.keys)
+                tty.setcbreak(self.keys)  # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
+        except termios.error as error:
+            raise TerminalGone from error
         self._write(_ENTER)
         self._shown = []
 
     def give_back(self):
         try:
             self._write(_LEAVE)
-        except OSError:  # it has gone
+        except TerminalGone:
             pass
         if self._before is not None:
             try:
@@ -85,8 +92,14 @@ class Terminal:
         self._shown = lines
 
     def read(self):
-        """Names of the keys that were pressed; [] if the keyboard has gone."""
-        return self._parsed(os.read(self.keys, 4096).decode("utf-8", "replace"))
+        """Names of the keys that were pressed."""
+        try:
+            found = os.read(self.keys, 4096)
+        except OSError as error:
+            raise TerminalGone from error
+        if not found:
+            raise TerminalGone
+        return self._parsed(found.decode("utf-8", "replace"))
 
     def rest(self):
         """What is there of a sequence, if no more has come: Esc itself."""
@@ -107,5 +120,8 @@ class Terminal:
 
     def _write(self, text):
         data = text.encode("utf-8", "replace")
-        while data:
-            data = data[os.write(self._out, data):]
+        try:
+            while data:
+                data = data[os.write(self._out, data):]
+        except OSError as error:
+            raise TerminalGone from error

@@ -14,6 +14,7 @@ from dwsr_probe.board import process_exists
 from dwsr_probe.export.client import Stream, StreamError
 from dwsr_probe.export.sources import Machine, Run
 from dwsr_probe.export.totals import devices_of
+from dwsr_probe.report.texts import one_line
 from dwsr_probe.store import FILE, Store, StoreError
 
 FOLLOW_S, META_S = 0.5, 0.5
@@ -68,12 +69,18 @@ class Moment:
     unreadable: int = 0
     behind: bool = False  # there are more records to read at once
     ended: str = ""  # the job has, and how
-    trouble: str = ""  # why this is not new
+    stale: bool = False  # later looks have failed
+    trouble: str = ""  # why, or what else does not work
 
 
 def number(value):
     """A figure that can be one; else None."""
     return value if type(value) in (int, float) and 0 <= value < 1 << 63 else None
+
+
+def _pid(value):
+    """Shown as it is: of a port it may be anything."""
+    return one_line(str(value), 32)
 
 
 def _task(get, pid, seconds, limit):
@@ -83,7 +90,7 @@ def _task(get, pid, seconds, limit):
         high, before = number(get("rss_peak_bytes")), number(get("rss_before_bytes"))
         peak = None if high is None or before is None else max(0, high - before)
     devices = devices_of(get("gpu"))
-    return Task((str(get("process")), get("thread"), get("start")), pid, str(get("task_name")), seconds, live, peak, limit,
+    return Task((str(get("process")), str(get("thread")), str(get("start"))), pid, str(get("task_name")), seconds, live, peak, limit,
                 sum(d["peak_bytes"] for d in devices) if devices else None)
 
 
@@ -126,7 +133,7 @@ def _process(p, headroom):
     live = p.live
     worker = p.of_workers("name") or p.of_workers("address")
     return Process(
-        p.pid, f"{p.program} {worker}" if worker else p.program, p.run, live["rss_bytes"], live["rss_max_bytes"], p.limit_bytes, headroom, len(p.slots),
+        p.pid, f"{worker} ({p.program})" if worker else p.program, p.run, live["rss_bytes"], live["rss_max_bytes"], p.limit_bytes, headroom, len(p.slots),
         live["samples_written"] or 0, live["samples_late"] or 0, (live["sampler_cpu_ns"] or 0) / 1e9, live["tasks_dropped"] or 0,
         tuple(kind for kind, value in p.fallbacks.items() if value), p.devices)
 
@@ -206,20 +213,20 @@ class Port:
         if starts and len(seconds) == len(found.running):
             now = min(starts) + max(seconds)  # by its clock, which may not be ours
         for record in found.running:
-            pid = str(record.get("pid"))
+            pid = _pid(record.get("pid"))
             moment.tasks.append(_task(record.get, pid, max(0.0, now - (number(record.get("start")) or now)), limits.get(pid)))
         return moment
 
 
 def series_of(page):
-    """{metric: {labels as a tuple of pairs: value}} of a page of metrics; of ours only."""
+    """{metric: {labels as a sorted tuple of pairs: value}} of a page of metrics; of ours only."""
     from prometheus_client.parser import text_string_to_metric_families
     found = {}
     try:
         for family in text_string_to_metric_families("".join(f"{line}\n" for line in page.splitlines() if line.startswith(_PREFIXES))):
             for sample in family.samples:
                 if math.isfinite(sample.value):
-                    found.setdefault(sample.name, {})[tuple(sample.labels.items())] = sample.value
+                    found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     except (ValueError, KeyError, IndexError) as error:  # of the parser, on what is no such page
         raise StreamError(f"/metrics: {error}") from error
     return found
@@ -236,7 +243,7 @@ def _processes(series):
     for labels in map(dict, series.get("dwsr_process_info", {})):
         worker = labels.get("worker_name") or labels.get("worker")
         pid, program = labels.get("pid", ""), labels.get("program", "")
-        found[pid] = Process(pid, f"{program} {worker}" if worker else program, labels.get("run", ""))
+        found[pid] = Process(_pid(pid), f"{worker} ({program})" if worker else program, labels.get("run", ""))
     for name, attribute in [(f"dwsr_process_{n}", a) for n, a in _OF_PROCESS.items()] + [(f"dwsr_probe_{n}", a) for n, a in _OF_PROBE.items()]:
         for labels, value in series.get(name, {}).items():
             if (pid := dict(labels).get("pid")) in found:
@@ -249,7 +256,7 @@ def _processes(series):
             found[labels["pid"]].fallbacks += (labels.get("kind", ""),)
     for labels in map(dict, series.get("dwsr_device_info", {})):
         if labels.get("pid") in found:
-            key = (("pid", labels["pid"]), ("device", labels.get("device", "")))
+            key = (("device", labels.get("device", "")), ("pid", labels["pid"]))
             figures = {name: series.get(f"dwsr_device_{name}", {}).get(key) for name in _OF_DEVICE}
             busy = series.get("dwsr_device_utilisation_ratio", {}).get(key)
             found[labels["pid"]].devices.append({"device": labels.get("device"), "name": labels.get("name"), "utilisation_percent": None if busy is None else 100 * busy, **figures})
