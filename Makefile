@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy dashboards build clean
+.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -20,8 +20,8 @@ demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a sta
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
 # Two at a time: much of it is waiting for processes.
-test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/
-	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy
+test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/, the report's page
+	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy test-pages
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -47,6 +47,14 @@ test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and 
 
 test-deploy: $(VENV)/.test build ## deploy/: each file by the strictest tool at hand, and run where that needs no container
 	$(BIN)/pytest -q -p no:cacheprovider tests/deploy
+
+test-pages: $(VENV)/.test build ## the HTML report in a real, headless Chromium
+	@deploy/system-packages $(PYTHON) chromium
+	$(BIN)/pytest -q -p no:cacheprovider tests/pages
+
+pictures: $(VENV)/.test ## remake docs/pictures from a real run
+	@deploy/system-packages $(PYTHON) chromium tmux
+	$(BIN)/python docs/pictures/make.py
 
 dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
 	$(BIN)/python dashboards/build.py
@@ -81,9 +89,9 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/; a terminal for `top`.
+# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/; a terminal; a browser.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck tmux
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck tmux chromium
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 
@@ -100,6 +108,6 @@ CUPY_14 := 'cupy-cuda12x==14.*' rmm-cu12
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) valgrind
+	@deploy/system-packages $(PYTHON) valgrind chromium
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[bench]'
 	@touch $@

@@ -1,5 +1,6 @@
 """Which run is meant: by directory, by board file, or the last one of this user."""
 import os
+import sqlite3
 import time
 
 from dwsr_probe import _core
@@ -82,6 +83,8 @@ def collect_leftovers(directory, say):
         if not alive and "exit_code" in meta:
             store.finish()
     except Exception as error:
+        if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, StoreError):
+            return  # damaged: the reader will say it
         say(f"cannot collect what the run left behind: {error}")
     finally:
         store.close()

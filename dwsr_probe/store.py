@@ -144,11 +144,15 @@ class Store:
                          (process, first, first + len(packed) // SAMPLE_BYTES, epoch, epoch + last[0] / 1e9, packed))
 
     def merge_samples(self, now=None):
-        """Samples older than ten minutes become one row a second, with their least and largest values. Looks once a minute."""
-        now = time.time() if now is None else now
-        if now < self._merge_due:
+        """Samples ten minutes older than the newest become one row a second, with their least and largest values. Looks once a minute.
+
+        By the newest, not by the clock: a run that is over keeps its last ten minutes however late it is looked at."""
+        clock = time.time() if now is None else now
+        if clock < self._merge_due:
             return
-        self._merge_due = now + 60.0
+        self._merge_due = clock + 60.0
+        if now is None:
+            now = self._db.execute("SELECT MAX(end) FROM samples").fetchone()[0] or 0.0
         old = self._db.execute("SELECT rowid, process, epoch, packed FROM samples WHERE end < ?", (now - MERGE_AFTER_S,)).fetchall()
         for rowid, process, epoch, packed in old:
             seconds = {}
@@ -165,8 +169,15 @@ class Store:
 
     # -- reading
 
+    def _json_of(self, text):
+        """What we wrote ourselves and cannot read back was damaged."""
+        try:
+            return json.loads(text)
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"cannot read {self.directory or 'the run'}: {error}; it is damaged") from error
+
     def meta(self):
-        return {k: json.loads(v) for k, v in self._db.execute("SELECT key, value FROM meta")}
+        return {k: self._json_of(v) for k, v in self._db.execute("SELECT key, value FROM meta")}
 
     def tasks(self):
         """Records in order of end within each process."""
@@ -180,7 +191,7 @@ class Store:
 
     def processes(self):
         """(record, health) of each process, in order of start."""
-        rows = [(TaskRecord(**json.loads(r)), json.loads(h)) for r, h in self._db.execute("SELECT record, health FROM processes")]
+        rows = [(TaskRecord(**self._json_of(r)), self._json_of(h)) for r, h in self._db.execute("SELECT record, health FROM processes")]
         return sorted(rows, key=lambda row: row[0].start or 0)
 
     def progress_of(self, process):
@@ -189,10 +200,21 @@ class Store:
         (index,) = self._db.execute("SELECT MAX(next) FROM samples WHERE process = ?", (process,)).fetchone()
         return seq or 0, index or 0
 
-    def samples(self, process):
-        """(epoch seconds, least rss, largest rss, peak, how many samples) in order of time."""
+    def task_count(self):
+        return self._db.execute("SELECT COUNT(*) FROM tasks").fetchone()[0]
+
+    def merged_samples(self, process):
+        """(epoch second, least rss, largest rss, peak, how many samples) of what is older than ten minutes, in order of time."""
         yield from self._db.execute(
             "SELECT time, rss_min_bytes, rss_max_bytes, peak_bytes, samples FROM merged WHERE process = ? ORDER BY time", (process,))
-        for epoch, packed in self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? ORDER BY first", (process,)):
+
+    def packed_samples(self, process):
+        """(epoch of its clock's 0, pieces of the board's ring as they are) in order of time: for readers of millions. Records of SAMPLE_BYTES."""
+        yield from self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? AND LENGTH(packed) > 0 ORDER BY first", (process,))
+
+    def samples(self, process):
+        """(epoch seconds, least rss, largest rss, peak, how many samples) in order of time."""
+        yield from self.merged_samples(process)
+        for epoch, packed in self.packed_samples(process):
             for t, rss, peak, _ in unpack_samples(packed):
                 yield epoch + t / 1e9, rss, rss, peak, 1

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import sys
 
@@ -9,6 +10,7 @@ from dwsr_probe.cli.listening import access_options, parse_listen
 
 TURN_S = 0.1
 _CURVE = 60  # points of the plot
+_SHORT = 16
 
 
 class _Predict(click.Command):
@@ -74,6 +76,7 @@ def _learned(run):
 
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.ledger import Ledger
+    from dwsr_probe.report.progress import Progress
     from dwsr_probe.runs import collect_leftovers, last_run
     from dwsr_probe.say import say
     from dwsr_probe.store import Store, StoreError
@@ -83,14 +86,18 @@ def _learned(run):
     try:
         directory = run or last_run()
         collect_leftovers(directory, say)
-        model, refused = Model(), 0
-        for record in Store.open(directory).tasks():
-            record = record.to_dict()
-            try:
-                model.learn(record)
-                ledger.note(record)
-            except ValueError:
-                refused += 1
+        model, refused, store = Model(), 0, Store.open(directory)
+        with Progress() as progress:
+            total = store.task_count()
+            for done, record in enumerate(store.tasks()):
+                record = record.to_dict()
+                try:
+                    model.learn(record)
+                    ledger.note(record)
+                except ValueError:
+                    refused += 1
+                if done % 256 == 0:
+                    progress("learning", done, total)
     except StoreError as error:
         fail(error)
     except sqlite3.Error as error:
@@ -103,10 +110,13 @@ def _learned(run):
 def _saved(path, ledger):
     """A model by itself, or the state of the service with one in it."""
     from dwsr_probe.predict import Model
+    from dwsr_probe.predict.ledger import Ledger
     try:
         with open(path, encoding="utf-8") as f:
             found = json.load(f)
-        return Model.from_dict(found["model"] if isinstance(found, dict) and "model" in found and "ledger" in found else found), ledger
+        if isinstance(found, dict) and "model" in found and "ledger" in found:
+            return Model.from_dict(found["model"]), Ledger.from_dict(found["ledger"])
+        return Model.from_dict(found), ledger
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         fail(f"cannot read {path}: {error}; name a run directory or a model that was saved")
 
@@ -123,7 +133,7 @@ def _print_one(model, asked, form, chosen):
         return
     from dwsr_probe.predict.question import input_bytes
     from dwsr_probe.report.table import name_text
-    given = ", ".join("×".join(map(str, i["shape"])) + f" {i['dtype']}" if i.get("shape") is not None else f"{i['nbytes']:,} bytes" for i in asked.inputs)
+    given = ", ".join(" ".join(filter(None, ["×".join(map(str, i["shape"])), i.get("dtype") or i.get("type")])) if i.get("shape") is not None else f"{i['nbytes']:,} bytes" for i in asked.inputs)
     print(f"{name_text(asked.task)} of {given or 'no inputs'}{'' if chosen else ' (the largest seen)'}")
     print("\n".join(words(found)))
     seen = model.seen(asked.task, asked.kind)
@@ -137,11 +147,19 @@ def _print_one(model, asked, form, chosen):
 
 
 def _scaled(inputs, most):
-    """The same inputs from small to `most` times as large, all axes alike."""
+    """The same inputs from small to `most` times as large."""
     for step in range(1, _CURVE + 1):
-        factor = most * step / _CURVE
-        yield [{"nbytes": round(i["nbytes"] * factor)} if i.get("shape") is None or not i["shape"] else
-               {"dtype": i["dtype"], "shape": [max(1, round(n * factor ** (1 / len(i["shape"])))) for n in i["shape"]]} for i in inputs]
+        yield [_larger(given, most * step / _CURVE) for given in inputs]
+
+
+def _larger(given, factor):
+    """All axes alike, but for short ones: a table keeps its columns, an image its channels."""
+    shape, nbytes = given.get("shape"), given.get("nbytes")
+    if shape is None:
+        return {"nbytes": round(nbytes * factor)}
+    growing = [n >= _SHORT or max(shape) < _SHORT for n in shape]
+    larger = [max(1, round(n * factor ** (1 / sum(growing)))) if grows else n for n, grows in zip(shape, growing, strict=True)]
+    return {**given, "shape": larger} | ({} if nbytes is None else {"nbytes": round(nbytes * math.prod(larger) / max(math.prod(shape), 1))})
 
 
 def _print_all(model, ledger, kind, q, form):

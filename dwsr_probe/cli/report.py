@@ -8,9 +8,10 @@ from dwsr_probe.cli import fail
 
 @click.command("report")
 @click.argument("run", required=False, type=click.Path())
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
-              help="table: by task name, for people. json: one record per line, tasks first, then processes.")
-def command(run, form):
+@click.option("--format", "form", type=click.Choice(["table", "json", "html"]), default="table", show_default=True,
+              help="table: by task name, for people. json: one record per line, tasks first, then processes. html: one page with plots, in a file.")
+@click.option("-o", "output", metavar="FILE", type=click.Path(dir_okay=False), help="Where the page goes. [default: report.html in the run's directory]")
+def command(run, form, output):
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash)."""
     import sqlite3
 
@@ -26,10 +27,13 @@ def command(run, form):
             store = Store.open(directory)
             if form == "table":
                 _print_heading(store)
-        _print(store, form)
+        if form == "html":
+            _write_page(store, output or os.path.join(store.directory or "", "report.html"))
+        else:
+            _print(store, form)
     except StoreError as error:
         fail(error)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         fail(f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on another machine")
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -52,6 +56,19 @@ def _print(store, form):
     for record, _ in store.processes():
         print(record.to_json())
     sys.stdout.flush()
+
+
+def _write_page(store, path):
+    from dwsr_probe.report.html import MISSING, write_page
+    from dwsr_probe.report.progress import Progress
+    try:
+        with Progress() as progress:
+            size = write_page(store, path, progress)
+    except ImportError as error:
+        fail(f"{MISSING} ({error})")
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}; choose another file with -o FILE")
+    print(f"{path} ({size / 1e6:.1f} MB)")
 
 
 def _store_of_board(path):

@@ -22,14 +22,13 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
     Of all boards of this machine; of a RUN, by its directory or name; or of a worker, an exporter or `run --metrics` at a URL. Press ? for the keys. Only reads: the job does not notice.
     Without a terminal it prints a line a second.
     """
-    from dwsr_probe.export.server import ServeError, secret
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.report.top import loop
     from dwsr_probe.report.top.watch import Boards, Port, Predictor, WatchError, is_url, named
     raise_descriptor_limit()
 
     def login(token, basic):
-        return token and secret(token, "the token"), basic and secret(basic, "user:password"), ca_file
+        return token and _secret(token, "the token"), basic and _secret(basic, "user:password"), ca_file
     try:
         directories = [os.path.abspath(d) for d in directories]
         if target and is_url(target):
@@ -45,9 +44,17 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
             loop.print_lines(watch, forecasts, interval_s or loop.PLAIN_S)
         else:
             loop.show(watch, forecasts, interval_s or watch.interval_s)
-    except (WatchError, ServeError) as error:
+    except WatchError as error:
         fail(error)
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except (ValueError, OSError) as error:  # of a URL, of a file
         fail(error, 2)
+
+
+def _secret(path, what):
+    from dwsr_probe.export.server import ServeError, secret
+    try:
+        return secret(path, what)
+    except ServeError as error:
+        fail(error)

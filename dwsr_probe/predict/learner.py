@@ -6,7 +6,7 @@ import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.posterior import Sums, posterior
-from dwsr_probe.predict.sizes import INPUTS, MOST_BYTES, arrays_of, whole
+from dwsr_probe.predict.sizes import BY_SHAPE, HALO, INPUTS, LARGEST, MOST_BYTES, arrays_of, whole, without_shape
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
@@ -43,7 +43,7 @@ class Learner:
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
                 self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
-            predictive = self.expects(self._scoring, asked, output_deviation)
+            predictive = self.expects(self._scoring, arrays, asked, output_deviation)
             scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
             self._score(predictive, y, others)
         self.sums.add(at, y)
@@ -73,7 +73,7 @@ class Learner:
 
     def learn_bound(self, arrays, at, bound, near, kept, others):
         """A lower bound that stays. Returns as learn does."""
-        predictive = self.expects(self.posterior(kept), at)
+        predictive = self.expects(self.posterior(kept), arrays, at)
         share = float(predictive.above(bound))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
         if self.n >= _FEW and share < _CANNOT_BE:
@@ -125,13 +125,19 @@ class Learner:
     def forget_conclusions(self):
         self._fresh = self._with_running = None
 
-    def expects(self, mixture, at, output_deviation=0.0):
-        """What is forecast for these sizes."""
+    def expects(self, mixture, arrays, at, output_deviation=0.0):
+        """What is forecast for these inputs, and their sizes."""
+        if self.misses_shape(arrays):
+            mixture = mixture.without(BY_SHAPE)
         return mixture.predict(at, self.beyond(at), output_deviation)
 
     def beyond(self, at):
         """How many times larger than anything seen."""
         return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
+
+    def misses_shape(self, arrays):
+        """Are these bytes alone, of a task that was seen with shapes? With a halo those are larger, bytes alone are not."""
+        return without_shape(arrays) and self.sums.vectors[0, HALO] > self.sums.vectors[0, LARGEST]
 
     def seen(self):
         return sorted((input_bytes, total / count, count) for input_bytes, count, total, _ in self.shapes.values())
@@ -165,12 +171,14 @@ class Learner:
             notes.append("shared")
         if not arrays:
             notes.append("no-inputs")
+        if self.misses_shape(arrays):
+            notes.append("no-shape")
         if self.scores.n < 99:
             notes.append("uncalibrated")
         if self.n == 0:
             return ("low" if self.killed else "none"), tuple(notes)
-        doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared"}
-        if self.n < _FEW or sigma > 0.2:
+        doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared", "no-shape"}
+        if self.n < _FEW or sigma > 0.2 or ("no-shape" in notes and mixture.share_of(BY_SHAPE) > 0.5):
             return "low", tuple(notes)
         return ("fair" if doubts or self.n < 10 else "good"), tuple(notes)
 

@@ -7,8 +7,8 @@ import math
 from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, rows
 from dwsr_probe.export.metrics import METRICS as MEASURED
 from dwsr_probe.export.metrics import markdown as measured_markdown
+from dwsr_probe.predict.forecast import TRUST
 
-TRUST = {"none": 0, "low": 1, "fair": 2, "good": 3}
 KIND, SLOT = ("task_name", "kind"), ("target", "pid", "slot", "task_name")
 
 
@@ -28,7 +28,7 @@ METRICS = (
     # -- forecasts, by task name
     Metric("dwsr_forecast_mean_bytes", GAUGE, "Forecast for the largest inputs seen of this task name.", KIND, "model", _forecasts(lambda f: f.mean)),
     Metric("dwsr_forecast_bound_bytes", GAUGE, "Its 99 % bound.", KIND, "model", _forecasts(lambda f: f.upper(0.99))),
-    Metric("dwsr_forecast_trust", GAUGE, "How far it can be trusted: 0 none, 1 low, 2 fair, 3 good.", KIND, "model", _forecasts(lambda f: TRUST.get(f.trust, 0))),
+    Metric("dwsr_forecast_trust", GAUGE, "How far it can be trusted: 0 none, 1 low, 2 fair, 3 good.", KIND, "model", _forecasts(lambda f: TRUST.index(f.trust))),
     Metric("dwsr_forecast_error_ratio", GAUGE, "Relative error of the mean, of the tasks that ended; the newest weigh most.", KIND, "rounds", _accounts(lambda a: a.error)),
     Metric("dwsr_forecasts_scored_total", COUNTER, "Forecasts that could be compared with the truth.", KIND, "rounds", _accounts(lambda a: a.scored)),
     Metric("dwsr_forecasts_exceeded_total", COUNTER, "Those of them whose 99 % bound was exceeded.", KIND, "rounds", _accounts(lambda a: a.exceeded)),

@@ -135,7 +135,19 @@ class Mixture:
         keep = np.flatnonzero(log_weight > -folds)
         if most is not None and len(keep) > most:
             keep = keep[np.argsort(-log_weight[keep], kind="stable")[:most]]
-        weight = np.exp(log_weight[keep])
+        return self._only(keep)
+
+    def without(self, functions):
+        """Without the parts of these size functions, if there are others."""
+        keep = np.flatnonzero(~functions[self.j])
+        return self._only(keep) if len(keep) else self
+
+    def share_of(self, functions):
+        """How far these are believed to hold."""
+        return float(self.weight[functions[self.j]].sum())
+
+    def _only(self, keep):
+        weight = np.exp(self.log_weight[keep] - self.log_weight[keep].max())
         return Mixture(np.log(weight / weight.sum()), self.mean[:, keep], self.cov[:, keep], self.j[keep], self.sigma[keep], self.floor, self.doubt)
 
     @property

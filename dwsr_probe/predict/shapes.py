@@ -134,10 +134,6 @@ class OutputShape:
         nbytes = round(math.prod(shape) * itemsize)
         return {"type": self.type, "dtype": dtype, "shape": shape, "nbytes": nbytes} if nbytes <= MOST_BYTES else None
 
-    def words(self):
-        """Per dimension, what is believed: kept, padded, scaled, constant."""
-        return None if self.unknown or self.dimensions is None else [min(rules, key=lambda rule: _rank(rule, axis, 0))[0] for axis, rules in enumerate(self.dimensions)]
-
     def merge(self, other):
         if self.unknown or other.unknown:
             self.unknown = True

@@ -30,8 +30,9 @@ FUNCTIONS = (
     + [("constant", -3.0)]
 )
 COUNT = len(FUNCTIONS)
-INPUTS = 0
+INPUTS, LARGEST, _ELEMENTS, HALO = 0, 1, 3, 4 + len(_SHARES)
 LOG_PRIOR = np.array([weight for _, weight in FUNCTIONS])
+BY_SHAPE = np.array([number == _ELEMENTS or HALO <= number < COUNT - 1 for number in range(COUNT)])  # those that look at the axes of the largest input
 OUTPUT_SHARE = np.array([1.0 if name == "output" else float(name.split()[2]) if name.endswith("x output") else 0.0 for name, _ in FUNCTIONS])
 
 
@@ -97,15 +98,25 @@ def arrays_of(inputs):
     return tuple(arrays)
 
 
+def _largest(arrays):
+    return max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
+
+
+def without_shape(arrays):
+    """Is the largest input's shape not known?"""
+    largest = _largest(arrays)
+    return largest.shape is None and largest.nbytes > 0
+
+
 @lru_cache(maxsize=4096)
 def sizes(arrays, output_bytes):
     """All size functions of these inputs, float64. output_bytes: 0 if unknown."""
     everything = float(sum(array.nbytes for array in arrays))
     found = np.zeros(COUNT)
     elements = sum(math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays)
-    largest = max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
+    largest = _largest(arrays)
     found[:4] = everything, largest.nbytes, output_bytes, elements
-    at = 4 + len(_SHARES)
+    at = HALO
     found[4:at] = [everything + share * output_bytes for share in _SHARES]
     shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None  # an empty dataframe has bytes, too
     if shape is None:  # bytes alone: what looks at axes is as if it were the bytes
@@ -123,8 +134,8 @@ def sizes(arrays, output_bytes):
         for axes in _SUBSETS:
             found[at] = math.prod(folded[axis] for axis in axes) * item
             at += 1
-        longer = [length for length in shape if length > 1] or [1]
-        square = min(longer) ** 2 * item
+        longer = [length for length in shape if length > 1]
+        square = (min(longer, default=1) if len(longer) > 1 or len(shape) == 1 else 1) ** 2 * item  # a table of one column is no square matrix
         found[at:-1] = shape[0] ** 2 * item, shape[-1] ** 2 * item, square, *(largest.nbytes + share * square for share in _SQUARES)
     found.flags.writeable = False
     return found

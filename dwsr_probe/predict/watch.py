@@ -18,14 +18,13 @@ from dwsr_probe.store import Store, StoreError
 
 RECORDS_MOST = 1_000  # of one look: what waits to be learned is held in memory
 ASK_S = 5.0
-_ROOM = {"dwsr_process_limit_bytes": "limit_bytes", "dwsr_process_headroom_bytes": "headroom_bytes", "dwsr_process_resident_bytes": "resident_bytes"}
+_ROOM = {"dwsr_process_headroom_bytes": "headroom_bytes", "dwsr_process_resident_bytes": "resident_bytes"}
 
 
 @dataclass
 class Room:
-    """What a process may use, and what is left of it."""
+    """What a process has, and what is left for it."""
 
-    limit_bytes: float | None = None
     headroom_bytes: float | None = None
     resident_bytes: float | None = None
 
@@ -109,7 +108,7 @@ class RunDirectory:
         if rows:
             self._position = rows[-1][0]
         view = View(Totals(), self._boards.look()[0])
-        rooms = {p.pid: Room(p.limit_bytes, None, p.live["rss_bytes"]) for p in view.processes}
+        rooms = {p.pid: Room(None, p.live["rss_bytes"]) for p in view.processes}
         for pid, left in view.headrooms():
             rooms[pid].headroom_bytes = left
         return Look([from_row(row).to_dict() for _, row in rows], [slot.record.to_dict() for slot in view.slots()], rooms, 0,

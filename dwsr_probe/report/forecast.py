@@ -6,12 +6,12 @@ from rich.table import Table
 from dwsr_probe.report.table import bytes_text, console_for, name_text
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
-TRUST = {"none": "none: nothing of this name was seen, this is the prior alone", "low": "low: too few tasks were seen",
+TRUST = {"none": "none: nothing of this name was seen, this is the prior alone", "low": "low: too few tasks were seen, or they tell too little",
          "fair": "fair: its error is known roughly", "good": "good: its error is known"}
 NOTES = {"non-linear": "the peak is not proportional to the input: the bound is wider", "value-dependent": "tasks with the same shapes differ: the bound is wider",
          "drifting": "newer tasks differ from older ones: older ones are forgotten", "bounds-only": "no task has ended well: only lower bounds are known",
          "extrapolating": "no input of this size was seen", "uncalibrated": "too few forecasts were scored to promise the bound",
-         "shared": "figures of several tasks at once that cannot be told apart", "no-inputs": "it has no inputs whose size could tell"}
+         "shared": "figures of several tasks at once that cannot be told apart", "no-inputs": "it has no inputs whose size could tell", "no-shape": "tasks were seen with shapes, here are bytes alone"}
 KINDS = {"alloc": "own peak", "rss": "growth of the process", "gpu": "peak on the device", "output": "output"}
 
 

@@ -50,12 +50,12 @@ class Status:
     def _text(self, collector):
         from dwsr_probe.export.totals import Totals
         from dwsr_probe.export.view import View, look_at
-        from dwsr_probe.report.texts import bytes_text, one_line
+        from dwsr_probe.report.words import bytes_text, line_of
         view = View(Totals(), [look_at(board, live, tasks=False) for board, live in collector.living()])
         running = sum(process.live["running"] or 0 for process in view.processes)
         rss = sum(process.live["rss_bytes"] or 0 for process in view.processes)
         headroom = min((left for _, left in view.headrooms()), default=None)
-        return f"{collector.stored:,} done, {running:,} running, rss {bytes_text(rss)}, headroom {bytes_text(headroom)}: {one_line(self._name, 80)}"
+        return f"{collector.stored:,} done, {running:,} running, rss {bytes_text(rss)}, headroom {bytes_text(headroom)}: {line_of(self._name, 80)}"
 
     def _show(self, text):
         if text == self._shown:

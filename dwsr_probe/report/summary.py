@@ -86,6 +86,11 @@ class NameSummary:
         return max(self.alloc_peaks, default=None)
 
     @property
+    def need_bytes(self):
+        """The most that one task needed on the host: own bytes, without accounting growth."""
+        return self.growth_max_bytes if self.alloc_peak_max_bytes is None else self.alloc_peak_max_bytes
+
+    @property
     def gpu_peak_median_bytes(self):
         return median(self.gpu_peaks) if self.gpu_peaks else None
 
@@ -160,6 +165,12 @@ def process_notes(record, health):
     note(health.get("children_unprobed"), "Python child ran without the probe (-I, -S, -E or a bare environment)",
          "Python children ran without the probe (-I, -S, -E or a bare environment)")
     return notes
+
+
+def process_limit(health):
+    """What a process may hold: its own limit, or that of the one Dask worker in it, whichever is less."""
+    limits = [health.get("limit_bytes"), *([w.get("memory_limit_bytes") for w in health["workers"]] if len(health.get("workers") or ()) == 1 else [])]
+    return min(filter(None, limits), default=None)
 
 
 def worker_facts(health):

@@ -4,15 +4,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
-from dwsr_probe.report.texts import bytes_text, one_line, seconds_text
+from dwsr_probe.report.verdict import verdict
+from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
-_NAME_MOST = 48
 _PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
 
 
 def name_text(name):
-    """A task's name as one safe line: control characters become visible, long names are cut."""
-    return Text(one_line(name, _NAME_MOST), no_wrap=True, overflow="ellipsis")
+    return Text(line_of(name), no_wrap=True, overflow="ellipsis")
 
 
 def _outcome(summary):
@@ -23,7 +22,7 @@ def _outcome(summary):
 def _binding(summary):
     """"gpu 62 %, host 3 %": the one that binds first."""
     def share(word, ratio):
-        return f"{word} –" if ratio is None else f"{word} {100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
+        return f"{word} {percent_text(ratio)}"
 
     parts = [share("gpu", summary.device_ratio), share("host", summary.host_ratio)]
     return ", ".join(parts if summary.binds == "device" else parts[::-1])
@@ -69,7 +68,10 @@ def print_report(store, file):
         console.print(_process_line(record, health), soft_wrap=True)
     if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
         console.print(f"and {len(processes) - len(shown[:_PROCESSES_AT_ALL]):,} more processes (all of them: --format json)", style="dim")
-    if not names:
+    if names:
+        found = verdict(names, processes)
+        console.print(Text(found.line(), style={"bad": "bold red", "near": "bold yellow"}.get(found.level, "bold")), soft_wrap=True)
+    else:
         console.print("No task was marked: `with dwsr_probe.task(\"name\"):` around the work shows each one's peak.", markup=False, soft_wrap=True)
 
 

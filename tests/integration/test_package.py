@@ -30,6 +30,7 @@ def test_from_source_archive_to_a_probed_job(tmp_path):
     run(PY, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, archive)
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
+    assert {f"dwsr_probe/report/html/{name}" for name in ("page.html", "page.css", "page.js", "timeline.js")} <= set(inside)
     assert "dwsr_probe/boot/sitecustomize.py" in inside and not [n for n in inside if n.startswith(("tests/", "csrc/"))]
 
     run(PY, "-m", "venv", tmp_path / "venv")

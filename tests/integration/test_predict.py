@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dwsr_probe.predict import Model
+from dwsr_probe.predict.ledger import Ledger
 
 JOB = """
     import dwsr_probe, numpy as np
@@ -54,15 +55,32 @@ def test_all_tasks_of_the_last_run(cli, run):
     assert {(f["task"], f["kind"]) for f in found} >= {("double", "alloc"), ("sum", "alloc")}
 
 
+def test_the_plot_of_a_table_keeps_its_columns(cli):
+    cli.job("""
+        import dwsr_probe, numpy as np, pandas as pd
+        for n in range(12):
+            rows = 20_000 * (n % 4 + 1)
+            with dwsr_probe.task("sort", inputs=[pd.DataFrame({"key": np.arange(rows) % 97, "value": np.ones(rows), "kind": pd.Categorical(np.arange(rows) % 3)})]):
+                y = np.ones(4 * rows)
+    """, "-q")
+    shown = lines(cli("predict", "run", "--task", "sort"))
+    assert shown[0] == "sort of 80000×3 DataFrame (the largest seen)"
+    top = next(line for line in shown if "┤" in line).split()
+    assert top[1] == "MiB" and 2 < float(top[0]) < 10  # 2.4 MiB and its bound
+
+
 def test_a_saved_model(cli, run):
-    model = Model()
+    model, ledger = Model(), Ledger()
     for record in cli.records(run):
         model.learn(record)
+        ledger.note(record)
     model.save(cli.cwd / "model.json")
     (found,) = map(json.loads, lines(cli("predict", "model.json", "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
     (same,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
     assert found == same
     assert "◆" in cli("predict", "model.json", "--task", "double").stdout
+    (cli.cwd / "state.json").write_text(json.dumps({"model": model.to_dict(), "ledger": ledger.to_dict()}))
+    assert lines(cli("predict", "state.json")) == lines(cli("predict", run))
     (cli.cwd / "bad.json").write_text("{}")
     done = cli("predict", "bad.json")
     assert done.returncode == 1 and "not a model" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -17,7 +17,7 @@ def model():
 
 
 def look(*tasks, headroom=50 * MIB, **fields):
-    return Look(running=list(tasks), rooms={"1": Room(100 * MIB, headroom, 100 * MIB - headroom)}, **fields)
+    return Look(running=list(tasks), rooms={"1": Room(headroom, 100 * MIB - headroom)}, **fields)
 
 
 def test_room_is_what_it_has_and_the_headroom(model):
@@ -74,7 +74,7 @@ def test_what_cannot_be_said_is_not_said(model):
     nothing |= {"alloc_peak_bytes": None}
     slots.follow("a", look(nothing, running("x"), running(-5), running(float("nan"))), model, 0.0)
     slots.follow("b", Look(running=[running(5 * MIB)]), model, 0.0)  # without /metrics
-    slots.follow("c", Look(running=[running(5 * MIB)], rooms={"1": Room(100 * MIB)}), model, 0.0)  # nor this
+    slots.follow("c", Look(running=[running(5 * MIB)], rooms={"1": Room(resident_bytes=100 * MIB)}), model, 0.0)  # nor this
     bad = running(5 * MIB)
     bad["inputs"] = [{"nbytes": -5}]
     slots.follow("d", look(bad), model, 0.0)
@@ -136,9 +136,9 @@ def test_a_probability_is_computed_anew_when_something_has_changed():
 
 def test_rooms_of_a_page():
     text = "# HELP dwsr_process_limit_bytes x\n" + rooms(pid=5) + 'dask_worker_threads 3\ndwsr_process_limit_bytes{pid="6"} NaN\ndwsr_process_headroom_bytes{pid="6"} -5\n'
-    assert rooms_of(text) == {"5": Room(100 * MIB, 50 * MIB, 50 * MIB)}
+    assert rooms_of(text) == {"5": Room(50 * MIB, 50 * MIB)}
 
 
-@pytest.mark.parametrize("text", ["", "<html>", "dwsr_process_limit_bytes", "dwsr_process_limit_bytes{ 5", 'dwsr_process_limit_bytes{pid="1"} x', "dwsr_process_limit_bytes 5 6 7 8", 'dwsr_process_limit_bytes{pid="1} 5'])
+@pytest.mark.parametrize("text", ["", "<html>", "dwsr_process_headroom_bytes", "dwsr_process_headroom_bytes{ 5", 'dwsr_process_headroom_bytes{pid="1"} x', "dwsr_process_headroom_bytes 5 6 7 8", 'dwsr_process_headroom_bytes{pid="1} 5'])
 def test_pages_that_are_none(text):
     assert all(room == Room() or pid == "" for pid, room in rooms_of(text).items())

@@ -54,6 +54,37 @@ def test_old_samples_merge_to_min_and_max(tmp_path):
     assert list(store.samples("p")) == rows and store.progress_of("p") == (0, 2016)
 
 
+def test_packed_pieces_come_as_they_went_in(tmp_path):
+    store = Store.create(tmp_path)
+    pieces = [packed([(i + j / 8, 5, 6) for j in range(8)]) for i in range(3)]
+    for i, piece in enumerate(pieces):
+        store.add_samples("p", 8 * i, piece, 1000.0)
+    assert list(store.packed_samples("p")) == [(1000.0, piece) for piece in pieces] and not list(store.merged_samples("p"))
+    store.merge_samples(now=1002.5 + 600)
+    assert list(store.packed_samples("p")) == [(1000.0, pieces[2])] and [row[0] for row in store.merged_samples("p")] == [1000.0, 1001.0]
+    assert store.task_count() == 0
+
+
+def test_a_run_that_is_over_keeps_its_samples(tmp_path):
+    store = Store.create(tmp_path)
+    store.add_samples("p", 0, packed([(i / 8, 5, 6) for i in range(8)]), 1000.0)
+    store.merge_samples()  # years later
+    assert len(list(store.samples("p"))) == 8
+    store.add_samples("p", 8, packed([(700.0, 5, 6)]), 1000.0)
+    store.close()
+    store = Store.open(tmp_path, writable=True)
+    store.merge_samples()
+    assert [row[4] for row in store.samples("p")] == [8, 1]
+
+
+def test_damaged_text_is_said(tmp_path):
+    store = Store.create(tmp_path)
+    store.set_meta(run="r")
+    store._db.execute("UPDATE meta SET value = '{\"r'")
+    with pytest.raises(StoreError, match="it is damaged"):
+        store.meta()
+
+
 def test_what_is_not_a_run_is_said(tmp_path):
     with pytest.raises(StoreError, match="holds no run"):
         Store.open(tmp_path)

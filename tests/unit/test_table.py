@@ -12,7 +12,7 @@ from tests.unit.test_task import HOSTILE
 def test_numbers_for_people():
     assert [bytes_text(n) for n in (None, 0, 1023, 1024, 1 << 20, 3 << 29, 1 << 41)] == ["–", "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.5 GiB",
                                                                                   "2.0 TiB"]
-    assert [seconds_text(s) for s in (None, 2e-6, 0.0015, 2.5, 125)] == ["–", "2 µs", "1.5 ms", "2.50 s", "2:05 min"]
+    assert [seconds_text(s) for s in (None, 2e-6, 0.0015, 2.5, 125, 7500)] == ["–", "2 µs", "1.5 ms", "2.50 s", "2:05 min", "2:05 h"]
 
 
 def test_summary_by_name():
@@ -33,7 +33,7 @@ def test_hostile_names_stay_on_their_line(name):
     store.put_process(TaskRecord(kind="process", process="p", task_name=name.encode("utf-8", "replace").decode(), state="killed"), {})
     out = io.StringIO()
     print_report(store, out)
-    assert len(out.getvalue().splitlines()) == 3 and "\x1b" not in out.getvalue() and "\0" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 4 and "\x1b" not in out.getvalue() and "\0" not in out.getvalue()
     assert "[bold]" not in name or "[bold]" in out.getvalue()
     assert "\n" not in name_text(name).plain
 

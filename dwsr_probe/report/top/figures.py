@@ -3,7 +3,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
-from dwsr_probe.report.texts import one_line
+from dwsr_probe.report.words import line_of
 
 BLOCKS, PARTS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 
@@ -38,10 +38,6 @@ def growth(rate):
     return f"{'+' if rate > 0 else '-'}{size(abs(rate))}/s"
 
 
-def percent(ratio):
-    return "–" if ratio is None else f"{100 * ratio:.{0 if ratio >= 0.0995 else 1}f} %"
-
-
 def bar(live, peak, limit, width):
     """█ has now, to an eighth of a cell; ▒ had at its peak; · up to the limit."""
     if not limit:
@@ -66,5 +62,5 @@ def sparkline(values, width):
 @lru_cache(1024)
 def name(text, width):
     """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are left out: terminals do not agree how wide they make a sign."""
-    text = "".join(c for c in one_line(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
+    text = "".join(c for c in line_of(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dwsr_probe.report.top import figures
+from dwsr_probe.report.words import percent_text
 
 BOLD, DIM, RED, YELLOW, GREEN, REVERSE = "1", "2", "31", "33", "32", "7"
 _TIGHT, _FULL = 0.8, 0.95  # of a limit
@@ -56,7 +57,7 @@ TASKS = (
     _size("gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)),
     Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds")),
     Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate")),
-    Column("exceeds", 7, lambda row, _: figures.percent(row.chance), _of("chance"), style=lambda row: "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED,
+    Column("exceeds", 7, lambda row, _: percent_text(row.chance), _of("chance"), style=lambda row: "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED,
            wanted=lambda rows: any(row.chance is not None for row in rows)),
 )
 NAMES = (
@@ -78,7 +79,7 @@ GPUS = (
     Column("of device", 9, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
     _size("pool", "pool"),
     _size("all use", "used"),
-    Column("busy", 5, lambda row, _: figures.percent(row.busy), _of("busy")),
+    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy")),
 )
 
 

@@ -2,9 +2,9 @@
 import os
 import time
 
-from dwsr_probe.report.texts import one_line
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.panes import BOLD, DIM, GPUS, NAMES, RED, REVERSE, TASKS, YELLOW, Pane, devices_of, processes_columns
+from dwsr_probe.report.words import line_of, percent_text
 
 HELP = (
     ("q, Ctrl-C", "leave"),
@@ -128,7 +128,7 @@ class Screen:
         said, style = (moment.trouble, RED) if moment.trouble else (moment.ended, YELLOW) if moment.ended else ("PAUSED" if self.paused else "", YELLOW)
         if said and self.paused and said != "PAUSED":
             said = f"PAUSED; {said}"
-        first = [("dwsr-probe top", BOLD), (f"  {one_line(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
+        first = [("dwsr-probe top", BOLD), (f"  {line_of(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
         more = f" and {moment.more_processes} more" if moment.more_processes else ""
         second = [(f"{_count(len(moment.processes), 'process', 'es')}{more}, {_count(len(moment.tasks), 'task', 's')} running, {picture.done:,} done", ""),
                   (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (reading what has ended)" if moment.behind else "", DIM)]
@@ -136,26 +136,26 @@ class Screen:
         third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
         lines = [first, second, third, self._health()]
         if said:
-            lines.insert(1, [(one_line(said, 2 * width), f"{style};{REVERSE}")])
+            lines.insert(1, [(line_of(said, 2 * width), f"{style};{REVERSE}")])
         return lines
 
     def _health(self):
         picture, moment = self.picture, self.picture.moment
         dropped = sum(p.dropped for p in moment.processes)
-        parts = [(f"sampler: {figures.percent(picture.late)} late, {figures.percent(picture.sampler_cpu)} of a core", DIM),
+        parts = [(f"sampler: {percent_text(picture.late)} late, {percent_text(picture.sampler_cpu)} of a core", DIM),
                  (f"; {moment.lost:,} records lost", YELLOW if moment.lost else DIM)]
         if dropped:
             parts.append((f"; {dropped:,.0f} tasks without a slot", YELLOW))
         if moment.unreadable:
             parts.append((f"; {moment.unreadable} boards unreadable", YELLOW))
         if fallbacks := sorted({kind for p in moment.processes for kind in p.fallbacks}):
-            parts.append((f"; works less well: {one_line(', '.join(fallbacks), 60)} (dwsr-probe doctor)", YELLOW))
+            parts.append((f"; works less well: {line_of(', '.join(fallbacks), 60)} (dwsr-probe doctor)", YELLOW))
         return parts
 
     def _foot(self):
         if self.editing:
-            return [("/", BOLD), (one_line(self.filter, 200), ""), ("▏ Enter keeps it, Esc shows all", DIM)]
-        return [*([("only ", DIM), (one_line(self.filter, 30), YELLOW), ("  ", "")] if self.filter else ()), (_FOOT, DIM)]
+            return [("/", BOLD), (line_of(self.filter, 200), ""), ("▏ Enter keeps it, Esc shows all", DIM)]
+        return [*([("only ", DIM), (line_of(self.filter, 30), YELLOW), ("  ", "")] if self.filter else ()), (_FOOT, DIM)]
 
     def _help(self):
         lines = [[("dwsr-probe top", BOLD)], []]
@@ -191,12 +191,12 @@ def plain_line(picture):
              f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
     largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
     if largest:
-        words.append(f"largest {one_line(largest.name, 60)}: peak {figures.size(largest.peak)} live {figures.size(largest.live)} {figures.clock(largest.seconds)} {figures.growth(largest.rate)}".rstrip())
+        words.append(f"largest {line_of(largest.name, 60)}: peak {figures.size(largest.peak)} live {figures.size(largest.live)} {figures.clock(largest.seconds)} {figures.growth(largest.rate)}".rstrip())
     riskiest = max((task for task in moment.tasks if task.chance is not None), key=lambda task: task.chance, default=None)
     if riskiest:
-        words.append(f"{one_line(riskiest.name, 60)} exceeds its room with {figures.percent(riskiest.chance)}")
+        words.append(f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}")
     killed = [process for process in picture.processes if process.state == "killed"]
     if killed:
-        words.append("killed: " + ", ".join(f"{one_line(process.name, 40)} {process.pid}" for process in killed[:3]))
-    words += [f"late {figures.percent(picture.late)}", f"lost {moment.lost:,}", *filter(None, (moment.ended, one_line(moment.trouble, 200)))]
+        words.append("killed: " + ", ".join(f"{line_of(process.name, 40)} {process.pid}" for process in killed[:3]))
+    words += [f"late {percent_text(picture.late)}", f"lost {moment.lost:,}", *filter(None, (moment.ended, line_of(moment.trouble, 200)))]
     return "; ".join(words)

@@ -14,7 +14,7 @@ from dwsr_probe.board import process_exists
 from dwsr_probe.export.client import Stream, StreamError
 from dwsr_probe.export.sources import Machine, Run
 from dwsr_probe.export.totals import devices_of
-from dwsr_probe.report.texts import one_line
+from dwsr_probe.report.words import line_of
 from dwsr_probe.store import FILE, Store, StoreError
 
 FOLLOW_S, META_S = 0.5, 0.5
@@ -80,7 +80,7 @@ def number(value):
 
 def _pid(value):
     """Shown as it is: of a port it may be anything."""
-    return one_line(str(value), 32)
+    return line_of(str(value), 32)
 
 
 def _task(get, pid, seconds, limit):

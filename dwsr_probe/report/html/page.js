@@ -1,0 +1,139 @@
+// The page: theme, tables, and the plots' sources for the range in view. Names only ever become text.
+"use strict";
+(() => {
+  const root = document.documentElement, GROUPS = 7;
+  const css = name => getComputedStyle(root).getPropertyValue(name).trim();
+
+  // -- theme: the system's, until the switch says otherwise
+
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null;
+  const repaint = [];
+  function theme() {
+    root.dataset.theme = chosen ?? (system.matches ? "dark" : "light");
+    for (const paint of repaint) paint();
+  }
+  system.addEventListener("change", theme);
+  document.getElementById("theme").addEventListener("click", () => { chosen = root.dataset.theme === "dark" ? "light" : "dark"; theme(); });
+  theme();
+
+  // -- tables
+
+  function sortBy(table, column) {
+    const head = table.tHead.rows[0].cells[column], down = head.getAttribute("aria-sort") !== "descending" && head.className === "n" || head.getAttribute("aria-sort") === "ascending";
+    for (const cell of table.tHead.rows[0].cells) cell.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = row => { const cell = row.cells[column]; return cell.dataset.v === undefined ? cell.textContent : Number(cell.dataset.v); };
+    const order = (a, b) => typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : a - b;
+    const rows = [...table.tBodies[0].rows].map(row => [value(row), row]).sort((a, b) => down ? order(b[0], a[0]) : order(a[0], b[0]));
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  }
+  for (const table of document.querySelectorAll("table.sortable"))
+    [...table.tHead.rows[0].cells].forEach((cell, i) => cell.firstChild.addEventListener("click", () => sortBy(table, i)));
+  const search = document.getElementById("search"), names = document.getElementById("names");
+  search.addEventListener("input", () => {
+    const wanted = search.value.toLowerCase();
+    for (const row of names.tBodies[0].rows) row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted);
+  });
+
+  // -- the packed data: 8 bytes of length, JSON, arrays
+
+  async function unpack() {
+    const text = atob(document.getElementById("data").textContent), bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+    const whole = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+    const length = Number(new DataView(whole).getBigUint64(0, true)), head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 8, length)));
+    const arrays = {};
+    for (const [name, [type, offset, size]] of Object.entries(head.arrays)) arrays[name] = new globalThis[type](whole, 8 + length + offset, size);
+    arrays.inputsOf = arrays.inputs;
+    delete arrays.inputs;  // the head's list of texts has that name
+    return Timeline.prepare(head, arrays);
+  }
+
+  // -- plots
+
+  async function draw() {
+    const data = await unpack();
+    await Bokeh.embed.embed_items(data.figures.documents, data.figures.items);
+    const model = name => Bokeh.documents[0].get_model_by_name(name), range = model("time"), whole = [range.start, range.end];
+    const plots = data.figures.items[0].root_ids.map(id => Bokeh.documents[0].get_model_by_id(id));
+    const lines = data.lines.map((process, i) => ({source: `line${i}`, data: {
+      x: data[`time${i}`], low: data[`low${i}`].map(v => v / data.memory_unit), high: data[`high${i}`].map(v => v / data.memory_unit), text: new Array(data[`time${i}`].length).fill(data.processes[process])}}));
+    const source = name => plots.flatMap(plot => plot.renderers).map(renderer => renderer.data_source).find(found => found.name === name);
+    const sources = new Map(["peaks", "stack", "spans", ...lines.map(line => line.source)].map(name => [name, source(name)]));
+    for (const line of lines) sources.get(line.source).data = line.data;
+
+    function colors() { return Array.from({length: GROUPS}, (_, i) => css(`--g${i}`)); }
+    function view() {
+      const a = range.start, b = range.end, width = Math.max(300, document.getElementById("spans").clientWidth - 90);
+      sources.get("spans").data = Timeline.spans(data, a, b, width, colors(), css("--bad"));
+      sources.get("stack").data = Timeline.stack(data, a, b, width, GROUPS, data.stack_unit);
+      sources.get("peaks").data = Timeline.peaks(data, a, b, width, colors(), data.memory_unit);
+    }
+    let due = false;
+    const later = () => { if (!due) { due = true; requestAnimationFrame(() => { due = false; view(); }); } };
+    range.change.connect(later);
+    new ResizeObserver(later).observe(document.getElementById("spans"));
+
+    function paint() {
+      const ink = css("--ink"), soft = css("--soft"), grid = css("--grid"), rule = css("--rule"), shades = colors();
+      for (const plot of plots) {
+        for (const axis of [...plot.left, ...plot.below]) Object.assign(axis, {major_label_text_color: soft, axis_label_text_color: soft, axis_line_color: axis.axis_line_color && rule, major_tick_line_color: axis.major_tick_line_color && rule});
+        for (const lines of plot.center) if ("grid_line_color" in lines) lines.grid_line_color = lines.dimension === 1 && plot.name !== "spans" ? grid : null;
+        for (const tool of plot.toolbar.tools) if (tool.overlay && tool.type === "BoxZoomTool") Object.assign(tool.overlay, {fill_color: css("--accent"), fill_alpha: 0.12, line_color: css("--accent"), line_width: 1, line_dash: []});
+        for (const renderer of plot.renderers) {
+          const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [];
+          if (kind === "group") Object.assign(renderer.glyph, {fill_color: {value: shades[number]}, fill_alpha: {value: 0.85}});
+          if (kind === "line" || kind === "band") {
+            const color = {value: number === "0" ? css("--line") : soft};
+            Object.assign(renderer.glyph, kind === "line" ? {line_color: color, line_alpha: {value: number === "0" ? 1 : 0.55}} : {fill_color: color});
+          }
+          if (kind === "curve-band") renderer.glyph.fill_color = {value: soft};
+          if (kind === "curve-line") renderer.glyph.line_color = {value: soft};
+        }
+      }
+      const limit = model("limit"), cursor = model("cursor");
+      if (limit) { limit.line_color = css("--bad"); model("limit-text").text_color = css("--bad"); }
+      if (cursor) cursor.line_color = ink;
+      data.scatters.forEach((panel, i) => {
+        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]]);
+        if (panel.curve) source(`curve${i}`).data = panel.curve;
+        Object.assign(model(`scatter-x${i}`), {end: panel.right});
+        Object.assign(model(`scatter-y${i}`), {end: panel.top});
+      });
+      view();
+    }
+    repaint.push(paint);
+    paint();
+
+    // -- zoom: buttons, a double click, and the table of the largest tasks
+
+    function show(from, to) {
+      const length = Math.min(to - from, whole[1] - whole[0]), start = Math.min(Math.max(from, whole[0]), whole[1] - length);
+      range.setv({start, end: start + length});
+    }
+    for (const button of document.querySelectorAll(".zoom button")) button.addEventListener("click", () => {
+      const middle = (range.start + range.end) / 2, half = (range.end - range.start) / 2, by = Number(button.dataset.zoom), move = Number(button.dataset.move ?? 0) * half;
+      if (button.dataset.zoom === "0") show(...whole);
+      else if (move) show(range.start + move, range.end + move);
+      else show(middle - half * by, middle + half * by);
+    });
+    for (const name of ["memory", "stack", "spans"]) document.getElementById(name).addEventListener("dblclick", () => show(...whole));
+    const jump = row => {
+      const from = Number(row.dataset.from), to = Number(row.dataset.to), around = Math.max(to - from, (whole[1] - whole[0]) / 1e4);
+      show(from - around, to + around);
+      document.getElementById("memory").scrollIntoView({behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth", block: "center"});
+    };
+    for (const row of document.querySelectorAll("tr[data-from]")) {
+      row.addEventListener("click", () => jump(row));
+      row.addEventListener("keydown", event => { if (event.key === "Enter") jump(row); });
+    }
+    root.dataset.drawn = String(Math.round(performance.now()));
+  }
+  draw().catch(error => {
+    const failure = document.getElementById("failure");
+    failure.hidden = false;
+    failure.textContent = `The plots could not be drawn: ${error.message}. The tables are complete.`;
+    console.error(error);
+  });
+})();

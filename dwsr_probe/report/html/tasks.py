@@ -1,0 +1,147 @@
+"""One pass over a run's tasks: columns for the plots, sums by name, the largest ones, examples for the model. Bounded in what is kept, not in what is read."""
+from array import array
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+
+import numpy as np
+
+from dwsr_probe.report.outlook import Examples
+from dwsr_probe.report.summary import summarise
+from dwsr_probe.report.words import inputs_text, line_of
+
+KEPT_MOST = 100_000  # in the plots; the sums have all
+LARGEST = 20
+LANES_MOST = 64
+STATES = ("ok", "error", "cancelled", "killed", "running")
+_KEY_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 10_000, 5_000
+
+
+@dataclass
+class Tasks:
+    count: int = 0
+    names: list = field(default_factory=list)  # as shown, by number
+    summaries: list = field(default_factory=list)
+    columns: dict = field(default_factory=dict)  # of those kept, in order of start
+    keys: list = field(default_factory=list)
+    inputs: list = field(default_factory=list)  # texts, by number
+    lanes: list = field(default_factory=list)  # labels
+    largest: list = field(default_factory=list)  # records
+    examples: dict = field(default_factory=dict)
+    held_bytes: dict = field(default_factory=dict)  # resident size at begin, median
+    number_of: dict = field(default_factory=dict)  # name as recorded → number
+
+
+def need_of(record):
+    """What one task needed on the host: own bytes, else growth."""
+    return record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
+
+
+class _Numbers(dict):
+    """text → number, in order of appearance; past the limit the last number stands for all others."""
+
+    def __init__(self, most, otherwise):
+        self.texts, self._most, self._otherwise = [], most, otherwise
+
+    def __missing__(self, text):
+        if len(self) >= self._most:
+            if len(self.texts) == self._most:
+                self.texts.append(self._otherwise)
+            return self._most
+        self[text] = len(self.texts)
+        self.texts.append(text)
+        return self[text]
+
+
+def collect(store, processes, progress):
+    """Tasks of the whole run."""
+    numbers, names, inputs = {}, _Numbers(_NAMES_MOST, "other names"), _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
+    process_of = {record.process: i for i, (record, _) in enumerate(processes)}
+    columns = {name: array(kind) for name, kind in (
+        ("start", "d"), ("duration", "d"), ("name", "I"), ("state", "B"), ("own", "d"), ("rss", "d"), ("before", "d"), ("gpu", "d"), ("input", "d"), ("inputs", "I"),
+        ("process", "i"), ("thread", "q"))}
+    add = [columns[name].append for name in columns]
+    keys, largest, examples, total = [], [], {}, store.task_count()
+
+    def noted():
+        for count, record in enumerate(store.tasks()):
+            if count % 4096 == 0:
+                progress("reading tasks", count, total)
+            name = record.task_name
+            if name not in numbers:
+                numbers[name] = names[line_of(name, 120)]
+            need = need_of(record)
+            row = (record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
+                   max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None, record.input_bytes,
+                   inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0)
+            for append, value in zip(add, row, strict=True):
+                append(_NAN if value is None else value)
+            keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
+            if need is not None:
+                (heappush if len(largest) < LARGEST else heappushpop)(largest, (need, -count, record))
+            if name not in examples:
+                examples[name] = Examples()
+            examples[name].add(record)
+            yield record
+
+    summaries = summarise(noted(), processes)
+    found = {name: np.frombuffer(values, values.typecode) if values else np.array([], values.typecode) for name, values in columns.items()}
+    tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], [record for *_, record in sorted(largest, reverse=True)], examples, number_of=numbers)
+    tasks.held_bytes = {s.task_name: float(np.nanmedian(held)) for s in summaries[:LARGEST]
+                        if (held := found["before"][found["name"] == numbers[s.task_name]]).size and not np.isnan(held).all()}
+    _keep(tasks, found)
+    return tasks
+
+
+_NAN = float("nan")
+
+
+def _keep(tasks, found):
+    """The columns in order of start; of too many, the largest and the longest. Then lanes and nests, which need all of a thread's."""
+    known = np.flatnonzero(~np.isnan(found["start"]))
+    if known.size > KEPT_MOST:
+        half = KEPT_MOST // 2
+        by_need = known[np.argsort(-np.nan_to_num(found["own"][known]), kind="stable")]
+        rest = by_need[half:]
+        known = np.concatenate([by_need[:half], rest[np.argsort(-np.nan_to_num(found["duration"][rest]), kind="stable")][:half]])
+    end = found["start"] + np.nan_to_num(found["duration"])
+    order = known[np.lexsort((-end[known], found["start"][known]))]
+    tasks.columns = {name: values[order] for name, values in found.items()}
+    tasks.keys = [tasks.keys[i] for i in order]
+    tasks.columns["end"] = end[order]
+    tasks.columns["lane"], tasks.lanes = _lanes(tasks.columns)
+    tasks.columns["depth"] = _depths(tasks.columns)
+
+
+def _lanes(columns):
+    """A lane per thread, in order of process and first task. Of very many threads, those that never overlapped share one."""
+    pairs = np.stack([columns["process"], columns["thread"]]) if columns["start"].size else np.zeros((2, 0))
+    threads, first, number = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+    number = number.reshape(-1)
+    order = np.argsort(first, kind="stable") if threads.shape[1] > LANES_MOST else np.lexsort((first, threads[0]))
+    last = np.full(threads.shape[1], -np.inf)
+    np.maximum.at(last, number, columns["end"])
+    lane_of, free, users = np.zeros(threads.shape[1], "u4"), [], []
+    for thread in order:
+        begin = columns["start"][first[thread]]
+        lane = next((i for i, end in enumerate(free) if end <= begin), None) if threads.shape[1] > LANES_MOST else None
+        if lane is None:
+            lane = len(free)
+            free.append(0.0)
+            users.append([])
+        free[lane] = last[thread]
+        users[lane].append(threads[:, thread])
+        lane_of[thread] = lane
+    return lane_of[number].astype("u2"), [tuple(int(v) for v in some[0]) if len(some) == 1 else None for some in users]
+
+
+def _depths(columns):
+    """How many tasks of the same thread a task ran in: the outer ones include its bytes."""
+    depths, open_ends = np.zeros(columns["start"].size, "u1"), {}
+    for i, (thread, start, end) in enumerate(zip(zip(columns["process"].tolist(), columns["thread"].tolist(), strict=True), columns["start"].tolist(), columns["end"].tolist(), strict=True)):
+        ends = open_ends.setdefault(thread, [])
+        while ends and ends[-1] <= start:
+            ends.pop()
+        # One that outlasts it is not a nest: clocks are read a moment apart.
+        depths[i] = min(255, sum(outer >= end for outer in ends))
+        ends.append(end)
+    return depths

@@ -1,0 +1,53 @@
+"""Numbers and names as people read them, the same in every view."""
+import unicodedata
+
+_NAME_MOST = 48
+
+
+def bytes_text(n):
+    """1.5 GiB, 12.0 MiB, 4.0 KiB."""
+    if n is None:
+        return "–"
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n:.0f} B"
+
+
+def seconds_text(s):
+    if s is None:
+        return "–"
+    if s >= 3600:
+        hours, minutes = divmod(round(s / 60), 60)
+        return f"{hours}:{minutes:02d} h"
+    if s >= 60:
+        minutes, seconds = divmod(round(s), 60)
+        return f"{minutes}:{seconds:02d} min"
+    return f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.1f} ms" if s >= 1e-3 else f"{s * 1e6:.0f} µs"
+
+
+def percent_text(ratio):
+    return "–" if ratio is None else f"{100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
+
+
+def line_of(text, most=_NAME_MOST):
+    """Any text as one safe line: control characters become visible, long ones are cut."""
+    if len(text) > most:
+        text = text[:most - 1] + "…"
+    if text.isprintable():
+        return text
+    # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line separators and odd spaces.
+    return "".join(c if c == " " or unicodedata.category(c)[0] not in "CZ" else c.encode("unicode_escape").decode() for c in text)
+
+
+def inputs_text(inputs, omitted=0):
+    """"float32 (48, 48, 64), DataFrame 3.0 MiB": what is known of each input, of many the first."""
+    parts = []
+    for one in inputs[:6]:
+        if not isinstance(one, dict):
+            continue
+        shape = one.get("shape")
+        kind = one.get("dtype") or one.get("type") or "?"
+        parts.append(f"{kind} ({', '.join(map(str, shape))})" if isinstance(shape, list) else f"{kind} {bytes_text(one['nbytes'])}" if one.get("nbytes") is not None else str(kind))
+    more = len(inputs) - len(parts) + (omitted or 0)
+    return line_of(", ".join(parts) + (f" and {more:,} more" if more > 0 else ""), 160)
