@@ -206,6 +206,24 @@ def test_a_worker_that_dies(cli, tmux, board_dir):
     tmux.left()
 
 
+@pytest.mark.parametrize("how, shown", [("os.kill(os.getpid(), 9)", "died"), ("sys.exit(0)", "ended")])
+def test_a_worker_that_goes_between_two_tasks(cli, tmux, job, how, shown):
+    served = job(f"""
+        import subprocess
+        child = subprocess.Popen([sys.executable, "-c", "import os, sys, time\\nwhile not os.path.exists('go'): time.sleep(0.01)\\n{how}"])
+        say("holding"); child.wait()
+        hold("after", 20)""")
+    tmux.top("run", width=100)
+    tmux.shows("2 processes, 0 tasks running")
+    say(cli, "go")
+    tmux.shows(rf"^{shown}: python -c", "1 process, 1 task running")
+    say(cli, "end")
+    served.end()
+    tmux.shows("the job has ended")
+    tmux.keys("q")
+    tmux.left()
+
+
 def test_a_dask_worker_by_its_port_and_its_death(cli, tmux, serve):
     pytest.importorskip("distributed")
     served = serve("run", "-o", "run", "--metrics", "0", PY, cli.script(UNTIL_TOLD + textwrap.dedent("""

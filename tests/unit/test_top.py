@@ -157,6 +157,10 @@ def test_who_has_gone_and_how():
     picture.take(Moment([eight], records=[ended(state="killed")]))
     assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "killed")] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
     assert "killed: worker-a 7" in plain_line(picture)
+    picture.take(Moment([], gone={"8": None}))
+    assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
+    eight = Process("8", "worker-b", rss=6)
+    picture.take(Moment([eight]))
     picture.take(Moment([eight, Process("7", "again", rss=1)]))
     assert [(p.name, p.state) for p in picture.processes] == [("worker-b", "running"), ("again", "running")]
 

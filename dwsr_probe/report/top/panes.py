@@ -115,7 +115,7 @@ def processes_columns(picture):
         text = row.name if not with_it else f"{', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''} in {row.name}"
         return figures.name(text if row.state == "running" else f"{row.state}: {text}", width)
     return (
-        Column("process", 12, state, lambda row: row.name.casefold(), share=0.4, most=60, left=True, name=True, style=lambda row: RED if row.state == "killed" else DIM if row.state == "ended" else ""),
+        Column("process", 12, state, lambda row: row.name.casefold(), share=0.4, most=60, left=True, name=True, style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED)),
         Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
         _size("rss", "rss", style=lambda row: _danger(_ratio("rss")(row))),
         _size("max", "rss_max"),

@@ -117,6 +117,9 @@ class Picture:
             if process.pid not in here:
                 process.state, process.running, process.headroom = "ended", 0, None
                 self._gone[process.pid] = process
+        for pid, how in moment.gone.items():
+            if pid in self._gone:
+                self._gone[pid].state = {"ok": "ended", "error": "failed", "killed": "killed"}.get(how, "died")
         for pid, process in self._gone.items():
             if pid.partition(":")[0] in self._killed:
                 process.state = "killed"

@@ -195,8 +195,6 @@ def plain_line(picture):
     riskiest = max((task for task in moment.tasks if task.chance is not None), key=lambda task: task.chance, default=None)
     if riskiest:
         words.append(f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}")
-    killed = [process for process in picture.processes if process.state == "killed"]
-    if killed:
-        words.append("killed: " + ", ".join(f"{line_of(process.name, 40)} {process.pid}" for process in killed[:3]))
+    words += [f"{process.state}: {line_of(process.name, 40)} {process.pid}" for process in picture.processes if process.state not in ("running", "ended")][:3]
     words += [f"late {percent_text(picture.late)}", f"lost {moment.lost:,}", *filter(None, (moment.ended, line_of(moment.trouble, 200)))]
     return "; ".join(words)

@@ -42,7 +42,7 @@ class Process:
     dropped: float = 0
     fallbacks: tuple = ()
     devices: list = field(default_factory=list)  # dicts with the board's names: device, name, live_bytes, ...
-    state: str = "running"  # or killed, ended
+    state: str = "running"  # or killed, died (without a task), failed, ended
 
 
 @dataclass
@@ -68,6 +68,7 @@ class Moment:
     more_processes: int = 0
     unreadable: int = 0
     behind: bool = False  # there are more records to read at once
+    gone: dict = field(default_factory=dict)  # pid → how its process ended: ok, error, killed; None: without a word
     ended: str = ""  # the job has, and how
     stale: bool = False  # later looks have failed
     trouble: str = ""  # why, or what else does not work
@@ -102,6 +103,7 @@ class Boards:
     def __init__(self, directories=None, run=None, say=lambda text: None):
         self._directories, self._run, self._say = directories, run, say
         self._source, self._cursor, self._followed = None, "0", 0.0
+        self._here, self._missing = set(), set()  # pids of the last look; those of whom it is not known yet how they ended
         if run:
             self.title = f"run {run}"
 
@@ -118,7 +120,18 @@ class Boards:
             if self._run in (None, p.run):
                 moment.processes.append(_process(p, headrooms.get(p.pid)))
                 moment.tasks += [_task(partial(getattr, slot.record), p.pid, slot.seconds, p.limit_bytes) for slot in p.slots]
+        here = {p.pid for p in moment.processes}
+        self._missing = (self._missing | self._here) - here
+        self._here = here
+        if self._missing:
+            states = self._states()
+            moment.gone = {pid: states[pid] for pid in self._missing & states.keys()}
+            self._missing -= moment.gone.keys()
         return moment
+
+    def _states(self):
+        """pid → how it ended, as far as that is known by now."""
+        return {str(pid): state for pid, state in self._source.ended().items()}
 
     def _opened(self):
         return Machine(self._directories, say=self._say)
@@ -172,6 +185,13 @@ class RunDirectory(Boards):
 
     def _follow(self):
         """Its parent does."""
+
+    def _states(self):
+        store = Store.open(self._directory)
+        try:
+            return {str(record.pid): record.state for record, _ in store.processes() if record.state != "running"}
+        finally:
+            store.close()
 
     def _how_it_ended(self):
         if not self._ended and time.monotonic() >= self._asked + META_S:
