@@ -42,6 +42,7 @@ class Collector:
         self._exits = {}  # pid -> state, from wait4: better known than by guessing
         self.pids = set()  # that had a board in this run
         self.replaced = set()  # of these: now another program, without a board
+        self.stored = 0  # tasks
 
     def note_exit(self, pid, state):
         self._exits[pid] = state
@@ -70,6 +71,15 @@ class Collector:
             self.pids.add(board.pid)
             self.replaced.discard(board.pid)  # what it became has a board after all
             self._followed[path] = _Followed(board, *self.store.progress_of(board.process))
+
+    def living(self):
+        """(board, its live counters) of those that are followed and can be read."""
+        for followed in self._followed.values():
+            if not followed.damaged:
+                try:
+                    yield followed.board, followed.board.live()
+                except _core.BoardError:
+                    continue  # the next round will say it
 
     # -- rounds
 
@@ -191,6 +201,7 @@ class Collector:
 
     def _add_rows(self, rows):
         self.store.add_rows(rows)
+        self.stored += len(rows)
         if self._ended is not None:
             self._new_rows += rows
 

@@ -40,8 +40,8 @@ class Strict(Exception):
     """The probe cannot work and the user asked to stop then."""
 
 
-def run(command, directory=None, settings=None, strict=False, metrics=None):
-    """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None."""
+def run(command, directory=None, settings=None, strict=False, metrics=None, status=None):
+    """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None. status: a report.status.Status, or None."""
     settings = settings or Settings()
     _hold_closed_streams()
     store = _prepare(command, directory, settings, strict)
@@ -70,10 +70,12 @@ def run(command, directory=None, settings=None, strict=False, metrics=None):
             say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
             return EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE, None
         if not store:
-            status, _ = _wait(pid, watched, _ROUND_S, lambda: None)
-            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status), None
-        return _follow(command, pid, floor, watched, store, settings, metrics)
+            how, _ = _wait(pid, watched, _ROUND_S, lambda: None)
+            return os.waitstatus_to_exitcode(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how), None
+        return _follow(command, pid, floor, watched, store, settings, metrics, status)
     finally:
+        if status:
+            status.close()
         if metrics:
             metrics.close()
         while signal.sigtimedwait(FORWARDED, 0):  # meant for the command, which is gone: not for us
@@ -258,17 +260,22 @@ def raise_descriptor_limit():
         pass
 
 
-def _follow(command, pid, floor, watched, store, settings, metrics):
+def _follow(command, pid, floor, watched, store, settings, metrics, status):
     started = time.time()
     raise_descriptor_limit()
     collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None)
     if metrics:
         metrics.start()
     draining = _Draining(collector)
-    status, usage = _wait(pid, watched, _LOOK_S, draining.look)
+
+    def look():
+        draining.look()
+        if status:
+            status.look(collector)
+    how, usage = _wait(pid, watched, _LOOK_S, look)
     ended = time.time()
-    signalled = os.WIFSIGNALED(status)
-    code = 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status)
+    signalled = os.WIFSIGNALED(how)
+    code = 128 + os.WTERMSIG(how) if signalled else os.WEXITSTATUS(how)
     state = "killed" if signalled else "error" if code else "ok"
     collector.note_exit(pid, state)
     alive = draining.round()

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-COMMANDS = ("run", "report", "export", "predict", "doctor")
+COMMANDS = ("run", "top", "report", "export", "predict", "doctor")
 
 
 class _Commands(click.Group):

@@ -10,7 +10,7 @@ from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, G
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}, options_metavar="[OPTIONS]")
 @click.option("-o", "--output", type=click.Path(), metavar="DIR", help="The run directory. [dwsr-runs/<time>-<name>]")
-@click.option("-q", "--quiet", is_flag=True, help="No table at the end.")
+@click.option("-q", "--quiet", is_flag=True, help="No table at the end, and no status in the terminal's title.")
 @click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
               metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
 @click.option("--keep-peak", is_flag=True, help="Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled.")
@@ -41,7 +41,7 @@ def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_
     from dwsr_probe.settings import Settings
     try:
         settings = Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc, alloc_from=alloc_from_kib << 10, gc=gc_mode)
-        code, directory = launch.run(list(command), output, settings, strict, _serving(metrics, linger_s, quiet, access))
+        code, directory = launch.run(list(command), output, settings, strict, _serving(metrics, linger_s, quiet, access), _status(command, quiet))
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)
@@ -58,6 +58,11 @@ def _serving(metrics, linger_s, quiet, access):
     from dwsr_probe.export.server import Access
     from dwsr_probe.export.serving import Serving
     return Serving(*parse_listen(metrics), Access(**access), linger_s, quiet)
+
+
+def _status(command, quiet):
+    from dwsr_probe.report.status import Status, wanted
+    return Status(os.path.basename(command[0]) if len(command) < 2 else " ".join(map(os.path.basename, command[:2]))) if not quiet and wanted(sys.stderr) else None
 
 
 def _print_table(directory, say):

@@ -25,6 +25,7 @@ CAP_DAC_READ_SEARCH = 2
 FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
 _PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
 _PIECE = 250  # records, at 10 to 20 µs each: between two looks at the clock
+ENDED_MOST = 256  # processes
 _DIGITS_MOST = 18  # below 2**63: SQLite and the board's reader take no more
 
 
@@ -269,6 +270,7 @@ class Recent:
         self.lines, self.end = deque(maxlen=most), 0
         self.lost, self._lost_ended = {}, 0  # records, by living process, and of all that have ended
         self.counting = True  # into the totals
+        self.ended = {}  # pid → state, of the processes that ended last; None: it did not say
         self._seqs = {}  # how far each living process is told
         self._rows, self._lines, self._processes = [], [], []  # of this round
 
@@ -285,7 +287,7 @@ class Recent:
         self._lines += map(json_of_row, rows)
 
     def put_process(self, record, health):
-        self._processes.append((record.process, record.state == "running", health.get("records_lost") or 0))
+        self._processes.append((record, health.get("records_lost") or 0))
 
     def commit(self):
         with self.lock:
@@ -295,11 +297,15 @@ class Recent:
                 self.totals.add_rows(self._rows)
             for row in self._rows:
                 self._seqs[row[_PROCESS]] = row[_SEQ]
-            for process, alive, lost in self._processes:
-                self.lost[process] = max(lost, self.lost.get(process, 0))
-                if not alive:
-                    self._lost_ended += self.lost.pop(process)
-                    self._seqs.pop(process, None)
+            for record, lost in self._processes:
+                self.lost[record.process] = max(lost, self.lost.get(record.process, 0))
+                if record.state != "running":
+                    self._lost_ended += self.lost.pop(record.process)
+                    self._seqs.pop(record.process, None)
+                    self.ended.pop(record.pid, None)  # the newest stands last
+                    self.ended[record.pid] = record.state
+            while len(self.ended) > ENDED_MOST:
+                self.ended.pop(next(iter(self.ended)))
         self.begin()
 
     def all_lost(self):
@@ -365,6 +371,11 @@ class Machine(Source):
 
     def running(self):
         return self._boards.running()
+
+    def ended(self):
+        """{pid: state} of the processes that ended last."""
+        with self._lock:
+            return dict(self._recent.ended)
 
     def workers(self):
         processes, _, _ = self._boards.look()

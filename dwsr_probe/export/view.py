@@ -106,12 +106,12 @@ class View:
         return [d for d in devices_of(slot.record.gpu) if self.own_port or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)]
 
 
-def look_at(board, live, pid=None, user="", now=None):
-    """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name, where its number is not one."""
+def look_at(board, live, pid=None, user="", now=None, tasks=True):
+    """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name, where its number is not one. tasks: with what it runs, which is most of the work."""
     facts = board.facts()
     pid = pid or str(board.pid)
     now = time.time() if now is None else now
-    slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live), key=lambda found: found[1])]
+    slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live) if tasks else (), key=lambda found: found[1])]
     return Process(pid, board.task_name, board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
 
 

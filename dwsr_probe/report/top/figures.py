@@ -1,0 +1,66 @@
+"""Texts of a fixed width for the screen: sizes, times, bars, sparklines, and names that others wrote."""
+from functools import lru_cache
+
+from rich.cells import cell_len, set_cell_size
+
+from dwsr_probe.report.words import line_of
+
+BLOCKS, PARTS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
+
+
+def size(n):
+    """Of at most 8 characters, three digits of it: 1.25 GiB, 12.5 MiB, 1023 KiB."""
+    if n is None:
+        return "–"
+    for unit, least in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= least:
+            value = n / least
+            return f"{min(value, 9999):.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+    return f"{n:.0f} B"
+
+
+def clock(s):
+    """Of at most 8 characters: 3.2 s, 12:05, 3:02:05, 12 days."""
+    if s is None:
+        return "–"
+    if s < 60:
+        return f"{s:.1f} s"
+    if s >= 360_000:
+        return f"{s / 86_400:.0f} days"
+    minutes, seconds = divmod(int(s), 60)
+    return f"{minutes}:{seconds:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def growth(rate):
+    """Bytes per second, with its sign; nothing where nothing moves."""
+    if rate is None or abs(rate) < 1024:
+        return ""
+    return f"{'+' if rate > 0 else '-'}{size(abs(rate))}/s"
+
+
+def bar(live, peak, limit, width):
+    """█ has now, to an eighth of a cell; ▒ had at its peak; · up to the limit."""
+    if not limit:
+        return "·" * width
+    eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))  # something is not nothing
+    filled = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
+    return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(width, "·")
+
+
+def sparkline(values, width):
+    """The newest on the right; from nothing to the largest. Where there are more values than cells, each cell has the largest of its values."""
+    values = list(values)
+    if not values or width < 1:
+        return " " * max(0, width)
+    per = -(-len(values) // width)
+    cut = len(values) % per  # the oldest cell may have fewer
+    cells = ([max(values[:cut])] if cut else []) + [max(values[i:i + per]) for i in range(cut, len(values), per)]
+    most = max(cells) or 1
+    return "".join(BLOCKS[min(7, int(8 * v / most))] for v in cells).rjust(width)
+
+
+@lru_cache(1024)
+def name(text, width):
+    """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are left out: terminals do not agree how wide they make a sign."""
+    text = "".join(c for c in line_of(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"

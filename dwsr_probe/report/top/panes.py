@@ -1,0 +1,206 @@
+"""The tables of the screen: running tasks, task names, processes, their GPUs. What their columns are, how they are sorted, filtered and scrolled."""
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dwsr_probe.report.top import figures
+from dwsr_probe.report.words import percent_text
+
+BOLD, DIM, RED, YELLOW, GREEN, REVERSE = "1", "2", "31", "33", "32", "7"
+_TIGHT, _FULL = 0.8, 0.95  # of a limit
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    width: int  # at least; a column with `share` takes part in what is left
+    text: Callable  # (row, width) → text of so many cells or fewer
+    key: Callable  # row → what is sorted by; None comes last
+    share: float = 0.0
+    most: int = 0
+    left: bool = False
+    name: bool = False  # text that others wrote: what follows is placed absolutely
+    style: Callable | None = None
+    wanted: Callable = lambda rows: True
+
+
+def _of(attribute):
+    return lambda row: getattr(row, attribute)
+
+
+def _ratio(part):
+    return lambda row: getattr(row, part) / row.limit if getattr(row, part) is not None and row.limit else None
+
+
+def _danger(ratio):
+    return "" if ratio is None or ratio < _TIGHT else YELLOW if ratio < _FULL else RED
+
+
+def _size(title, attribute, **options):
+    return Column(title, 8, lambda row, width: figures.size(getattr(row, attribute)), _of(attribute), **options)
+
+
+def _plain(title, width, attribute, **options):
+    return Column(title, width, lambda row, _: f"{getattr(row, attribute):,}" if getattr(row, attribute) else "–", _of(attribute), **options)
+
+
+def _name(title, attribute="name", **options):
+    return Column(title, 12, lambda row, width: figures.name(getattr(row, attribute), width), lambda row: getattr(row, attribute).casefold(), left=True, name=True, **options)
+
+
+TASKS = (
+    _name("task", share=0.6, most=48),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+    _size("live", "live"),
+    _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
+    Column("of limit", 8, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True,
+           style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
+    _size("gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)),
+    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds")),
+    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate")),
+    Column("exceeds", 7, lambda row, _: percent_text(row.chance), _of("chance"), style=lambda row: "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED,
+           wanted=lambda rows: any(row.chance is not None for row in rows)),
+)
+NAMES = (
+    _name("task", share=1.0, most=64),
+    _plain("running", 7, "running"),
+    _plain("done", 9, "done"),
+    _plain("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
+    _size("median", "median"),
+    _size("max", "most", style=lambda row: _danger(_ratio("most")(row))),
+    Column("of limit", 8, lambda row, width: figures.bar(row.median, row.most, row.limit, width), _ratio("most"), share=0.3, most=30, left=True, style=lambda row: GREEN),
+)
+
+
+GPUS = (
+    _name("gpu", share=0.6, most=40),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+    _size("live", "live"),
+    _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
+    Column("of device", 9, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
+    _size("pool", "pool"),
+    _size("all use", "used"),
+    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy")),
+)
+
+
+@dataclass
+class Device:
+    """A GPU of one process."""
+
+    name: str
+    pid: str
+    live: float | None
+    peak: float | None
+    limit: float | None
+    pool: float | None
+    used: float | None
+    busy: float | None
+
+
+def devices_of(processes):
+    for process in processes:
+        for d in process.devices:
+            yield Device(f"{d['device']} {d.get('name') or ''}".rstrip(), process.pid, d.get("live_bytes"), d.get("peak_bytes"), d.get("total_bytes"), d.get("pool_total_bytes"),
+                         d.get("used_bytes"), None if d.get("utilisation_percent") is None else d["utilisation_percent"] / 100)
+
+
+def processes_columns(picture):
+    """picture: a function, which one is shown."""
+    def course(row, width):
+        return figures.sparkline(picture().course_of(row), width)
+
+    def state(row, width):
+        """What it is; of one that has gone first how, and what died with it: that must not be cut off."""
+        with_it = picture().killed_with(row)
+        text = row.name if not with_it else f"{', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''} in {row.name}"
+        return figures.name(text if row.state == "running" else f"{row.state}: {text}", width)
+    return (
+        Column("process", 12, state, lambda row: row.name.casefold(), share=0.4, most=60, left=True, name=True, style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED)),
+        Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+        _size("rss", "rss", style=lambda row: _danger(_ratio("rss")(row))),
+        _size("max", "rss_max"),
+        Column("of limit", 8, lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width), _ratio("rss"), share=0.2, most=30, left=True,
+               style=lambda row: _danger(_ratio("rss")(row)) or GREEN),
+        _size("limit", "limit"),
+        Column("course", 8, course, lambda row: None, share=0.4, most=60, left=True),
+        _plain("tasks", 5, "running"),
+    )
+
+
+class Pane:
+    """One table: which rows in which order, from which one on."""
+
+    def __init__(self, title, columns, sort, hint):
+        self.title, self.columns, self.hint = title, columns, hint
+        self._sort, self.descending, self.offset = sort, True, 0
+        self.rows, self._filtered = [], False
+
+    def shown_columns(self):
+        return [column for column in self.columns if column.wanted(self.rows)]
+
+    @property
+    def sorted_by(self):
+        shown = [column.title for column in self.shown_columns()]
+        return self._sort if self._sort in shown else shown[0]
+
+    def move_sort(self, step):
+        titles = [column.title for column in self.shown_columns()]
+        self._sort = titles[(titles.index(self.sorted_by) + step) % len(titles)]
+        self.descending = not any(column.title == self._sort and column.name for column in self.columns)
+
+    def fill(self, rows, filtered=""):
+        rows = [row for row in rows if filtered.casefold() in row.name.casefold()] if filtered else list(rows)
+        self.rows, self._filtered = rows, bool(filtered)
+        key = next(column.key for column in self.columns if column.title == self.sorted_by)
+        known = [(value, i) for i, row in enumerate(rows) if (value := key(row)) is not None]
+        order = [i for _, i in sorted(known, key=lambda pair: pair[0], reverse=self.descending)]
+        there = set(order)
+        self.rows = [rows[i] for i in order] + [row for i, row in enumerate(rows) if i not in there]
+
+    def scroll(self, step, height):
+        self.offset = max(0, min(self.offset + step, len(self.rows) - height))
+
+    def widths(self, columns, total):
+        """What is left beside the least widths goes to those with a share, up to their most."""
+        widths = [column.width for column in columns]
+        left = total - sum(widths) - (len(columns) - 1)
+        shares = sum(column.share for column in columns)
+        for i, column in enumerate(columns):
+            if column.share and left > 0:
+                widths[i] += min(int(left * column.share / shares), max(0, column.most - column.width))
+        return widths
+
+    def lines(self, width, height, focused):
+        """The heading and at most height - 1 rows, each a list of (text, style)."""
+        columns = self.shown_columns()
+        widths = self.widths(columns, width)
+        self.scroll(0, height - 1)
+        visible = self.rows[self.offset:self.offset + height - 1]
+        of = f"{self.offset + 1}–{self.offset + len(visible)} of {len(self.rows):,}" if len(visible) < len(self.rows) else ""
+        found = [self._heading(columns, widths, of, focused)]
+        for row in visible:
+            found.append(_line(row, columns, widths))
+        if not self.rows:
+            found.append([("no name has this text in it" if self._filtered else self.hint, DIM)])
+        return found
+
+    def _heading(self, columns, widths, of, focused):
+        line = []
+        for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
+            chosen = focused and column.title == self.sorted_by
+            title = (f"{self.title} {of}".rstrip() if column.name else column.title) + (("▼" if self.descending else "▲") if chosen else "")
+            title = title[:width]
+            line.append((title.ljust(width) if column.left else title.rjust(width), f"{BOLD};{REVERSE}" if chosen else BOLD))
+            if i < len(columns) - 1:
+                line.append((" ", ""))
+        return line
+
+
+def _line(row, columns, widths):
+    line, at = [], 1
+    for column, width in zip(columns, widths, strict=True):
+        text = column.text(row, width)[:max(width, 0)] if not column.name else column.text(row, width)
+        line.append((text.ljust(width) if column.left else text.rjust(width), column.style(row) if column.style else ""))
+        at += width + 1
+        line.append((f"\x1b[{at}G" if column.name else " ", ""))
+    return line[:-1]

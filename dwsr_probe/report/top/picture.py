@@ -1,0 +1,174 @@
+"""What looks add up to: growth of running tasks, the course of each process's resident size, totals by task name, who has gone and how."""
+import time
+from collections import deque
+from copy import copy
+from dataclasses import dataclass, field
+from statistics import median
+
+from dwsr_probe.export.totals import visible
+from dwsr_probe.report.top.watch import Moment, number
+
+COURSE_MOST = 240  # points of a sparkline
+PEAKS_MOST = 500  # of a name: the median is of the newest
+NAMES_MOST, GONE_MOST = 2_000, 32
+RATE_S = 2.0
+OTHER = "(other names)"
+
+
+@dataclass
+class Name:
+    name: str
+    done: int = 0
+    failed: int = 0
+    killed: int = 0
+    running: int = 0
+    most: float | None = None
+    limit: float | None = None  # the tightest of the processes that are there
+    peaks: deque = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
+    _median: tuple = (0, None)
+
+    @property
+    def median(self):
+        if self._median[0] != self.done:
+            self._median = self.done, median(self.peaks) if self.peaks else None
+        return self._median[1]
+
+    def frozen(self):
+        copied = copy(self)
+        copied._median = self.done, self.median  # before its peaks go on
+        return copied
+
+    def add(self, record):
+        self.done += 1
+        self.failed += record.get("state") != "ok"
+        self.killed += record.get("state") == "killed"
+        own = number(record.get("alloc_peak_bytes"))
+        if own is None:
+            high, before = number(record.get("rss_peak_bytes")), number(record.get("rss_before_bytes"))
+            own = None if high is None or before is None else max(0, high - before)
+        if own is not None:
+            self.peaks.append(own)
+            self.most = max(own, self.most or 0)
+
+
+class Picture:
+    def __init__(self, title):
+        self.title, self.moment, self.at = title, Moment(), time.time()
+        self.names, self.processes = {}, []
+        self.course, self._courses = deque(maxlen=COURSE_MOST), {}  # resident sizes: of all, by pid
+        self._tracks, self._gone, self._killed = {}, {}, {}
+        self._cpu, self.sampler_cpu = deque(maxlen=9), None  # share of a core
+        self.done = self.failed = 0
+
+    def take(self, moment, chances=None):
+        """One look. chances: of watch.Predictor, or None."""
+        now = time.monotonic()
+        self.at, before, self.moment = time.time(), self.moment, moment
+        for record in moment.records:
+            self._ended(record)
+        self._follow_tasks(moment.tasks, now)
+        if chances:
+            _judge(moment.tasks, chances)
+        self._follow_processes(before, moment, now)
+        limit = min((p.limit for p in moment.processes if p.limit), default=None)
+        for name in self.names.values():
+            name.running, name.limit = 0, limit
+        for task in moment.tasks:
+            self._name(task.name).running += 1
+
+    def frozen(self):
+        """A picture like this one that stays as it is."""
+        copied = copy(self)
+        copied.moment, copied.processes = copy(self.moment), list(map(copy, self.processes))
+        copied.names = {name: found.frozen() for name, found in self.names.items()}
+        copied.course, copied._courses = tuple(self.course), {pid: tuple(course) for pid, course in self._courses.items()}
+        return copied
+
+    def _name(self, name):
+        if name not in self.names and len(self.names) >= NAMES_MOST:
+            name = OTHER
+        return self.names.setdefault(name, Name(name))
+
+    def _ended(self, record):
+        name = self._name(str(record.get("task_name")))
+        name.add(record)
+        self.done += 1
+        self.failed += record.get("state") != "ok"
+        if record.get("state") == "killed":
+            self._killed.setdefault(str(record.get("pid")), []).append(name.name)
+            while len(self._killed) > 4 * GONE_MOST:
+                self._killed.pop(next(iter(self._killed)))
+
+    def _follow_tasks(self, tasks, now):
+        tracks = {}
+        for task in tasks:
+            if task.live is not None:
+                track = tracks[task.who] = self._tracks.get(task.who) or deque()
+                track.append((now, task.live))
+                while len(track) > 2 and track[1][0] <= now - RATE_S:
+                    track.popleft()
+                (first, low), (last, high) = track[0], track[-1]
+                task.rate = (high - low) / (last - first) if last > first else None
+        self._tracks = tracks
+
+    def _follow_processes(self, before, moment, now):
+        here = {p.pid for p in moment.processes}
+        for process in before.processes:
+            if process.pid not in here:
+                process.state, process.running, process.headroom = "ended", 0, None
+                self._gone[process.pid] = process
+        for pid, how in moment.gone.items():
+            if pid in self._gone:
+                self._gone[pid].state = {"ok": "ended", "error": "failed", "killed": "killed"}.get(how, "died")
+        for pid, process in self._gone.items():
+            if pid.partition(":")[0] in self._killed:
+                process.state = "killed"
+        for pid in here & self._gone.keys():  # its probe has started again
+            del self._gone[pid]
+        while len(self._gone) > GONE_MOST:
+            self._courses.pop(next(iter(self._gone)), None)
+            self._gone.pop(next(iter(self._gone)))
+        for process in moment.processes:
+            self._courses.setdefault(process.pid, deque(maxlen=COURSE_MOST)).append(process.rss or 0)
+        self._courses = {pid: course for pid, course in self._courses.items() if pid in here or pid in self._gone}
+        self.course.append(sum(p.rss or 0 for p in moment.processes))
+        self.processes = [*moment.processes, *self._gone.values()]
+        if self._cpu and {p.pid for p in before.processes} != here:
+            self._cpu.clear()
+        self._cpu.append((now, sum(p.cpu_s for p in moment.processes)))
+        (first, low), (last, high) = self._cpu[0], self._cpu[-1]
+        self.sampler_cpu = (high - low) / (last - first) if last > first else None
+
+    def course_of(self, process):
+        return self._courses.get(process.pid, ())
+
+    def killed_with(self, process):
+        """Names of the tasks that died with a process."""
+        return self._killed.get(process.pid.partition(":")[0], []) if process.state == "killed" else []
+
+    @property
+    def rss(self):
+        return self.course[-1] if self.course else 0
+
+    @property
+    def headroom(self):
+        return min((p.headroom for p in self.moment.processes if p.headroom is not None), default=None)
+
+    @property
+    def late(self):
+        """Share of the samples."""
+        samples = sum(p.samples for p in self.moment.processes)
+        return sum(p.late for p in self.moment.processes) / samples if samples else None
+
+
+def _judge(tasks, chances):
+    """Several tasks of one name in one process are told apart by their live bytes, in order; where they cannot be, each has the worst."""
+    groups = {}
+    for task in tasks:
+        groups.setdefault((task.pid.partition(":")[0], visible(task.name)), []).append(task)
+    for key, group in groups.items():
+        found = [chance for _, chance in chances.get(key, ())]
+        if len(found) != len(group):
+            found = [max(found, default=None)] * len(group)
+        for task, chance in zip(sorted(group, key=lambda task: task.live or 0), found, strict=True):
+            task.chance = chance

@@ -1,0 +1,200 @@
+"""A picture as lines of a screen of some size, and what keys change of it. Knows nothing of terminals: lines in, keys out (terminal.py)."""
+import os
+import time
+
+from dwsr_probe.report.top import figures
+from dwsr_probe.report.top.panes import BOLD, DIM, GPUS, NAMES, RED, REVERSE, TASKS, YELLOW, Pane, devices_of, processes_columns
+from dwsr_probe.report.words import line_of, percent_text
+
+HELP = (
+    ("q, Ctrl-C", "leave"),
+    ("p, space", "pause: the screen stays as it is; nothing is lost meanwhile"),
+    ("/", "show only names with this text in them; Enter keeps it, Esc shows all"),
+    ("← →, < >", "sort by another column"),
+    ("s", "turn the order round"),
+    ("↑ ↓, PgUp PgDn, Home End", "scroll (also j k)"),
+    ("Tab", "another table: sorted and scrolled by the same keys, and it gets the room"),
+    ("?", "this page"),
+)
+EXPLAINED = (
+    "live, peak: bytes that the task itself has allocated now, and at most so far; growth: of live, over two seconds.",
+    "of limit: █ now, ▒ peak, · up to the limit of its process (Dask's, the cgroup's, or the machine's memory).",
+    "exceeds: probability that the task takes more than its process has left (with --predictor).",
+    "median, max: own peaks of the tasks that have ended; the median is of the newest 500.",
+)
+_FOOT = "q quit  p pause  / filter  ←→ sort  s order  ↑↓ scroll  Tab table  ? help"
+
+
+class Screen:
+    def __init__(self, picture):
+        self._live, self.picture = picture, picture
+        self.filter, self.editing, self.helping = "", False, False
+        self.panes = (
+            Pane("process", processes_columns(lambda: self.picture), "rss", "no process with a probe here; start one with: dwsr-probe run python job.py"),
+            Pane("gpu", GPUS, "peak", ""),
+            Pane("task", TASKS, "peak", "no task runs"),
+            Pane("name", NAMES, "max", "no task has ended"),
+        )
+        self._focus, self._height = 2, 1
+        self._colour = "NO_COLOR" not in os.environ
+
+    @property
+    def paused(self):
+        return self.picture is not self._live
+
+    # -- keys
+
+    def key(self, key):
+        """False: leave."""
+        if self.editing:
+            self._edit(key)
+        elif self.helping:
+            self.helping = False
+            return key != "q"
+        elif key == "q":
+            return False
+        else:
+            self._act(key)
+        return True
+
+    def _edit(self, key):
+        if key == "enter":
+            self.editing = False
+        elif key == "escape":
+            self.editing, self.filter = False, ""
+        elif key == "backspace":
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable() and len(self.filter) < 200:
+            self.filter += key
+
+    def _act(self, key):
+        pane = self.panes[self._focus]
+        page = max(1, self._height - 1)
+        scrolls = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page, "home": -len(pane.rows), "end": len(pane.rows)}
+        if key in scrolls:
+            pane.scroll(scrolls[key], page)
+        elif key in ("left", "<", "right", ">"):
+            pane.move_sort(1 if key in ("right", ">") else -1)
+        elif key == "s":
+            pane.descending = not pane.descending
+        elif key in ("p", " "):
+            self.picture = self._live if self.paused else self._live.frozen()
+        elif key == "/":
+            self.editing = True
+        elif key == "escape":
+            self.filter = ""
+        elif key == "?":
+            self.helping = True
+        elif key == "tab":
+            self._focus = next(i % 4 for i in range(self._focus + 1, self._focus + 5) if i % 4 != 1 or self.panes[1].rows)
+
+    # -- lines
+
+    def lines(self, width, height):
+        """Exactly `height` of them, none wider than `width`: text with colours."""
+        if self.helping:
+            lines = self._help()
+        else:
+            self._fill()
+            lines = self._head(width)[:max(1, height - 3)]
+            for pane, rows in self._rooms(height - len(lines) - 1):
+                lines += pane.lines(width, rows, pane is self.panes[self._focus])
+            lines = lines[:height - 1]
+            lines += [[]] * (height - 1 - len(lines)) + [self._foot()]
+        return [self._painted(line, width) for line in (lines + [[]] * height)[:height]]
+
+    def _fill(self):
+        processes, gpus, tasks, names = self.panes
+        processes.fill(self.picture.processes)
+        gpus.fill(devices_of(self.picture.moment.processes))
+        tasks.fill(self.picture.moment.tasks, self.filter)
+        names.fill(self.picture.names.values(), self.filter)
+        if self._focus == 1 and not gpus.rows:
+            self._focus = 2
+
+    def _rooms(self, height):
+        """(pane, lines) of each: the chosen one comes first, then the others in turn. On a low screen it is alone."""
+        chosen = self.panes[self._focus]
+        shown = [pane for pane in self.panes if pane is chosen or (height >= 12 and (pane.rows or pane.hint))]
+        needs = {id(pane): 1 + max(1, len(pane.rows)) for pane in shown}
+        rooms = {id(pane): min(needs[id(pane)], 1 + max(1, height // 5)) for pane in shown if pane is not chosen}
+        self._height = rooms[id(chosen)] = max(2, min(needs[id(chosen)], height - sum(rooms.values())))
+        for pane in shown:
+            rooms[id(pane)] = min(needs[id(pane)], rooms[id(pane)] + max(0, height - sum(rooms.values())))
+        return [(pane, rooms[id(pane)]) for pane in shown]
+
+    def _head(self, width):
+        picture, moment = self.picture, self.picture.moment
+        said, style = (moment.trouble, RED) if moment.trouble else (moment.ended, YELLOW) if moment.ended else ("PAUSED" if self.paused else "", YELLOW)
+        if said and self.paused and said != "PAUSED":
+            said = f"PAUSED; {said}"
+        first = [("dwsr-probe top", BOLD), (f"  {line_of(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
+        more = f" and {moment.more_processes} more" if moment.more_processes else ""
+        second = [(f"{_count(len(moment.processes), 'process', 'es')}{more}, {_count(len(moment.tasks), 'task', 's')} running, {picture.done:,} done", ""),
+                  (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (reading what has ended)" if moment.behind else "", DIM)]
+        rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
+        third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
+        lines = [first, second, third, self._health()]
+        if said:
+            lines.insert(1, [(line_of(said, 2 * width), f"{style};{REVERSE}")])
+        return lines
+
+    def _health(self):
+        picture, moment = self.picture, self.picture.moment
+        dropped = sum(p.dropped for p in moment.processes)
+        parts = [(f"sampler: {percent_text(picture.late)} late, {percent_text(picture.sampler_cpu)} of a core", DIM),
+                 (f"; {moment.lost:,} records lost", YELLOW if moment.lost else DIM)]
+        if dropped:
+            parts.append((f"; {dropped:,.0f} tasks without a slot", YELLOW))
+        if moment.unreadable:
+            parts.append((f"; {moment.unreadable} boards unreadable", YELLOW))
+        if fallbacks := sorted({kind for p in moment.processes for kind in p.fallbacks}):
+            parts.append((f"; works less well: {line_of(', '.join(fallbacks), 60)} (dwsr-probe doctor)", YELLOW))
+        return parts
+
+    def _foot(self):
+        if self.editing:
+            return [("/", BOLD), (line_of(self.filter, 200), ""), ("▏ Enter keeps it, Esc shows all", DIM)]
+        return [*([("only ", DIM), (line_of(self.filter, 30), YELLOW), ("  ", "")] if self.filter else ()), (_FOOT, DIM)]
+
+    def _help(self):
+        lines = [[("dwsr-probe top", BOLD)], []]
+        lines += [[(f"{keys:26}", BOLD), (does, "")] for keys, does in HELP]
+        return [*lines, [], *([(text, "")] for text in EXPLAINED), [], [("any key: back", DIM)]]
+
+    def _painted(self, line, width):
+        """Cut to the width in cells; escape sequences of ours take none."""
+        parts, left = [], width
+        for text, style in line:
+            if text.startswith("\x1b"):  # to a column: the cells before it are counted in its name's width and one more
+                parts.append(text)
+                left -= 1
+                continue
+            cells = figures.cell_len(text)
+            if cells > left:
+                text = figures.set_cell_size(text, max(0, left))
+            left -= cells
+            parts.append(f"\x1b[{style}m{text}\x1b[0m" if style and text and self._colour else text)
+            if left <= 0:
+                break
+        return "".join(parts)
+
+
+def _count(n, noun, plural):
+    return f"{n:,} {noun}{plural if n != 1 else ''}"
+
+
+def plain_line(picture):
+    """The picture in one line, for logs."""
+    moment = picture.moment
+    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), _count(len(moment.processes), "process", "es"), f"{len(moment.tasks):,} running", f"{picture.done:,} done", f"{picture.failed:,} failed",
+             f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
+    largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
+    if largest:
+        words.append(f"largest {line_of(largest.name, 60)}: peak {figures.size(largest.peak)} live {figures.size(largest.live)} {figures.clock(largest.seconds)} {figures.growth(largest.rate)}".rstrip())
+    riskiest = max((task for task in moment.tasks if task.chance is not None), key=lambda task: task.chance, default=None)
+    if riskiest:
+        words.append(f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}")
+    words += [f"{process.state}: {line_of(process.name, 40)} {process.pid}" for process in picture.processes if process.state not in ("running", "ended")][:3]
+    words += [f"late {percent_text(picture.late)}", f"lost {moment.lost:,}", *filter(None, (moment.ended, line_of(moment.trouble, 200)))]
+    return "; ".join(words)

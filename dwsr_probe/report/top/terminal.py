@@ -1,0 +1,127 @@
+"""The terminal: taken over, given back whatever happens, keys from it, lines to it. Only lines that have changed are written: it may be far away."""
+import os
+import re
+import sys
+import termios
+import tty
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # the other screen, no cursor, no wrapping: a sign that is wider than we think must not move the rest
+_LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+_KEYS = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[5~": "page up", "\x1b[6~": "page down",
+    "\x1b[H": "home", "\x1b[F": "end", "\x1bOH": "home", "\x1bOF": "end", "\x1b[1~": "home", "\x1b[4~": "end", "\x1b": "escape", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
+    "\t": "tab"}
+_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|[^\x1b]|\x1b(?=\x1b|[^\[O])|\x1b$", re.S)
+_PART = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?$")
+
+
+def is_screen(stream):
+    """Somebody looks at it, and it can be drawn on."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
+
+
+class TerminalGone(Exception):
+    """Closed, or the connection to it: nobody looks any more."""
+
+
+class Terminal:
+    """A context: whatever happens inside, the terminal is given back as it was."""
+
+    def __init__(self):
+        self._out = sys.stdout.fileno()
+        self.keys = self._keyboard()  # a descriptor, or None
+        self._before, self._shown, self._part = None, [], ""
+
+    @staticmethod
+    def _keyboard():
+        if sys.stdin is not None and sys.stdin.isatty():
+            return sys.stdin.fileno()
+        try:
+            return os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC)  # `... | dwsr-probe top`
+        except OSError:
+            return None
+
+    def __enter__(self):
+        self.take()
+        return self
+
+    def __exit__(self, *_):
+        self.give_back()
+
+    def take(self):
+        try:
+            if self.keys is not None:
+                self._before = termios.tcgetattr(self.keys)
+                tty.setcbreak(self.keys)  # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
+        except termios.error as error:
+            raise TerminalGone from error
+        self._write(_ENTER)
+        self._shown = []
+
+    def give_back(self):
+        try:
+            self._write(_LEAVE)
+        except TerminalGone:
+            pass
+        if self._before is not None:
+            try:
+                if os.tcgetpgrp(self.keys) != os.getpgrp():
+                    return  # in the background: it is somebody else's now
+                termios.tcsetattr(self.keys, termios.TCSADRAIN, self._before)
+            except (termios.error, OSError):
+                pass
+
+    def size(self):
+        try:
+            width, height = os.get_terminal_size(self._out)
+        except OSError:
+            width = height = 0
+        return max(width, 20) if width else 80, max(height, 4) if height else 24
+
+    def redraw(self):
+        """Everything anew with the next lines: its size has changed."""
+        self._shown = []
+
+    def show(self, lines):
+        """Each begins with an erased line: erasing after it would take the last column away."""
+        if len(lines) != len(self._shown):
+            self._shown = [None] * len(lines)
+        changed = [f"\x1b[{i + 1};1H\x1b[2K{line}" for i, (line, old) in enumerate(zip(lines, self._shown, strict=True)) if line != old]
+        if changed:
+            self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")  # one step, where a terminal can do that
+        self._shown = lines
+
+    def read(self):
+        """Names of the keys that were pressed."""
+        try:
+            found = os.read(self.keys, 4096)
+        except OSError as error:
+            raise TerminalGone from error
+        if not found:
+            raise TerminalGone
+        return self._parsed(found.decode("utf-8", "replace"))
+
+    def rest(self):
+        """What is there of a sequence, if no more has come: Esc itself."""
+        text, self._part = self._part, ""
+        return ["escape"] if text == "\x1b" else []
+
+    @property
+    def waits(self):
+        """For the rest of a sequence: over a network it may come in parts."""
+        return bool(self._part)
+
+    def _parsed(self, text):
+        text = self._part + text
+        part = _PART.search(text)
+        self._part = part[0] if part else ""
+        found = _SEQUENCE.findall(text[:len(text) - len(self._part)])
+        return [_KEYS.get(word, word) for word in found if word in _KEYS or len(word) == 1]
+
+    def _write(self, text):
+        data = text.encode("utf-8", "replace")
+        try:
+            while data:
+                data = data[os.write(self._out, data):]
+        except OSError as error:
+            raise TerminalGone from error

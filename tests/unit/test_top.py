@@ -1,0 +1,264 @@
+"""The live view without a terminal: figures, tables, pictures, keys. tests/integration/test_top.py drives the real thing."""
+import os
+import pty
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+from rich.cells import cell_len
+
+from dwsr_probe.report.top import figures
+from dwsr_probe.report.top.panes import NAMES, TASKS, Pane
+from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
+from dwsr_probe.report.top.screen import Screen, plain_line
+from dwsr_probe.report.top.terminal import Terminal
+from dwsr_probe.report.top.watch import Moment, Process, StreamError, Task, is_url, series_of
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def task(name="grow", live=10 * MIB, peak=20 * MIB, pid="7", thread=1, **more):
+    return Task(("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
+
+
+def ended(name="grow", state="ok", peak=10 * MIB, pid=7):
+    return {"task_name": name, "state": state, "alloc_peak_bytes": peak, "pid": pid}
+
+
+def drawn(picture, width=80, height=24, keys=()):
+    screen = Screen(picture)
+    screen._colour = False
+    screen.lines(width, height)
+    for key in keys:
+        screen.key(key)
+    return screen.lines(width, height)
+
+
+def plain(line):
+    """Without our moves to a column."""
+    import re
+    return re.sub(r"\x1b\[\d+G", " ", line)
+
+
+# -- figures
+
+@pytest.mark.parametrize("n, text", [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (10 * MIB, "10.0 MiB"), (999 * MIB, "999 MiB"), (1023 * MIB, "1023 MiB"), (GIB * 1.5, "1.50 GiB"),
+                                     (1 << 62, "9999 TiB"), (9.999 * MIB, "10.0 MiB"), (99.96 * MIB, "100 MiB")])
+def test_sizes_have_eight_characters_at_most(n, text):
+    assert figures.size(n) == text and len(text) <= 8
+
+
+@pytest.mark.parametrize("seconds, text", [(None, "–"), (0, "0.0 s"), (59.9, "59.9 s"), (60, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (359_999, "99:59:59"), (1e6, "12 days")])
+def test_times(seconds, text):
+    assert figures.clock(seconds) == text and len(text) <= 8
+
+
+def test_growth_has_a_sign_and_hides_noise():
+    assert figures.growth(3 * MIB) == "+3.00 MiB/s" and figures.growth(-3 * MIB) == "-3.00 MiB/s" and figures.growth(100) == figures.growth(None) == ""
+
+
+@pytest.mark.parametrize("live, peak, text", [(0, 0, "········"), (GIB, GIB, "████████"), (GIB // 2, GIB, "████▒▒▒▒"), (1, 1, "▏·······"), (9 * GIB, 9 * GIB, "████████"), (None, GIB // 2, "▒▒▒▒····"), (None, None, "········")])
+def test_bars(live, peak, text):
+    assert figures.bar(live, peak, GIB, 8) == text
+    assert figures.bar(live, peak, None, 8) == "········"
+
+
+def test_a_sparkline_never_loses_a_peak():
+    assert figures.sparkline([0, 1, 2, 3, 4, 5, 6, 7, 8], 9) == "▁▂▃▄▅▆▇██"
+    assert figures.sparkline([5], 4) == "   █" and figures.sparkline([], 3) == "   " and figures.sparkline([0, 0], 2) == "▁▁" and figures.sparkline([1], 0) == ""
+    for at in range(240):
+        line = figures.sparkline([100 if i == at else 1 for i in range(240)], 50)
+        assert len(line) == 50 and line.count("█") == 1
+
+
+@pytest.mark.parametrize("name", ["plain", "\x1b[2J\x1b]2;evil\x07", "é" * 40, "漢字" * 40, "👩‍👩‍👧 family ☃️", "x" * 10_000, "tab\there", "\u202eright to left", "\x9b31m", ""])
+@pytest.mark.parametrize("width", [1, 12, 33])
+def test_names_are_safe_and_exactly_as_wide(name, width):
+    text = figures.name(name, width)
+    assert cell_len(text) == width and all(c.isprintable() for c in text)
+
+
+# -- tables
+
+def test_sorting_and_unknown_figures_last():
+    pane = Pane("task", TASKS, "live", "")
+    rows = [task("a", live=5), task("b", live=None), task("c", live=9), task("d", live=0)]
+    pane.fill(rows)
+    assert [row.name for row in pane.rows] == ["c", "a", "d", "b"]
+    pane.descending = False
+    pane.fill(rows)
+    assert [row.name for row in pane.rows] == ["d", "a", "c", "b"]
+    seen = []
+    for _ in range(len(pane.shown_columns())):
+        pane.move_sort(1)
+        pane.fill(rows)
+        seen.append(pane.sorted_by)
+    assert sorted(seen) == sorted(column.title for column in pane.shown_columns()) and "exceeds" not in seen and "gpu peak" not in seen
+
+
+def test_a_column_that_goes_away_does_not_keep_the_order():
+    pane = Pane("task", TASKS, "exceeds", "")
+    pane.fill([task("a", chance=0.1), task("b", chance=0.9)])
+    assert [row.name for row in pane.rows] == ["b", "a"] and pane.sorted_by == "exceeds"
+    pane.fill([task("a"), task("b")])
+    assert pane.sorted_by == "task"
+
+
+def test_filter_and_scroll():
+    pane = Pane("task", TASKS, "live", "")
+    pane.fill([task(f"Name-{i}", live=i) for i in range(500)], "name-49")
+    assert {row.name for row in pane.rows} == {"Name-49", *(f"Name-{i}" for i in range(490, 500))}
+    pane.fill([task(f"n{i}", live=i) for i in range(500)])
+    pane.scroll(10_000, 9)
+    assert pane.offset == 491 and "n0 " in pane.lines(80, 10, True)[-1][0][0]
+    pane.fill([task("one")])
+    pane.lines(80, 10, True)
+    assert pane.offset == 0
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 81, 132, 300])
+@pytest.mark.parametrize("columns", [TASKS, NAMES])
+def test_columns_fit(width, columns):
+    pane = Pane("x", columns, columns[0].title, "")
+    shown = pane.shown_columns()
+    least = sum(c.width for c in shown) + len(shown) - 1
+    assert sum(pane.widths(shown, width)) + len(shown) - 1 <= max(width, least)
+
+
+# -- pictures
+
+def test_totals_by_name_and_medians():
+    picture = Picture("here")
+    picture.take(Moment(records=[ended(peak=n * MIB) for n in range(1, 1002)] + [ended("other", "error", None), ended("other", "killed", 5)], tasks=[task(), task(thread=2)]))
+    grow, other = picture.names["grow"], picture.names["other"]
+    assert (grow.done, grow.failed, grow.running, grow.most) == (1001, 0, 2, 1001 * MIB) and grow.median == (1001 + 1002 - PEAKS_MOST) / 2 * MIB
+    assert (other.done, other.failed, other.killed, other.most, other.median) == (2, 2, 1, 5, 5) and (picture.done, picture.failed) == (1003, 2)
+
+
+def test_growth_over_looks(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    picture = Picture("here")
+    for second in range(5):
+        now[0] = 100.0 + second
+        moment = Moment(tasks=[task(live=second * 10 * MIB), task(thread=2, live=None)])
+        picture.take(moment)
+        assert moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB)) and moment.tasks[1].rate is None
+    assert len(picture._tracks) == 1 and len(picture._tracks["7-1", 1, 1.0]) <= 4
+
+
+def test_who_has_gone_and_how():
+    picture, seven, eight = Picture("here"), Process("7", "worker-a", rss=5), Process("8", "worker-b", rss=6)
+    picture.take(Moment([seven, eight], [task()]))
+    picture.take(Moment([eight]))
+    assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "ended")]
+    picture.take(Moment([eight], records=[ended(state="killed")]))
+    assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "killed")] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
+    assert "killed: worker-a 7" in plain_line(picture)
+    picture.take(Moment([], gone={"8": None}))
+    assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
+    eight = Process("8", "worker-b", rss=6)
+    picture.take(Moment([eight]))
+    picture.take(Moment([eight, Process("7", "again", rss=1)]))
+    assert [(p.name, p.state) for p in picture.processes] == [("worker-b", "running"), ("again", "running")]
+
+
+def test_forecasts_find_their_tasks():
+    picture = Picture("here")
+    one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
+    picture.take(Moment(tasks=[two, one, three]), {("7", "grow"): [(101.0, 0.2), (105.0, 0.7)], ("7", "lonely\\n"): [(1.0, 0.5)], ("9", "grow"): [(0.0, 1.0)]})
+    assert (one.chance, two.chance, three.chance) == (0.2, 0.7, 0.5)
+    picture.take(Moment(tasks=[two, one]), {("7", "grow"): [(101.0, 0.9)]})
+    assert (one.chance, two.chance) == (0.9, 0.9)
+    assert "grow exceeds its room with 90 %" in plain_line(picture)
+
+
+# -- the screen
+
+def test_every_size_of_screen_is_filled_exactly():
+    picture = Picture("a title of some length, such as that of a run")
+    devices = [{"device": 0, "name": "Stand-in", "live_bytes": 5 * MIB, "peak_bytes": 9 * MIB, "total_bytes": 10 * MIB, "utilisation_percent": 50}]
+    picture.take(Moment([Process(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices) for n in range(20)], [task(f"名前 {n}", thread=n, gpu_peak=5, chance=0.5) for n in range(100)],
+                        [ended(f"name {n}") for n in range(50)], lost=5, unreadable=2, trouble="x" * 500))
+    for width, height in ((80, 24), (20, 4), (40, 10), (200, 70), (79, 23)):
+        for keys in ((), ("tab",), ("tab", "tab"), ("?",), ("/", *"name"), ("p",)):
+            lines = drawn(picture, width, height, keys)
+            assert len(lines) == height and all(cell_len(plain(line)) <= width for line in lines), (width, height, keys)
+    text = "\n".join(map(plain, drawn(picture, 160, 60)))
+    assert "0 Stand-in" in text and "50 %" in text and "5 records lost" in text and "2 boards unreadable" in text and "gpu peak" in text and "exceeds" in text
+
+
+def test_keys_change_the_screen():
+    picture = Picture("here")
+    picture.take(Moment(tasks=[task("alpha", peak=1), task("beta", peak=2, thread=2)]))
+    screen = Screen(picture)
+
+    def order():
+        screen.lines(80, 24)
+        return [row.name for row in screen.panes[2].rows]
+    assert order() == ["beta", "alpha"]
+    screen.key("s")
+    assert order() == ["alpha", "beta"]
+    for key in "/ALP":
+        screen.key(key)
+    assert order() == ["alpha"] and screen.editing
+    assert screen.key("q") and screen.filter == "ALPq"
+    screen.key("backspace")
+    screen.key("enter")
+    assert order() == ["alpha"] and not screen.editing
+    screen.key("escape")
+    assert order() == ["alpha", "beta"]
+    screen.key("p")
+    picture.take(Moment(tasks=[task("gamma")], records=[ended("alpha")]))
+    assert order() == ["alpha", "beta"] and screen.picture.names["alpha"].done == 0
+    screen.key("p")
+    assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
+    screen.key("?")
+    assert any("any key: back" in line for line in screen.lines(80, 24)) and screen.key("x") and not screen.helping
+    assert not screen.key("q")
+
+
+def test_a_log_has_one_line():
+    picture = Picture("here")
+    picture.take(Moment([Process("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)], [task("two\nlines")], [ended(), ended(state="error")]))
+    line = plain_line(picture)
+    assert "\n" not in line and "1 process; 1 running; 2 done; 1 failed; rss 1.00 MiB; headroom 1023 MiB; largest two\\nlines: peak 20.0 MiB live 10.0 MiB 3.0 s; late 1.0 %; lost 0" in line
+
+
+# -- the terminal, and what is read
+
+def test_keys_also_in_pieces():
+    terminal = object.__new__(Terminal)
+    terminal._part = ""
+    assert terminal._parsed("q\x1b[A\x1bOB/é\r\x7f\x1b[5~\x1b[1;5C\t") == ["q", "up", "down", "/", "é", "enter", "backspace", "page up", "tab"]
+    assert terminal._parsed("\x1b") == [] and terminal.waits
+    assert terminal._parsed("[") == [] and terminal._parsed("A") == ["up"] and not terminal.waits
+    assert terminal._parsed("\x1b") == [] and terminal.rest() == ["escape"] and not terminal.waits
+    assert terminal._parsed("\x1bx\x1b\x1b[B") == ["escape", "x", "escape", "down"]
+
+
+def test_the_terminal_is_given_back_after_an_exception():
+    code = "from dwsr_probe.report.top.terminal import Terminal\nwith Terminal() as t:\n    t.show(['x'])\n    raise RuntimeError('on purpose')"
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    done = subprocess.run([sys.executable, "-c", f"import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{code}"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=60)
+    said = os.read(ours, 4096)
+    assert b"on purpose" in done.stderr and said.endswith(b"\x1b[?7h\x1b[?25h\x1b[?1049l") and termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_urls_and_runs_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert is_url("http://host:1") and is_url("host:9464") and is_url("[::1]:9464") and is_url("https://x/")
+    assert not is_url("dwsr-runs/1:2") and not is_url("run") and not is_url("a/b:80")
+    (tmp_path / "a:1").mkdir()
+    assert not is_url("a:1")
+
+
+def test_a_page_that_is_none_of_ours():
+    assert series_of("hello\ndwsr_process_resident_bytes{pid=\"1\"} 5\ndwsr_process_limit_bytes{pid=\"1\"} NaN\n") == {"dwsr_process_resident_bytes": {(("pid", "1"),): 5.0}}
+    with pytest.raises(StreamError):
+        series_of("dwsr_process_resident_bytes{pid=\"1\" five\n")
