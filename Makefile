@@ -21,7 +21,6 @@ demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a sta
 
 # Two at a time: much of it is waiting for processes.
 test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/, the report's page
-	@deploy/system-packages $(PYTHON) prometheus chromium tmux # one after the other: apt has one lock
 	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy test-pages
 
 test-c: $(VENV)/.system ## C tests, plain build only
