@@ -9,7 +9,7 @@ except ImportError as error:  # built for another Python: said where it is used,
     _broken = error
 
 __version__ = "0.1.0"
-__all__ = ["TaskRecord", "adopt", "records", "snapshot", "start", "stop", "task"]
+__all__ = ["TaskRecord", "adopt", "load", "records", "snapshot", "start", "stop", "task"]
 
 
 def __getattr__(name):
@@ -21,4 +21,7 @@ def __getattr__(name):
     if name in ("records", "snapshot"):
         from dwsr_probe import board
         return getattr(board, name)
+    if name == "load":
+        from dwsr_probe.report.notebook import load
+        return load
     raise AttributeError(f"module 'dwsr_probe' has no attribute {name!r}")

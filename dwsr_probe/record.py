@@ -117,7 +117,7 @@ def _line_maker():
 json_of_row = _line_maker()
 
 
-def _json_of(text, otherwise):
+def json_of(text, otherwise):
     """Slots carry no checksum: a damaged one must not stop its reader."""
     try:
         return json.loads(text)
@@ -129,7 +129,7 @@ def from_row(row):
     values = dict(zip(FIELDS, row, strict=True))
     for name in NESTED:
         if values[name] is not None:
-            values[name] = _json_of(values[name], [] if name == "inputs" else None)
+            values[name] = json_of(values[name], [] if name == "inputs" else None)
     return TaskRecord(**values)
 
 

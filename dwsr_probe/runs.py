@@ -4,8 +4,8 @@ import sqlite3
 import time
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, list_boards, process_exists
-from dwsr_probe.collector import Collector
+from dwsr_probe.board import Board, explain, list_boards, process_exists
+from dwsr_probe.collector import Collector, read_board_into
 from dwsr_probe.store import FILE, Store, StoreError
 
 
@@ -65,6 +65,20 @@ def sweep(directory, older_s=7 * 86_400):
         except (_core.BoardError, OSError):
             continue
     return removed
+
+
+def open_run(path, say):
+    """The store of a run directory, of a single board file (after a crash; the file stays), or of the last run if `path` is None. StoreError says why not."""
+    if path and os.path.isfile(path):
+        store = Store.in_memory()
+        try:
+            read_board_into(store, path)
+        except _core.BoardError as error:
+            raise StoreError(explain(path, error)) from error
+        return store
+    directory = path or last_run()
+    collect_leftovers(directory, say)
+    return Store.open(directory)
 
 
 def collect_leftovers(directory, say):

@@ -179,10 +179,13 @@ class Store:
     def meta(self):
         return {k: self._json_of(v) for k, v in self._db.execute("SELECT key, value FROM meta")}
 
+    def rows(self):
+        """Tasks as tuples in the order of FIELDS, nested fields as JSON text; in order of end within each process."""
+        yield from self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq")
+
     def tasks(self):
-        """Records in order of end within each process."""
-        for row in self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq"):
-            yield from_row(row)
+        """The same as records."""
+        yield from map(from_row, self.rows())
 
     def rows_after(self, position, most):
         """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""

@@ -12,6 +12,7 @@ _COARSE, _FRACTIONS = 16, np.arange(9) / 8
 _MOST = 500.0  # scores that count; older ones fade
 _POSTERIOR, _OTHERS = 60.0, 60.0  # as so many scores
 _HIGH = 0.95
+_FAR = np.append(True, np.abs(EDGES) > 6)  # bins of scores that no forecast should have
 
 
 class Scores:
@@ -29,6 +30,12 @@ class Scores:
     def merge(self, other):
         self.counts = self.counts + other.counts
         self._fade()
+
+    def forget_surprises(self, others):
+        """Here, and among those of all: what a change was off by says nothing of what comes after it."""
+        surprises = np.where(_FAR, self.counts, 0)
+        self.counts = self.counts - surprises
+        others.counts = np.maximum(others.counts - surprises, 0)
 
     def _fade(self):
         if (n := self.counts.sum()) > _MOST:

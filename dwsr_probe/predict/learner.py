@@ -63,10 +63,11 @@ class Learner:
         others.add(z, weight)
         self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
         if abs(self.drift) > 4:
-            self._change()
+            self._change(others)
 
-    def _change(self):
+    def _change(self, others):
         """It no longer needs what it did: little of the past counts."""
+        self.scores.forget_surprises(others)
         self.sums = self.sums.scaled(_AFTER_A_CHANGE)
         self.shapes = {}
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
@@ -77,7 +78,7 @@ class Learner:
         share = float(predictive.above(bound))
         scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
         if self.n >= _FEW and share < _CANNOT_BE:
-            self._change()
+            self._change(others)
         self.killed.append((arrays, float(bound), near))
         self.killed = _undominated(self.killed)
         if near or share < _SURE:

@@ -219,7 +219,7 @@ def test_one_record_per_line_whatever_the_names(cli):
             with dwsr_probe.task(name, key=name): pass
     """)
     assert done.returncode == 0 and len(tasks(records)) == 8
-    assert len(done.stderr.splitlines()) == 1 + 8 + 1 + 1  # header, one line a name, process, where the run is
+    assert len(done.stderr.splitlines()) == 1 + 8 + 1 + 1 + 1  # header, one line a name, process, verdict, where the run is
     assert tasks(records)[0]["task_name"] == "a\nb" and len(tasks(records)[6]["task_name"]) == 256
 
 

@@ -30,7 +30,7 @@ def test_inside_the_job_only_stdlib_and_core():
         for module in imports_of(PACKAGE / name):
             root = module.split(".")[0]
             if root == "dwsr_probe":
-                lazy = name == "__init__.py" and module.startswith(("dwsr_probe.record", "dwsr_probe.board"))
+                lazy = name == "__init__.py" and module.startswith(("dwsr_probe.record", "dwsr_probe.board", "dwsr_probe.report.notebook"))
                 assert lazy or not module.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.store", "dwsr_probe.record",
                                                       "dwsr_probe.board", "dwsr_probe.collector", "dwsr_probe.launch")), (name, module)
             else:
@@ -68,6 +68,13 @@ def test_the_model_stands_alone():
             assert root in sys.stdlib_module_names or root in ("numpy", "scipy") or (root == "dwsr_probe" and rest[:1] == ["predict"] and (rest[1:2] == [] or rest[1] in names)), (path.name, module)
     for name in SERVICE:
         assert not [m for m in imports_of(PACKAGE / "predict" / name) if m.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch"))], name
+
+
+def test_bokeh_is_wanted_by_the_page_alone():
+    """Optional imports stand in the folder named for them; the notebook's plot may have it too."""
+    allowed = {PACKAGE / "report" / "notebook.py", PACKAGE / "report" / "memory_plot.py", *(PACKAGE / "report" / "html").glob("*.py")}
+    for path in set(PACKAGE.rglob("*.py")) - allowed:
+        assert not {"bokeh"} & {module.split(".")[0] for module in imports_of(path) if module}, path
 
 
 def test_the_extension_exports_its_init_function_only():

@@ -351,6 +351,15 @@ def test_a_task_that_changes_is_followed():
     assert forecast.mean == pytest.approx(record([150, 150, 150], k=6)["alloc_peak_bytes"], rel=0.05)
 
 
+def test_a_change_does_not_widen_the_bound_for_long():
+    chance = random.Random(0)
+    model = learned(many(60, noise=0.01))
+    for _ in range(20):
+        model.learn(record([chance.randrange(40, 150) for _ in range(3)], k=6.0, noise=chance.gauss(0, 0.01)))
+    forecast = model.predict(inputs(150, 150, 150), "filter")
+    assert forecast.mean == pytest.approx(6 * 4 * 150 ** 3 + 2e6, rel=0.15) and forecast.upper(0.99) < 2 * forecast.mean
+
+
 def test_rounds_compare_each_value_with_what_was_forecast():
     model, rounds = Model(), []
     for given in many(100):

@@ -64,8 +64,11 @@
     for (const line of lines) sources.get(line.source).data = line.data;
 
     function colors() { return Array.from({length: GROUPS}, (_, i) => css(`--g${i}`)); }
+    const wide = () => Math.max(300, document.getElementById("spans").clientWidth - 90);
+    let width = 0;
     function view() {
-      const a = range.start, b = range.end, width = Math.max(300, document.getElementById("spans").clientWidth - 90);
+      const a = range.start, b = range.end;
+      width = wide();
       sources.get("spans").data = Timeline.spans(data, a, b, width, colors(), css("--bad"));
       sources.get("stack").data = Timeline.stack(data, a, b, width, GROUPS, data.stack_unit);
       sources.get("peaks").data = Timeline.peaks(data, a, b, width, colors(), data.memory_unit);
@@ -73,7 +76,7 @@
     let due = false;
     const later = () => { if (!due) { due = true; requestAnimationFrame(() => { due = false; view(); }); } };
     range.change.connect(later);
-    new ResizeObserver(later).observe(document.getElementById("spans"));
+    new ResizeObserver(() => { if (wide() !== width) later(); }).observe(document.getElementById("spans"));
 
     function paint() {
       const ink = css("--ink"), soft = css("--soft"), grid = css("--grid"), rule = css("--rule"), shades = colors();
@@ -96,7 +99,7 @@
       if (limit) { limit.line_color = css("--bad"); model("limit-text").text_color = css("--bad"); }
       if (cursor) cursor.line_color = ink;
       data.scatters.forEach((panel, i) => {
-        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]]);
+        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]], css("--bad"));
         if (panel.curve) source(`curve${i}`).data = panel.curve;
         Object.assign(model(`scatter-x${i}`), {end: panel.right});
         Object.assign(model(`scatter-y${i}`), {end: panel.top});

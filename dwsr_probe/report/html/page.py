@@ -24,6 +24,7 @@ from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_t
 DATA_MOST = 6_000_000  # bytes; with Bokeh and the tables the file stays below 8 MB
 SCATTERS = 9  # names with a panel of their own
 _PLOTTED_FROM = 1 << 16
+_NO_MODEL = "The line and its band need the model: pip install 'dwsr-probe[predict]'."
 _HERE = files("dwsr_probe.report.html")
 
 
@@ -54,7 +55,7 @@ def page_of(store, progress):
         timeline_hidden="" if shown else "hidden", timeline_note=_timeline_note(tasks, processes, lines), tasks_hidden="" if tasks.count else "hidden",
         scatters="".join(f'<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}<small>{escape(_trust(head["scatters"][i]))}</small></figcaption><div id="scatter{i}"></div></figure>'
                          for i, s in enumerate(panels)),
-        scatter_hidden="" if panels else "hidden", scatter_note="" if outlook else "The line and its band need the model: pip install 'dwsr-probe[predict]'.",
+        scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
         names=names_table(tasks.summaries, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
         processes=processes_table(processes), data=_packed(head, arrays))
 

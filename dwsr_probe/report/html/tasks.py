@@ -1,5 +1,4 @@
 """One pass over a run's tasks: columns for the plots, sums by name, the largest ones, examples for the model. Bounded in what is kept, not in what is read."""
-from array import array
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 
@@ -56,25 +55,28 @@ def collect(store, processes, progress):
     """Tasks of the whole run."""
     numbers, names, inputs = {}, _Numbers(_NAMES_MOST, "other names"), _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
     process_of = {record.process: i for i, (record, _) in enumerate(processes)}
-    columns = {name: array(kind) for name, kind in (
-        ("start", "d"), ("duration", "d"), ("name", "I"), ("state", "B"), ("own", "d"), ("rss", "d"), ("before", "d"), ("gpu", "d"), ("input", "d"), ("inputs", "I"),
-        ("process", "i"), ("thread", "q"))}
-    add = [columns[name].append for name in columns]
+    kinds = {"start": "f8", "duration": "f8", "name": "u4", "state": "u1", "own": "f8", "rss": "f8", "before": "f8", "gpu": "f8", "input": "f8", "inputs": "u4", "process": "i4", "thread": "i8"}
+    columns, rows = {name: [np.array([], kind)] for name, kind in kinds.items()}, []
     keys, largest, examples, total = [], [], {}, store.task_count()
+
+    def flush():
+        """Rows become columns; what is None becomes not-a-number."""
+        for (name, kind), values in zip(kinds.items(), zip(*rows, strict=True), strict=bool(rows)):
+            columns[name].append(np.array(values, kind))
+        rows.clear()
 
     def noted():
         for count, record in enumerate(store.tasks()):
             if count % 4096 == 0:
+                flush()
                 progress("reading tasks", count, total)
             name = record.task_name
             if name not in numbers:
                 numbers[name] = names[line_of(name, 120)]
             need = need_of(record)
-            row = (record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
+            rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
                    max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None, record.input_bytes,
-                   inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0)
-            for append, value in zip(add, row, strict=True):
-                append(_NAN if value is None else value)
+                   inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
             keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
             if need is not None:
                 (heappush if len(largest) < LARGEST else heappushpop)(largest, (need, -count, record))
@@ -84,15 +86,13 @@ def collect(store, processes, progress):
             yield record
 
     summaries = summarise(noted(), processes)
-    found = {name: np.frombuffer(values, values.typecode) if values else np.array([], values.typecode) for name, values in columns.items()}
+    flush()
+    found = {name: np.concatenate(parts) for name, parts in columns.items()}
     tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], [record for *_, record in sorted(largest, reverse=True)], examples, number_of=numbers)
     tasks.held_bytes = {s.task_name: float(np.nanmedian(held)) for s in summaries[:LARGEST]
                         if (held := found["before"][found["name"] == numbers[s.task_name]]).size and not np.isnan(held).all()}
     _keep(tasks, found)
     return tasks
-
-
-_NAN = float("nan")
 
 
 def _keep(tasks, found):

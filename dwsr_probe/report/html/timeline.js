@@ -1,7 +1,7 @@
 // What is in view: spans, stack and peaks for one range of time, from the packed columns. Pure functions of the data; page.js puts the results into the plots.
 "use strict";
 const Timeline = (() => {
-  const BIG = 2 ** 20, MOST = 20000;
+  const BIG = 2 ** 20, MOST = 20000, thousands = new Intl.NumberFormat("en");
   const bytesText = n => {
     if (!(n >= 0)) return "–";
     for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", BIG], ["KiB", 1024]]) if (n >= size) return `${(n / size).toFixed(1)} ${unit}`;
@@ -28,7 +28,7 @@ const Timeline = (() => {
     const facts = [`${bytesText(data.own[i])} own`, data.gpu[i] > 0 ? `${bytesText(data.gpu[i])} on a device` : "", `process ${bytesText(data.rss[i])}`, secondsText(data.duration[i]),
       data.state[i] ? data.states[data.state[i]] : ""];
     return {name: data.names[data.name[i]], key: data.keys[i], facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
-      more: [data.processes[data.process[i]] ?? "", more ? `and ${more.toLocaleString("en")} smaller here: zoom in` : ""].filter(Boolean).join(" · ")};
+      more: [data.processes[data.process[i]] ?? "", more ? `and ${thousands.format(more)} smaller here: zoom in` : ""].filter(Boolean).join(" · ")};
   }
 
   function columns(names) { return Object.fromEntries(names.map(name => [name, []])); }
@@ -102,14 +102,14 @@ const Timeline = (() => {
   }
 
   // Dots of one name; of those that would cover each other one.
-  function dots(data, panel, color) {
+  function dots(data, panel, color, bad) {
     const found = columns(["x", "y", "color", ...TEXTS]), taken = new Set(), values = panel.kind === "gpu" ? data.gpu : data.own;
     for (let i = 0; i < data.n; i++) {
       if (data.name[i] !== panel.name || !(data.input[i] >= 0) || !(values[i] >= 0)) continue;
       const x = data.input[i] / panel.input_unit, y = values[i] / panel.unit, place = Math.round(150 * x / panel.right) * 1000 + Math.round(120 * y / panel.top);
       if (taken.has(place)) continue;
       taken.add(place);
-      found.x.push(x); found.y.push(y); found.color.push(color);
+      found.x.push(x); found.y.push(y); found.color.push(data.state[i] === 1 || data.state[i] === 3 ? bad : color);
       push(data, found, i, 0);
     }
     return found;

@@ -1,0 +1,53 @@
+"""A run's records as columns: CSV, and Parquet if pyarrow is there. Used by `report --format csv|parquet`.
+
+Tasks first, then processes (`kind` tells them apart), with the names of the record. Nested fields are JSON text in both, as they are in the store: their shape differs from record to
+record, so that a schema of structs would differ from run to run. Rows are written as they are read.
+"""
+import csv
+import io
+from dataclasses import fields
+from itertools import chain, islice
+
+from dwsr_probe.record import FIELDS, NESTED, TaskRecord, to_row
+
+MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
+_BATCH = 20_000
+
+
+def rows(store):
+    """All records as tuples in the order of FIELDS, nested ones as JSON text."""
+    return chain(store.rows(), (to_row(record) for record, _ in store.processes()))
+
+
+def write_csv(store, file):
+    """RFC 4180, UTF-8, a head of names; what was not measured is empty."""
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=False)
+    try:
+        writer = csv.writer(text)
+        writer.writerow(FIELDS)
+        writer.writerows(rows(store))
+    finally:
+        text.detach()  # flushes; the file is the caller's
+
+
+def write_parquet(store, file):
+    """ImportError without pyarrow."""
+    import pyarrow as pa
+    from pyarrow import parquet
+    schema = pa.schema([(field.name, _arrow_type(pa, field)) for field in fields(TaskRecord)])
+    found = rows(store)
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        while batch := list(islice(found, _BATCH)):
+            columns = (map(_utf8, column) if schema.field(name).type == pa.string() else column for name, column in zip(FIELDS, zip(*batch, strict=True), strict=True))
+            writer.write_table(pa.Table.from_arrays([pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema))
+
+
+def _arrow_type(pa, field):
+    if field.name in NESTED or field.type in (str, str | None):
+        return pa.string()
+    return pa.float64() if field.type == float | None else pa.int64()
+
+
+def _utf8(text):
+    """Half a surrogate pair is no text to Arrow."""
+    return text if text is None or text.isascii() else text.encode("utf-8", "backslashreplace").decode()

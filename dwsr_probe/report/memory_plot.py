@@ -1,0 +1,45 @@
+"""Memory over time as a Bokeh figure for notebooks: the resident size of the largest processes, least and largest per bucket so that no peak is lost, and their limit."""
+from html import escape
+
+import numpy as np
+
+from dwsr_probe.report.html.memory import memory_lines
+from dwsr_probe.report.words import line_of
+
+try:
+    from bokeh.embed import file_html
+    from bokeh.models import HoverTool, Span
+    from bokeh.palettes import Category10_10
+    from bokeh.plotting import figure
+    from bokeh.resources import INLINE
+except ImportError as error:
+    raise ImportError(f"a plot needs Bokeh: pip install 'dwsr-probe[report]' ({error})") from error
+
+_SHOWN_MOST = 10
+_LIMIT_NEAR = 3  # a limit further away than so many times the peak would flatten everything
+
+
+def figure_of(store, **options):
+    processes = store.processes()
+    plot = figure(**{"height": 320, "sizing_mode": "stretch_width", "x_axis_type": "datetime", "y_axis_label": "resident size, MiB", "tools": "xpan,xwheel_zoom,xbox_zoom,reset,save", **options})
+    peak = 0.0
+    lines = memory_lines(store, processes, lambda *_: None)[:_SHOWN_MOST]
+    for line, colour in zip(lines, Category10_10, strict=False):
+        record, _ = processes[line.process]
+        at, low, high = (line.time * 1e3, line.low / 2**20, line.high / 2**20)
+        name = f"{line_of(record.task_name, 24)} {record.pid}"
+        plot.varea(at, low, high, color=colour, alpha=0.3)
+        drawn = plot.line(at, high, color=colour, legend_label=name, name=name, line_width=1.2)
+        plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("process", "$name"), ("time", "$x{%T.%3N}"), ("rss", "@y{0,0.0} MiB")], formatters={"$x": "datetime"}, mode="vline", visible=False))
+        peak = max(peak, float(np.max(high)))
+    limits = {health.get("limit_bytes") for _, health in processes} - {None}
+    for limit in limits:
+        if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
+            plot.add_layout(Span(location=limit / 2**20, dimension="width", line_dash="dashed", line_color="#c62828"))
+    plot.y_range.start = 0
+    if lines:
+        plot.legend.click_policy, plot.legend.location = "hide", "top_left"
+    # A page of its own in a frame: shows in any notebook without a set-up cell, and offline.
+    height = (plot.height or 320) + 20
+    plot._repr_html_ = lambda: f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{escape(file_html(plot, INLINE, "memory"))}"></iframe>'
+    return plot

@@ -1,0 +1,171 @@
+"""A run for notebooks: `dwsr_probe.load(run)`. DataFrames of what it holds, a summary that shows itself, a plot, and the model learned from it.
+
+Everything is read when it is first asked for, and kept. Of a job that still runs: what is stored by then; load it again for more.
+"""
+import json
+import sqlite3
+from dataclasses import fields
+from functools import cached_property, wraps
+from html import escape
+
+from dwsr_probe.board import SAMPLE_BYTES
+from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
+from dwsr_probe.report.words import bytes_text, line_of, seconds_text
+from dwsr_probe.runs import open_run
+from dwsr_probe.say import say
+from dwsr_probe.store import StoreError
+
+try:
+    import numpy as np
+    import pandas as pd
+except ImportError as error:
+    raise ImportError(f"dwsr_probe.load needs pandas: pip install 'dwsr-probe[report]' ({error})") from error
+
+_KEPT_TEXT = ("key",)  # others repeat: categories
+_SHOWN_MOST = 10
+_UNREAD = np.uint64(1 << 63)
+
+
+def load(run=None):
+    """The run in a directory, of a single board file, or the last one."""
+    return Run(open_run(run, say))
+
+
+def _reading(method):
+    """A damaged store is said in one line, not by SQLite."""
+    @wraps(method)
+    def read(self):
+        try:
+            return method(self)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot read {self.directory or 'the run'}: {error}; it is damaged, or being written on another machine") from error
+    return read
+
+
+class Run:
+    """One run. `tasks`, `samples` and `processes` are DataFrames; bytes are integers (Int64: what was not measured is <NA>), durations seconds, moments UTC."""
+
+    def __init__(self, store):
+        self._store = store
+        self.directory = store.directory
+        self.meta  # noqa: B018  a damaged run is said here, not later
+
+    @cached_property
+    @_reading
+    def meta(self):
+        """What was run, where, and its exit code."""
+        return self._store.meta()
+
+    @cached_property
+    @_reading
+    def tasks(self):
+        """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu and oom as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
+        rows = list(self._store.rows())
+        columns = dict(zip(FIELDS, zip(*rows, strict=True) if rows else [()] * len(FIELDS), strict=True))
+        frame = pd.DataFrame({field.name: _column(field, columns[field.name]) for field in fields(TaskRecord)})
+        frame["rss_growth_bytes"] = (frame["rss_peak_bytes"] - frame["rss_before_bytes"]).clip(lower=0)
+        frame["gpu_peak_bytes"] = pd.array([max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else None for devices in frame["gpu"]], dtype="Int64")
+        return frame
+
+    @cached_property
+    @_reading
+    def processes(self):
+        """One row per process, in order of start; `health` has all that its board said."""
+        rows = [{"process": r.process, "name": r.task_name, "state": r.state, "host": r.host, "pid": r.pid, "start": r.start, "duration": r.duration, "rss_peak_bytes": r.rss_peak_bytes,
+                 "limit_bytes": h.get("limit_bytes"), "health": h} for r, h in self._store.processes()]
+        frame = pd.DataFrame(rows, columns=["process", "name", "state", "host", "pid", "start", "duration", "rss_peak_bytes", "limit_bytes", "health"])
+        return frame.astype({"pid": "Int64", "duration": float, "rss_peak_bytes": "Int64", "limit_bytes": "Int64"}).assign(start=_moments(frame["start"]))
+
+    @cached_property
+    @_reading
+    def samples(self):
+        """time, process, rss_bytes, rss_min_bytes, peak_bytes (the kernel's mark), samples: up to a thousand a second; older than ten minutes one row a second, of `samples` samples."""
+        names = [record.process for record, _ in self._store.processes()]
+        parts = [part for i, name in enumerate(names) for part in self._samples_of(i, name)] or [(np.empty(0, np.int64),) * 6]
+        at, process, low, high, peak, count = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return pd.DataFrame({"time": pd.to_datetime(at, utc=True), "process": pd.Categorical.from_codes(process, pd.Index(names, dtype=object)), "rss_bytes": high, "rss_min_bytes": low,
+                             "peak_bytes": peak, "samples": count})
+
+    def _samples_of(self, number, process):
+        """Columns of one process, in pieces."""
+        merged = np.array(list(self._store.merged_samples(process)), float).reshape(-1, 5)
+        yield (merged[:, 0] * 1e9).astype(np.int64), np.full(len(merged), number), *(merged[:, i].astype(np.int64) for i in range(1, 5))
+        for epoch, packed in self._store.packed_samples(process):
+            values = np.frombuffer(packed, np.uint64).reshape(-1, SAMPLE_BYTES // 8)
+            values = values[values[:, 1] < _UNREAD]
+            rss, peak = values[:, 1].astype(np.int64), np.where(values[:, 2] < _UNREAD, values[:, 2], values[:, 1]).astype(np.int64)
+            yield int(epoch * 1e9) + values[:, 0].astype(np.int64), np.full(len(values), number), rss, rss, peak, np.ones(len(values), np.int64)
+
+    def summary(self):
+        """One row per task name, the largest own peak first."""
+        groups = self.tasks.assign(failed=self.tasks["state"] != "ok").groupby("task_name", observed=True)
+        table = groups.agg(
+            count=("task_name", "size"), failed=("failed", "sum"), alloc_peak_median_bytes=("alloc_peak_bytes", "median"), alloc_peak_max_bytes=("alloc_peak_bytes", "max"),
+            gpu_peak_median_bytes=("gpu_peak_bytes", "median"), gpu_peak_max_bytes=("gpu_peak_bytes", "max"), rss_growth_median_bytes=("rss_growth_bytes", "median"),
+            rss_growth_max_bytes=("rss_growth_bytes", "max"), input_median_bytes=("input_bytes", "median"), output_median_bytes=("output_bytes", "median"),
+            duration_median=("duration", "median"), duration_max=("duration", "max"))
+        return table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False)
+
+    def model(self, most=500):
+        """A predict.Model learned from `most` tasks of each name, evenly spread over the run (docs/model.md). Needs the predict extra."""
+        from dwsr_probe.predict import Model
+        model = Model()
+        counts, seen = self.tasks["task_name"].value_counts(), {}
+        for record in self._store.tasks():
+            place = seen[record.task_name] = seen.get(record.task_name, -1) + 1
+            count = counts[record.task_name]
+            if place * most // count == (place - 1) * most // count and count > most:
+                continue
+            try:
+                model.learn(record)
+            except ValueError:  # figures that cannot be
+                pass
+        return model
+
+    def plot(self, **options):
+        """Memory over time as a Bokeh figure, the largest processes; it shows itself in a notebook. options: of bokeh.plotting.figure."""
+        from dwsr_probe.report.memory_plot import figure_of
+        return figure_of(self._store, **options)
+
+    def _counts(self):
+        return ", ".join(f"{n:,} {word if n == 1 else words}" for n, word, words in ((len(self.tasks), "task", "tasks"), (len(self.processes), "process", "processes")))
+
+    def __repr__(self):
+        return f"<dwsr_probe run {line_of(str(self.meta.get('run') or 'of a board'), 120)}: {self._counts()}>"
+
+    def _repr_html_(self):
+        """Small, and nothing that the job named is markup."""
+        code = self.meta.get("exit_code")
+        peak, seconds = self.processes["rss_peak_bytes"].max(), self.processes["duration"].max()
+        facts = ["still running, or its parent was killed" if code is None else f"exit code {code}", self._counts(),
+                 f"max rss {bytes_text(None if pd.isna(peak) else peak)}", seconds_text(None if pd.isna(seconds) else seconds)]
+        head = f"<b>{escape(line_of(str(self.meta.get('run') or 'a board'), 120))}</b>: {escape('; '.join(facts))}"
+        table = self.summary()
+        if not len(table):
+            return f"<div>{head}<br>No task was marked.</div>"
+        shown = pd.DataFrame({title: table[name].head(_SHOWN_MOST).map(lambda value, text=text: text(None if pd.isna(value) else value)) for title, name, text in (
+            ("count", "count", "{:,}".format), ("failed", "failed", "{:,}".format), ("own peak, median", "alloc_peak_median_bytes", bytes_text), ("max", "alloc_peak_max_bytes", bytes_text),
+            ("gpu peak, max", "gpu_peak_max_bytes", bytes_text), ("rss growth, max", "rss_growth_max_bytes", bytes_text), ("duration, median", "duration_median", seconds_text))
+            if table[name].notna().any()})
+        shown.index = pd.Index([line_of(name) for name in shown.index], name="task")
+        more = f"<br>and {len(table) - _SHOWN_MOST:,} more task names: .summary()" if len(table) > _SHOWN_MOST else ""
+        return f"<div>{head}{shown.to_html(escape=True, border=0)}{more}</div>"
+
+
+def _column(field, values):
+    if field.name in NESTED:
+        try:
+            return pd.Series(json.loads(f"[{','.join('null' if value is None else value for value in values)}]"), dtype=object)  # at once: half the time
+        except ValueError:
+            return pd.Series([json_of(value, [] if field.name == "inputs" else None) if value is not None else None for value in values], dtype=object)
+    if field.name == "start":
+        return _moments(values)
+    if field.type == float | None:
+        return np.array(values, float)
+    if field.type in (int, int | None):
+        return pd.array(values, dtype="Int64")
+    return pd.array(values, dtype="string") if field.name in _KEPT_TEXT else pd.Categorical(values)
+
+
+def _moments(seconds):
+    return pd.to_datetime(pd.Series(seconds, dtype=float), unit="s", utc=True)

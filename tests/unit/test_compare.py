@@ -1,0 +1,193 @@
+"""The tests behind `report --compare`, beside SciPy's, and what is compared with what."""
+import io
+import json
+import random
+from itertools import combinations
+
+import pytest
+from scipy import stats
+
+from dwsr_probe.record import TaskRecord
+from dwsr_probe.report.compare.comparison import Comparison
+from dwsr_probe.report.compare.noise import exceedance_test, holm, rank_test
+from dwsr_probe.report.compare.page import page_of
+from dwsr_probe.report.compare.table import change_text, print_comparison
+from dwsr_probe.store import Store
+from tests.unit.test_task import HOSTILE
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 3), (5, 5), (8, 9), (10, 10), (1, 12), (15, 20), (40, 30)])
+def test_one_stratum_is_mann_whitney(n, m):
+    rng = random.Random(n * 100 + m)
+    a, b = [rng.gauss(0, 1) for _ in range(n)], [rng.gauss(0.7, 1) for _ in range(m)]
+    expected = stats.mannwhitneyu(a, b, method="exact" if n + m <= 20 else "asymptotic", use_continuity=False).pvalue
+    assert rank_test([(a, b)])[0] == pytest.approx(expected)
+
+
+def test_ties_are_exact_by_enumeration():
+    a, b = [1, 1, 2, 2, 3], [2, 3, 3, 4, 4, 4]
+    ranks = stats.rankdata(a + b)
+    found = abs(ranks[5:].sum() - 36)
+    draws = [abs(sum(draw) - 36) for draw in combinations(ranks, 6)]
+    p, least = rank_test([(a, b)])
+    assert p == pytest.approx(sum(d >= found - 1e-9 for d in draws) / len(draws)) and least == pytest.approx(sum(d >= max(draws) - 1e-9 for d in draws) / len(draws))
+
+
+def test_pairs_are_a_sign_test_and_too_few_say_so():
+    assert rank_test([([i], [i + 0.1]) for i in range(12)])[0] == pytest.approx(2 / 2**12)
+    assert rank_test([([1], [2])]) == (1.0, 1.0)  # one each
+    assert rank_test([([1, 1, 1], [2, 2, 2])])[1] == pytest.approx(0.1)
+    assert rank_test([([5] * 9, [5] * 9)]) == (1.0, 1.0) == rank_test([([], [1])]) == exceedance_test([], [1]) == exceedance_test([5] * 9, [5] * 9)
+    assert exceedance_test([1, 2, 3], [3, 4, 5]) == pytest.approx((3 / 6 * 2 / 5, 3 / 6 * 2 / 5))  # two are above; a third cannot be, because of the tie
+
+
+@pytest.mark.parametrize("strata", [1, 4])
+def test_by_chance_as_often_as_it_says(strata):
+    rng = random.Random(strata)
+
+    def figures(at):
+        return [rng.gauss(at, 1) for _ in range(rng.randint(2, 9))]
+    found = [rank_test([(figures(s), figures(s)) for s in range(strata)])[0] for _ in range(1_500)]
+    assert 0.02 < sum(p <= 0.05 for p in found) / len(found) < 0.07
+    largest = [exceedance_test(figures(0), figures(0))[0] for _ in range(1_500)]
+    assert sum(p <= 0.05 for p in largest) / len(largest) < 0.07
+
+
+def test_holm_asks_only_what_could_be_answered():
+    assert holm([(0.01, 0.001), (0.02, 0.001), (0.5, 0.3), (0.04, 0.01)], 0.05) == pytest.approx([0.03, 0.04, None, 0.04])
+    assert holm([], 0.05) == []
+
+
+def store_of(tasks):
+    store = Store.in_memory()
+    store.add_tasks([TaskRecord(seq=i, process="p", **{"state": "ok", "duration": 1.0, "overlap": 0, **task}) for i, task in enumerate(tasks, 1)])
+    return store
+
+
+def task(name, peak, size=MIB, **more):
+    return {"task_name": name, "alloc_peak_bytes": int(peak), "inputs": [{"dtype": "uint8", "shape": [size]}], "input_bytes": size, **more}
+
+
+def only(a, b):
+    (name,) = Comparison(store_of(a), store_of(b)).names
+    return name
+
+
+def spread(n, factor=1.0, seed=0, **more):
+    rng = random.Random(seed)
+    return [task("x", 10 * MIB * factor * rng.uniform(0.97, 1.03), **more) for _ in range(n)]
+
+
+def test_growth_is_found_and_noise_is_not():
+    grew = only(spread(12), spread(12, 1.2, seed=1))
+    assert grew.verdict == "grew" and grew.differences[0].change == pytest.approx(0.2, abs=0.03) and grew.differences[0].basis == "same inputs"
+    assert only(spread(12), spread(12, 0.8, seed=1)).verdict == "shrank"
+    verdicts = [only(spread(12, seed=seed), spread(12, seed=seed + 1_000)).verdict for seed in range(300)]
+    assert sum(v in ("grew", "shrank", "largest grew") for v in verdicts) <= 0.08 * 300
+
+
+def test_inputs_are_compared_with_the_same_inputs():
+    """A of many small inputs and few large ones, B the other way: the medians differ, the operator does not."""
+    def mix(small, large, factor=1.0):
+        return [task("x", 3 * s * factor, s) for s in [MIB] * small + [8 * MIB] * large]
+    name = only(mix(20, 5), mix(5, 20))
+    assert name.verdict == "no difference" and name.differences[0].change == 0 and name.differences[0].b_median_bytes > 7 * name.differences[0].a_median_bytes
+    assert only(mix(20, 5), mix(5, 20, 1.2)).verdict == "grew"
+
+
+def test_other_block_sizes_are_compared_per_byte():
+    name = only([task("x", 3 * MIB)] * 10, [task("x", 24 * MIB, 8 * MIB)] * 10)
+    (d,) = name.differences
+    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "of 1.0 MiB in A, 8.0 MiB in B")
+    worse = Comparison(store_of([task("x", 3 * MIB)] * 10), store_of([task("x", 32 * MIB, 8 * MIB)] * 10))
+    assert worse.names[0].verdict == "grew" and worse.failures(0.1) == [("x", "own peak grew by 33.3 % (per input byte)")]
+    # smaller blocks with a constant part: more per byte, less per task, no failure
+    small = Comparison(store_of([task("x", 24 * MIB, 8 * MIB)] * 10), store_of([task("x", 4 * MIB)] * 10))
+    assert small.names[0].verdict == "grew" and small.failures(0.1) == []
+
+
+def test_sources_are_compared_by_what_they_return():
+    def source(size, peak, **more):
+        return task("random", peak, 2_496, output={"dtype": "float64", "shape": [size // 8]}, output_bytes=size, **more)
+    larger = only([source(MIB, 2 * MIB)] * 9, [source(8 * MIB, 16 * MIB)] * 9)
+    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "of 1.0 MiB in A, 8.0 MiB in B")
+    worse = only([source(MIB, 2 * MIB)] * 9, [source(MIB, 3 * MIB)] * 9)
+    assert (worse.verdict, worse.differences[0].basis) == ("grew", "same output")
+
+
+def test_few_tasks_are_not_judged():
+    name = only([task("x", MIB)], [task("x", 2 * MIB)])
+    assert name.verdict == "cannot tell" and name.differences[0].note == "one each" and name.differences[0].change == 1
+    assert only([task("x", MIB)] * 3, [task("x", 2 * MIB)] * 2).differences[0].note == "3 and 2 tasks are too few"
+    assert only([task("x", MIB)], [task("x", MIB)]).verdict == "no difference"
+
+
+def test_the_largest_can_grow_alone():
+    a = [task("x", 10 * MIB)] * 40
+    b = [task("x", 10 * MIB)] * 32 + [task("x", 30 * MIB)] * 8
+    compared = Comparison(store_of(a), store_of(b))
+    (d,) = compared.names[0].differences
+    assert (d.verdict, d.change, d.largest_change) == ("largest grew", 0, 2) and compared.failures(0.1) == [("x", "own peak of the largest grew by 200.0 % (same inputs)")]
+    assert only(a, b[:33]).verdict == "within noise"  # one of many may be chance
+
+
+def test_small_differences_are_none():
+    assert only([task("x", 24)] * 20, [task("x", 20_000)] * 20).verdict == "no difference"
+    assert only([task("x", 100 * MIB)] * 20, [task("x", 100.5 * MIB)] * 20).verdict == "no difference"
+    assert only([task("x", 0)] * 20, [task("x", MIB)] * 20).verdict == "grew"
+
+
+def test_without_accounting_growth_of_tasks_that_ran_alone():
+    def plain(growth, overlap=0):
+        return {"task_name": "x", "rss_before_bytes": 5, "rss_peak_bytes": 5 + growth, "overlap": overlap}
+    name = only([plain(10 * MIB)] * 9, [plain(20 * MIB)] * 9)
+    assert (name.verdict, name.differences[0].quantity, name.differences[0].basis) == ("grew", "rss growth", "all tasks")
+    beside = only([plain(10 * MIB, 3)] * 9, [plain(20 * MIB, 3)] * 9)
+    assert beside.verdict == "cannot tell" and "ran beside others" in beside.note
+
+
+def test_devices_are_compared_too():
+    def on(peak):
+        return task("x", MIB, gpu=[{"device": 0, "peak_bytes": peak}, {"device": 1, "peak_bytes": 7}])
+    name = only([on(10 * MIB)] * 9, [on(15 * MIB)] * 9)
+    assert [(d.quantity, d.verdict) for d in name.differences] == [("own peak", "no difference"), ("gpu peak", "grew")] and name.verdict == "grew"
+
+
+def test_killed_new_and_vanished():
+    a = [task("x", MIB)] * 4 + [task("old", MIB)]
+    b = [task("x", 9 * MIB, state="killed")] * 4 + [task("fresh", MIB)]
+    compared = Comparison(store_of(a), store_of(b))
+    assert [(n.task_name, n.verdict) for n in compared.names] == [("x", "cannot tell"), ("fresh", "new"), ("old", "vanished")]
+    assert compared.names[0].note == "none of its tasks ended well in B" and compared.failures(0.1) == [("x", "4 killed, none in the reference")]
+
+
+def forms(compared):
+    out = io.StringIO()
+    print_comparison(compared, 0.1, out)
+    return out.getvalue(), page_of(compared, 0.1), json.loads(compared.to_json(0.1))
+
+
+def test_empty_runs_and_damaged_fields():
+    text, page, data = forms(Comparison(store_of([]), store_of([])))
+    assert "Neither run has a task." in text and "Neither run has a task." in page and data["names"] == []
+    store = store_of([task("x", MIB)] * 3)
+    store._db.execute("UPDATE tasks SET inputs = '[{\"sha', gpu = '[3]'")
+    text, page, data = forms(Comparison(store, store))
+    assert data["names"][0]["verdict"] == "no difference"
+    assert forms(Comparison(store_of([]), store))[2]["names"][0]["verdict"] == "new"
+
+
+@pytest.mark.parametrize("name", [*(n for n in HOSTILE if isinstance(n, str)), "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'], ids=lambda n: repr(n)[:20])
+def test_hostile_names(name):
+    name = name.encode("utf-8", "replace").decode()
+    store = store_of([task(name, MIB)] * 3 + [task("killed " + name, MIB, state="killed")])
+    text, page, data = forms(Comparison(store_of([]), store))
+    assert name in [row["task_name"] for row in data["names"]]
+    assert len(text.splitlines()) == 8 and "\x1b" not in text and "\0" not in text
+    assert "<script" not in page and "<img" not in page and "\0" not in page and len(page) < 20_000
+
+
+def test_changes_for_people():
+    assert [change_text(x) for x in (None, 0.0, 0.201, -0.03, 11.0, -0.0001)] == ["–", "0.0 %", "+20.1 %", "−3.0 %", "×12", "0.0 %"]
