@@ -30,16 +30,19 @@ class Looks(threading.Thread):
 
     def run(self):
         while not self._failed:
-            begin = time.monotonic()
+            begin, interval_s = time.monotonic(), self._interval_s
             try:
-                self._keep(self._watch.look())
+                moment = self._watch.look()
+                if moment.behind:  # much has ended before we came
+                    interval_s = INTERVAL_LEAST_S
+                self._keep(moment)
             except WatchError as error:
                 with self._lock:
                     self._trouble = str(error)
             except Exception as error:  # the main thread raises it, and gives the terminal back first
                 self._failed = error
             self._wake()
-            time.sleep(max(0.02, begin + self._interval_s - time.monotonic()))
+            time.sleep(max(0.02, begin + interval_s - time.monotonic()))
 
     def _keep(self, moment):
         with self._lock:

@@ -17,8 +17,9 @@ from dwsr_probe.export.totals import devices_of
 from dwsr_probe.report.words import line_of
 from dwsr_probe.store import FILE, Store, StoreError
 
-FOLLOW_S, META_S = 0.5, 0.5
-RECORDS_MOST = 2_000  # of one look: a long run is taken in bit by bit, and the view stays live
+FOLLOW_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
+FIRST = "0"  # cursor of the stream
+RECORDS_MOST = 5_000  # of one look: a long run is taken in bit by bit, and the view stays live
 ASK_S = 5.0
 
 
@@ -102,7 +103,7 @@ class Boards:
 
     def __init__(self, directories=None, run=None, say=lambda text: None):
         self._directories, self._run, self._say = directories, run, say
-        self._source, self._cursor, self._followed = None, "0", 0.0
+        self._source, self._cursor, self._followed, self._lost = None, FIRST, 0.0, 0
         self._here, self._missing = set(), set()  # pids of the last look; those of whom it is not known yet how they ended
         if run:
             self.title = f"run {run}"
@@ -111,9 +112,11 @@ class Boards:
         self._source = self._source or self._opened()
         self._follow()
         batch = self._source.read(self._cursor, RECORDS_MOST)
+        if self._cursor != FIRST:  # what was overwritten before we came is not lost to us
+            self._lost += batch.lost
         self._cursor = batch.cursor
         view = self._source.view()
-        moment = Moment(lost=view.records_lost, more_processes=view.processes_dropped, unreadable=view.boards_unreadable, behind=batch.more)
+        moment = Moment(lost=self._lost, more_processes=view.processes_dropped, unreadable=view.boards_unreadable, behind=batch.more)
         moment.records = [r for r in map(json.loads, batch.lines) if self._run in (None, r["run"])]
         headrooms = dict(view.headrooms())
         for p in view.processes:
@@ -157,7 +160,7 @@ class RunDirectory(Boards):
     def __init__(self, directory):
         """WatchError: there is no run, or it is elsewhere."""
         super().__init__()
-        self._directory, self._asked, self._ended = os.path.abspath(directory), 0.0, ""
+        self._directory, self._asked, self._ended, self._health = os.path.abspath(directory), 0.0, "", 0.0
         try:
             store = Store.open(self._directory)
             try:
@@ -199,6 +202,8 @@ class RunDirectory(Boards):
             store = Store.open(self._directory)
             try:
                 meta = store.meta()
+                if "exit_code" in meta or self._asked >= self._health + HEALTH_S:
+                    self._health, self._lost = self._asked, sum(health.get("records_lost") or 0 for _, health in store.processes())
             finally:
                 store.close()
             if "exit_code" in meta:
@@ -217,6 +222,7 @@ class Port:
         """ValueError: not a URL. OSError: of the CA's file."""
         self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ASK_S)
         self.host, self.title = self._stream.host, self._stream.host
+        self._lost_before = None
 
     def look(self):
         try:
@@ -224,7 +230,10 @@ class Port:
             series = series_of(self._stream.page("/metrics"))
         except StreamError as error:
             raise WatchError(str(error)) from error
-        moment = Moment(records=found.records, lost=self._stream.lost, behind=len(found.records) >= RECORDS_MOST, processes=_processes(series))
+        moment = Moment(records=found.records, behind=len(found.records) >= RECORDS_MOST, processes=_processes(series))
+        if self._lost_before is None and not moment.behind:
+            self._lost_before = self._stream.lost  # overwritten before we came
+        moment.lost = self._stream.lost - (self._stream.lost if self._lost_before is None else self._lost_before)
         moment.more_processes, moment.unreadable = (int(sum(series.get(f"dwsr_{name}", {}).values())) for name in ("processes_dropped", "boards_unreadable"))
         limits = {p.pid: p.limit for p in moment.processes}
         starts = [r["start"] for r in found.running if number(r.get("start")) is not None]
