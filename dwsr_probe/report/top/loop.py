@@ -8,10 +8,10 @@ import time
 from contextlib import contextmanager
 
 from dwsr_probe.export.client import StreamError
+from dwsr_probe.report.top.moment import WatchError
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.screen import Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
-from dwsr_probe.report.top.watch import WatchError
 
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
