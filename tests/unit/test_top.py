@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.moment import Moment, Process, Task
-from dwsr_probe.report.top.panes import NAMES, TASKS, Pane
+from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
 from dwsr_probe.report.top.port import Port, is_url, series_of
 from dwsr_probe.report.top.screen import Screen, plain_line
@@ -123,13 +123,18 @@ def test_filter_and_scroll():
     assert pane.offset == 0
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 81, 132, 300])
-@pytest.mark.parametrize("columns", [TASKS, NAMES])
-def test_columns_fit(width, columns):
+@pytest.mark.parametrize("width", [12, 20, 40, 80, 81, 132, 300])
+@pytest.mark.parametrize("columns", [TASKS, NAMES, GPUS])
+def test_columns_fit_or_go(width, columns):
     pane = Pane("x", columns, columns[0].title, "")
-    shown = pane.shown_columns()
-    least = sum(c.width for c in shown) + len(shown) - 1
-    assert sum(pane.widths(shown, width)) + len(shown) - 1 <= max(width, least)
+    shown = fitting(columns, width)
+    assert shown[0] is columns[0] and sum(pane.widths(shown, width)) + len(shown) - 1 <= width
+    assert width < 90 or len(shown) == len(columns)
+
+
+def test_what_matters_most_stays_in_eighty_columns():
+    assert {c.title for c in TASKS} - {c.title for c in fitting(TASKS, 80)} == {"pid"}  # with GPUs and forecasts
+    assert [c.title for c in fitting([c for c in TASKS if c.title not in ("gpu peak", "exceeds")], 40)] == ["task", "live", "peak"]
 
 
 # -- pictures
