@@ -6,13 +6,14 @@ import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.posterior import Sums, posterior
-from dwsr_probe.predict.sizes import BY_SHAPE, HALO, INPUTS, LARGEST, MOST_BYTES, arrays_of, whole, without_shape
+from dwsr_probe.predict.sizes import BY_SHAPE, INPUTS, MOST_BYTES, arrays_of, axes_of, whole
 
 # Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
 _MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
+_MOST_AXES = 8
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
 _MANY = 20  # before it counts in full: until then its deviation is a guess, and one surprise would widen bounds twentyfold for long
 _SURE = 0.999  # a bound that everything seen implies
@@ -29,6 +30,7 @@ class Learner:
         self.n = 0  # exact values, ever
         self.shared = 0  # of them not this task's alone
         self.largest_bytes = 0  # of inputs
+        self.axes = set()  # how many the largest inputs had
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
         self._scoring = None  # the posterior that scores, renewed as n grows by half: predict must not change it
@@ -52,6 +54,8 @@ class Learner:
             self.sums.scale(_MEMORY / self.sums.n)
         input_bytes = int(at[INPUTS])
         self.largest_bytes = max(self.largest_bytes, input_bytes)
+        if (axes := axes_of(arrays)) is not None and len(self.axes) < _MOST_AXES:
+            self.axes.add(axes)
         self._sample(arrays, input_bytes, y)
         self.forget_conclusions()
         return scored
@@ -137,8 +141,8 @@ class Learner:
         return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
 
     def misses_shape(self, arrays):
-        """Are these bytes alone, of a task that was seen with shapes? With a halo those are larger, bytes alone are not."""
-        return without_shape(arrays) and self.sums.vectors[0, HALO] > self.sums.vectors[0, LARGEST]
+        """Has the largest input as many axes as never before, or none, of a task that was seen with some? Functions of single axes would mean something else."""
+        return bool(arrays and self.axes) and axes_of(arrays) not in self.axes
 
     def seen(self):
         return sorted((input_bytes, total / count, count) for input_bytes, count, total, _ in self.shapes.values())
@@ -200,13 +204,14 @@ class Learner:
         self.changed_at = None if since is None else self.n - since
         self.shared += other.shared
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
+        self.axes = set(sorted(self.axes | other.axes)[:_MOST_AXES])
         self._scoring = None
         self.forget_conclusions()
 
     def to_dict(self):
         return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
                 "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
-                "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes,
+                "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes, "axes": sorted(self.axes),
                 "drift": self.drift, "changed_at": self.changed_at}
 
     @classmethod
@@ -224,6 +229,7 @@ class Learner:
         for key, (input_bytes, count, *moments) in sorted(kept["shapes"].items(), key=lambda item: int(item[0]))[:_MOST_SHAPES]:
             self.shapes[int(key)] = [whole(input_bytes, "input bytes", math.inf), max(1, whole(count, "a count")), *numbers(moments, (2,), "shapes").tolist()]
         self.n, self.shared, self.largest_bytes = whole(kept["n"], "n"), whole(kept["shared"], "shared"), whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES)
+        self.axes = {whole(axes, "axes") for axes in kept["axes"][:_MOST_AXES]}
         self.drift = float(np.clip(kept["drift"], -6.0, 6.0))
         self.changed_at = None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
         if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):

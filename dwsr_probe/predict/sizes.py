@@ -30,9 +30,9 @@ FUNCTIONS = (
     + [("constant", -3.0)]
 )
 COUNT = len(FUNCTIONS)
-INPUTS, LARGEST, _ELEMENTS, HALO = 0, 1, 3, 4 + len(_SHARES)
+INPUTS, _ELEMENTS, _HALO = 0, 3, 4 + len(_SHARES)
 LOG_PRIOR = np.array([weight for _, weight in FUNCTIONS])
-BY_SHAPE = np.array([number == _ELEMENTS or HALO <= number < COUNT - 1 for number in range(COUNT)])  # those that look at the axes of the largest input
+BY_SHAPE = np.array([number == _ELEMENTS or _HALO <= number < COUNT - 1 for number in range(COUNT)])  # those that look at the axes of the largest input
 OUTPUT_SHARE = np.array([1.0 if name == "output" else float(name.split()[2]) if name.endswith("x output") else 0.0 for name, _ in FUNCTIONS])
 
 
@@ -102,10 +102,10 @@ def _largest(arrays):
     return max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
 
 
-def without_shape(arrays):
-    """Is the largest input's shape not known?"""
-    largest = _largest(arrays)
-    return largest.shape is None and largest.nbytes > 0
+def axes_of(arrays):
+    """How many the largest input has; None: its shape is not known."""
+    shape = _largest(arrays).shape
+    return None if shape is None else len(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -116,7 +116,7 @@ def sizes(arrays, output_bytes):
     elements = sum(math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays)
     largest = _largest(arrays)
     found[:4] = everything, largest.nbytes, output_bytes, elements
-    at = HALO
+    at = _HALO
     found[4:at] = [everything + share * output_bytes for share in _SHARES]
     shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None  # an empty dataframe has bytes, too
     if shape is None:  # bytes alone: what looks at axes is as if it were the bytes

@@ -11,7 +11,7 @@ TRUST = {"none": "none: nothing of this name was seen, this is the prior alone",
 NOTES = {"non-linear": "the peak is not proportional to the input: the bound is wider", "value-dependent": "tasks with the same shapes differ: the bound is wider",
          "drifting": "newer tasks differ from older ones: older ones are forgotten", "bounds-only": "no task has ended well: only lower bounds are known",
          "extrapolating": "no input of this size was seen", "uncalibrated": "too few forecasts were scored to promise the bound",
-         "shared": "figures of several tasks at once that cannot be told apart", "no-inputs": "it has no inputs whose size could tell", "no-shape": "tasks were seen with shapes, here are bytes alone"}
+         "shared": "figures of several tasks at once that cannot be told apart", "no-inputs": "it has no inputs whose size could tell", "no-shape": "no input with so many axes was seen, or here are bytes alone: by bytes only"}
 KINDS = {"alloc": "own peak", "rss": "growth of the process", "gpu": "peak on the device", "output": "output"}
 
 

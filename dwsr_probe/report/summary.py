@@ -43,6 +43,8 @@ class NameSummary:
     gpu_peaks: list = field(default_factory=list)  # bytes, on the device where it is largest
     host_ratio: float | None = None  # largest own peak (without accounting: growth) of the host's limit
     device_ratio: float | None = None  # the same of a device's
+    ooms: int = 0  # tasks of which an allocation failed for lack of memory
+    oom: dict | None = None  # of the largest request
     shared: int = 0  # tasks whose figures cannot be theirs alone
     rss_peak_bytes: int | None = None
     overlap: int = 0
@@ -65,6 +67,9 @@ class NameSummary:
         if record.gpu is not None:
             self.gpu_peaks.append(max((d["peak_bytes"] for d in record.gpu), default=0))
             self.device_ratio = _largest(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
+        if record.oom:
+            self.ooms += 1
+            self.oom = max(filter(None, (self.oom, record.oom)), key=lambda oom: oom.get("requested_bytes") or 0)
         if record.duration is not None:
             self.durations.append(record.duration)
         self.overlap = max(self.overlap, record.overlap or 0)
@@ -123,6 +128,11 @@ def summarise(records, processes=()):
             summary = names[record.task_name] = NameSummary(record.task_name)
         summary.add(record, limits)
     return sorted(names.values(), key=lambda s: (-(s.growth_max_bytes or 0), s.task_name))
+
+
+def binding(names):
+    """Which memory the run as a whole would exhaust first, "host" or "device"."""
+    return "device" if max((s.device_ratio or 0 for s in names), default=0) > max((s.host_ratio or 0 for s in names), default=0) else "host"
 
 
 _NVML_NOTES = {  # by the board's nvml_state

@@ -62,7 +62,7 @@ class Opened:
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(Path(path).as_uri())
-        page.wait_for_selector("html[data-drawn]", timeout=60_000)
+        page.wait_for_selector("html[data-complete]", timeout=60_000)
         self.settle()
 
     def settle(self):

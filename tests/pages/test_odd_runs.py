@@ -93,7 +93,9 @@ def test_devices(open_page, page_of):
                       {"limit_bytes": 1 << 34, "devices": [{"device": 0, "name": "A card", "peak_bytes": 700 * MIB, "total_bytes": 1000 * MIB, "pool_total_bytes": 800 * MIB}]})
     opened = open_page(page_of(store))
     opened.assert_clean()
-    assert "Device memory binds: fft took 700.0 MiB on a device, 70 %" in opened.page.locator(".verdict").inner_text()
+    text = opened.page.locator(".verdict").inner_text()
+    assert "fft needed most: 700.0 MiB on a device" in text and "Device memory binds: one task of fft took 70 % of the device" in text and "of device 0 (A card): 700.0 MiB by its tasks of 1000.0 MiB, 70 %" in text
+    assert "Device peaks" in opened.page.locator("h3").nth(1).inner_text() and opened.column("largest", 5)[0] == "700.0 MiB"
     assert "A card" in opened.page.locator("#devices").inner_text() and "device memory" in opened.page.locator("figcaption small").first.inner_text()
 
 

@@ -179,3 +179,16 @@ def test_the_stack_is_the_true_sum_at_every_zoom(open_page, page_of):
     opened.page.evaluate("Bokeh.documents[0].get_model_by_name('time').setv({start: 1499, end: 1502})")
     opened.settle()
     assert {round(total) for _, total in opened.page.evaluate(totals)} == {15, 115}
+
+
+def test_a_tooltip_has_all_of_a_task(open_page, page_of):
+    store = Store.in_memory()
+    store.add_tasks([record(1, 0, 10, 64 * MIB, "only", key="('only-1', 0)", host="node1", inputs=[{"type": "ndarray", "dtype": "float32", "shape": [4, 5], "nbytes": 80}], input_bytes=80)])
+    store.put_process(TaskRecord(kind="process", process="1-1", pid=1, host="node1", task_name="job", state="ok", start=1000.0, duration=10.0), {})
+    opened = open_page(page_of(store))
+    opened.page.locator("#spans").scroll_into_view_if_needed()
+    left, right, _ = middle(opened, "spans")
+    opened.page.mouse.move((left + right) / 2, opened.page.locator("#spans").bounding_box()["y"] + 25)
+    opened.page.wait_for_selector(".tip-key:visible")
+    assert opened.page.locator(".bk-tooltip-content:visible").inner_text().split("\n") == [
+        "only", "('only-1', 0)", "64.0 MiB own · process 65.0 MiB · 10.00 s", "float32 (4, 5)", "job · 1 on node1"]

@@ -2,7 +2,7 @@
 import io
 import json
 import random
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 from scipy import stats
@@ -39,8 +39,8 @@ def test_pairs_are_a_sign_test_and_too_few_say_so():
     assert rank_test([([i], [i + 0.1]) for i in range(12)])[0] == pytest.approx(2 / 2**12)
     assert rank_test([([1], [2])]) == (1.0, 1.0)  # one each
     assert rank_test([([1, 1, 1], [2, 2, 2])])[1] == pytest.approx(0.1)
-    assert rank_test([([5] * 9, [5] * 9)]) == (1.0, 1.0) == rank_test([([], [1])]) == exceedance_test([], [1]) == exceedance_test([5] * 9, [5] * 9)
-    assert exceedance_test([1, 2, 3], [3, 4, 5]) == pytest.approx((3 / 6 * 2 / 5, 3 / 6 * 2 / 5))  # two are above; a third cannot be, because of the tie
+    assert rank_test([([5] * 9, [5] * 9)]) == (1.0, 1.0) == rank_test([([], [1])]) == exceedance_test([([], [1])]) == exceedance_test([([5] * 9, [5] * 9)])
+    assert exceedance_test([([1, 2, 3], [3, 4, 5])]) == pytest.approx((3 / 6 * 2 / 5, 3 / 6 * 2 / 5))  # two are above; a third cannot be, because of the tie
 
 
 @pytest.mark.parametrize("strata", [1, 4])
@@ -51,8 +51,22 @@ def test_by_chance_as_often_as_it_says(strata):
         return [rng.gauss(at, 1) for _ in range(rng.randint(2, 9))]
     found = [rank_test([(figures(s), figures(s)) for s in range(strata)])[0] for _ in range(1_500)]
     assert 0.02 < sum(p <= 0.05 for p in found) / len(found) < 0.07
-    largest = [exceedance_test(figures(0), figures(0))[0] for _ in range(1_500)]
+    largest = [exceedance_test([(figures(0), figures(0)) for _ in range(strata)])[0] for _ in range(1_500)]
     assert sum(p <= 0.05 for p in largest) / len(largest) < 0.07
+
+
+def test_the_largest_by_enumeration():
+    """Over all ways to draw B's tasks within each stratum, as often as it says."""
+    strata = [[1.0, 1.2, 1.4, 1.1], [0.9, 1.3, 1.5], [1.05, 1.25]]
+    drawn = [list(combinations(range(len(values)), n)) for values, n in zip(strata, (2, 2, 1), strict=True)]
+    found = []
+    for places in product(*drawn):
+        split = [([v for i, v in enumerate(values) if i not in of_b], [values[i] for i in of_b]) for values, of_b in zip(strata, places, strict=True)]
+        found.append(exceedance_test(split))
+    (least,) = {round(least, 12) for _, least in found}
+    assert least == pytest.approx(min(p for p, _ in found))
+    for p, _ in found:
+        assert sum(other <= p + 1e-12 for other, _ in found) / len(found) == pytest.approx(p)
 
 
 def test_holm_asks_only_what_could_be_answered():

@@ -299,6 +299,14 @@ def test_a_table_of_one_column():
     assert model.predict([{"dtype": "float64", "shape": [2 * 10**5, 1]}], "group").upper(0.99) < 100 * MIB
 
 
+def test_another_number_of_axes_goes_by_bytes():
+    model = learned(many(12))
+    for shape in ([8_000_000], [2000, 4000], [20, 20, 100, 200]):
+        forecast = model.predict(inputs(*shape), "filter")
+        assert forecast.mean == pytest.approx(9.8e7, rel=0.35) and forecast.upper(0.99) > 9.8e7 and "no-shape" in forecast.notes and forecast.trust != "good"
+    assert "no-shape" not in model.predict(inputs(200, 200, 200), "filter").notes
+
+
 def test_tables():
     model = learned([{"task_name": "sort", "inputs": [{"type": "pandas.DataFrame", "dtype": None, "shape": [rows, 6], "nbytes": 48 * rows}], "alloc_peak_bytes": 120 * rows + MIB} for rows in (10**4, 10**5, 3 * 10**5)])
     assert model.predict([{"shape": [10**6, 6], "nbytes": 48 * 10**6}], "sort").mean == pytest.approx(1.2e8, rel=0.02)

@@ -1,4 +1,5 @@
 """What the page is made from: columns and lines that lose no peak, in bounded size. The page itself is in tests/pages."""
+import os
 import re
 import struct
 import subprocess
@@ -118,7 +119,7 @@ def test_nothing_of_the_job_is_markup():
     store.set_meta(run=text, command=[text], exit_code=1)
     page = page_of(store, quiet)
     assert "<script>alert" not in page and "onload='x'" not in page
-    assert len(re.findall("<script", page.partition("</style>")[2])) == 4
+    assert len(re.findall("<script", page.partition("</style>")[2])) == 5
 
 
 def test_without_the_model_points_alone(monkeypatch):
@@ -142,6 +143,20 @@ def test_the_command(cli):
     done = cli("report", "run", "--format", "html", "-o", "no/such/folder.html")
     assert done.returncode == 1 and "choose another file with -o FILE" in done.stderr and len(done.stderr.splitlines()) == 1
     assert sorted(path.name for path in cli.cwd.glob("*.html")) == ["other.html"]
+
+
+def test_a_bar_on_a_terminal(cli):
+    store = Store.create(cli.cwd / "run")
+    store.add_tasks([task(1, 1.0, 1.0)])
+    store.set_meta(run="r", host="elsewhere")
+    store.close()
+    code = "from dwsr_probe.report import progress; progress._SILENT_S = 0; from dwsr_probe.cli import main; main()"
+    ours, theirs = os.openpty()
+    done = subprocess.run([sys.executable, "-c", code, "report", "run", "--format", "html"], stdout=subprocess.PIPE, stderr=theirs, text=True, cwd=cli.cwd, env=dict(cli.env, TERM="xterm"))
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0 and "writing the page" in shown and done.stdout.startswith("run/report.html (")
 
 
 def test_without_bokeh_one_line(cli):

@@ -46,9 +46,16 @@ def test_what_is_said(records, processes, level, said):
     assert found[0] == level and all(text in found[1] for text in said), found
 
 
+def test_refused_allocations():
+    records = [task(1), task(2, state="error", oom={"where": "gpu 0", "requested_bytes": 2048 * MIB, "live_bytes": 1024 * MIB}), task(3, state="error", oom={"where": "gpu 0", "requested_bytes": MIB})]
+    assert "glcm ran out of device memory in 2 tasks: the largest request was for 2.0 GiB beside 1.0 GiB of its own." in words(records, [process()])[1]
+    assert "ran out of host memory in one task." in words([task(2, state="error", oom={"where": "host"})], [process()])[1]
+
+
 def test_which_memory_binds():
     processes = [(process()[0], {"limit_bytes": 1 << 40, "devices": [{"device": 0, "total_bytes": 1000 * MIB}]})]
-    assert "Device memory binds: fft took 700.0 MiB on a device, 70 % of it" in words([task(name="fft", gpu=[{"device": 0, "peak_bytes": 700 * MIB}])], processes)[1]
+    text = words([task(name="fft", gpu=[{"device": 0, "peak_bytes": 700 * MIB}]), task(2, name="big", gpu=[])], processes)[1]
+    assert "fft needed most: 700.0 MiB on a device" in text and "Device memory binds: one task of fft took 70 % of the device" in text
     assert "Host memory binds" in words([task(own=900, gpu=[{"device": 0, "peak_bytes": MIB}])], [(process()[0], {**processes[0][1], "limit_bytes": 1000 * MIB})])[1]
 
 
@@ -69,6 +76,14 @@ def test_advice_comes_from_the_model():
     level, text = words(records, [process(245, 250)], outlook=outlook, held_bytes=held)
     assert level == "near" and "Use blocks of at most 7" in text and "A block of half the volume of the largest would need about 5" in text
     assert "It could have been tighter: 2 of the largest glcm tasks" in words(records, [process(150, 250)], outlook=outlook, held_bytes=held)[1]
+
+
+def test_advice_for_a_device():
+    chance = random.Random(1)
+    records = [task(n, own=1, size=(size := chance.randrange(2, 11)), gpu=[{"device": 0, "peak_bytes": round(10 * size * chance.uniform(1, 1.01) * MIB)}]) for n in range(1, 80)]
+    devices = [{"device": 0, "name": "card", "peak_bytes": 190 * MIB, "total_bytes": 200 * MIB}]
+    level, text = words(records, [(process()[0], {"limit_bytes": 1 << 40, "devices": devices})], outlook=outlook_of(records))
+    assert level == "near" and "memory peaked at 95 % of the device" in text and "Use blocks of at most 7" in text and "below 80 % of the device with 2 tasks at once" in text and "on the device, with 99 %" in text
 
 
 def test_no_advice_from_too_little():

@@ -232,18 +232,18 @@ def _difference(quantity, side_a, side_b):
     a, b = ([(task, task.figures[quantity]) for task in side.tasks if quantity in task.figures] for side in (side_a, side_b))
     basis, strata, size = _strata(a, b)
     floor = LEAST[quantity][1]
-    changes, changes_bytes, tops = [], [], ([], [])
+    changes, changes_bytes, scales, ratios = [], [], [], []
     for x, y in strata:
         low, high, weight = median(x), median(y), len(x) * len(y) / (len(x) + len(y))
         changes.append(((high - low) / max(low, floor), weight))
         changes_bytes.append((high - low, weight))
-        scale = max(median(x + y), floor)
-        for top, values in zip(tops, (x, y), strict=True):
-            top += ((value / scale, scale) for value in values)
-    (most_a, _), (most_b, scale) = max(tops[0]), max(tops[1])
-    tests = rank_test(strata), exceedance_test(*([ratio for ratio, _ in top] for top in tops)), are_too_few(strata, ALPHA)
+        scales.append(max(median(x + y), floor))  # of both, or the test of the largest would not be fair
+        ratios.append(tuple([value / scales[-1] for value in values] for values in (x, y)))
+    most_a = max(max(x) for x, _ in ratios)
+    most_b, scale = max((max(y), scale) for (_, y), scale in zip(ratios, scales, strict=True))
+    tests = rank_test(strata), exceedance_test(ratios), are_too_few(strata, ALPHA)
     found = Difference(
-        quantity, basis, len(tops[0]), len(tops[1]), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
+        quantity, basis, sum(len(x) for x, _ in strata), sum(len(y) for _, y in strata), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
         _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale)
     if basis in (PER_BYTE, PER_OUTPUT_BYTE):
         found.note = f"of {bytes_text(size)} in A, {bytes_text(median(task.size for task, _ in b if task.size))} in B"

@@ -81,17 +81,28 @@ def _exact(parts):
     return table
 
 
-def exceedance_test(a, b):
-    """(p, least p) that the largest of B's figures are larger than all of A's by more than chance, one-sided: so many of the top ones are B's."""
-    if not a or not b:
+def exceedance_test(strata):
+    """(p, least p) that the largest of B's figures are larger than all of A's by more than chance, one-sided: so many of the top ones are B's. Exact; strata as above, with figures on one scale."""
+    strata = [(a, b) for a, b in strata if a and b]
+    if not strata:
         return 1.0, 1.0
-    together = sorted([*a, *b])
-    # At best B would have all of the largest, and A's largest would be the one below them.
-    return tuple(_all_from(sum(value > above for value in values), len(b), len(together)) for above, values in ((max(a), b), (together[len(a) - 1], together)))
+    # At best B would have all of the largest, as many as it has in each stratum; the next one would be A's largest.
+    left = [len(b) for _, b in strata]
+    for value, place in sorted(((value, place) for place, (a, b) in enumerate(strata) for value in (*a, *b)), reverse=True):
+        left[place] -= 1
+        if left[place] < 0:
+            at_best = value
+            break
+    return _above(strata, max(max(a) for a, _ in strata), False), _above(strata, at_best, True)
 
 
-def _all_from(top, of_b, of_all):
-    return prod((of_b - i) / (of_all - i) for i in range(top))
+def _above(strata, edge, of_both):
+    """How probable it is that all figures above the edge are B's."""
+    chance = 1.0
+    for a, b in strata:
+        top = sum(value > edge for value in ((*a, *b) if of_both else b))
+        chance *= prod((len(b) - i) / (len(a) + len(b) - i) for i in range(top))
+    return chance
 
 
 def are_too_few(strata, alpha):

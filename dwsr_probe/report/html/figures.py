@@ -29,10 +29,10 @@ def unit_of(most_bytes):
 
 
 class Frames:
-    """All figures of a page, in one document; each has an element of its own."""
+    """Figures that are shown at once, in one document; each has an element of its own."""
 
-    def __init__(self):
-        self._document, self._roots = Document(), {}
+    def __init__(self, name):
+        self._name, self._document, self._roots = name, Document(), {}
 
     def add(self, plot, element):
         self._document.add_root(plot)
@@ -40,7 +40,7 @@ class Frames:
 
     def json(self):
         """What Bokeh.embed.embed_items takes."""
-        return {"documents": {"run": self._document.to_json(deferred=False)}, "items": [{"docid": "run", "roots": self._roots, "root_ids": list(self._roots)}]}
+        return {"documents": {self._name: self._document.to_json(deferred=False)}, "items": [{"docid": self._name, "roots": self._roots, "root_ids": list(self._roots)}]}
 
 
 def _plot(name, height, label, **options):
@@ -70,13 +70,13 @@ def _time_axis(seconds):
 class Timeline:
     """Memory, allocation and spans over one time axis, in milliseconds from the run's begin."""
 
-    def __init__(self, seconds, lanes, labels, lines, top_bytes, stack_bytes, limit_bytes):
+    def __init__(self, seconds, lanes, labels, lines, top_bytes, stack_bytes, limit_bytes, stack_label):
         end = max(1e-6, seconds) * 1e3
         self._range = Range1d(-0.01 * end, 1.01 * end, name="time", bounds=(-0.02 * end, 1.02 * end), min_interval=1e-3)
         self._ticks = _time_axis(seconds)
         self._cursor = Span(dimension="height", line_width=1, name="cursor", line_dash="dotted")
         self.memory = self._memory(lines, top_bytes, limit_bytes)
-        self.stack = self._stack(stack_bytes)
+        self.stack = self._stack(stack_bytes, stack_label)
         self.spans = self._spans(lanes, labels)
 
     def _timed(self, name, height, label, y_range, last=False, **options):
@@ -105,9 +105,9 @@ class Timeline:
             plot.add_layout(Label(x=4, y=limit_bytes / size, x_units="screen", text=f"limit {limit_bytes / size:.1f} {unit}", text_font_size="11.5px", text_baseline="top", y_offset=-2, name="limit-text"))
         return plot
 
-    def _stack(self, stack_bytes):
+    def _stack(self, stack_bytes, label):
         size, unit = unit_of(stack_bytes)
-        plot = self._timed("stack", 170, f"own, {unit}", Range1d(0, 1.06 * stack_bytes / size or 1, name="stack-range"))
+        plot = self._timed("stack", 170, f"{label}, {unit}", Range1d(0, 1.06 * stack_bytes / size or 1, name="stack-range"))
         groups = [f"g{i}" for i in range(GROUPS + 1)]
         areas = plot.varea_stack(groups, x="x", source=_source("stack", "x", *groups))
         for i, area in enumerate(areas):

@@ -38,32 +38,45 @@
 
   // -- the packed data: 8 bytes of length, JSON, arrays
 
-  async function unpack() {
-    const text = atob(document.getElementById("data").textContent), bytes = new Uint8Array(text.length);
+  async function unpack(element) {
+    const text = atob(document.getElementById(element).textContent), bytes = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
     const whole = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
     const length = Number(new DataView(whole).getBigUint64(0, true)), head = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 8, length)));
     const arrays = {};
     for (const [name, [type, offset, size]] of Object.entries(head.arrays)) arrays[name] = new globalThis[type](whole, 8 + length + offset, size);
-    arrays.inputsOf = arrays.inputs;
-    delete arrays.inputs;  // the head's list of texts has that name
-    return Timeline.prepare(head, arrays);
+    return [head, arrays];
   }
 
   // -- plots
 
+  function colors() { return Array.from({length: GROUPS}, (_, i) => css(`--g${i}`)); }
+  function sourcesOf(plots) { return new Map(plots.flatMap(plot => plot.renderers).map(renderer => [renderer.data_source.name, renderer.data_source])); }
+
+  function paintPlot(plot) {
+    const soft = css("--soft"), rule = css("--rule"), shades = colors();
+    for (const axis of [...plot.left, ...plot.below]) axis.setv({major_label_text_color: soft, axis_label_text_color: soft, axis_line_color: axis.axis_line_color && rule, major_tick_line_color: axis.major_tick_line_color && rule});
+    for (const lines of plot.center) if ("grid_line_color" in lines) lines.grid_line_color = lines.dimension === 1 && plot.name !== "spans" ? css("--grid") : null;
+    for (const tool of plot.toolbar.tools) if (tool.type === "BoxZoomTool") tool.overlay.setv({fill_color: css("--accent"), fill_alpha: 0.12, line_color: css("--accent"), line_width: 1, line_dash: []});
+    for (const renderer of plot.renderers) {
+      const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [], main = {value: number === "0" ? css("--line") : soft};
+      if (kind === "group") renderer.glyph.setv({fill_color: {value: shades[number]}, fill_alpha: {value: 0.85}});
+      if (kind === "line") renderer.glyph.setv({line_color: main, line_alpha: {value: number === "0" ? 1 : 0.55}});
+      if (kind === "band") renderer.glyph.fill_color = main;
+      if (kind === "curve-band") renderer.glyph.fill_color = {value: soft};
+      if (kind === "curve-line") renderer.glyph.line_color = {value: soft};
+    }
+  }
+
   async function draw() {
-    const data = await unpack();
+    const data = Timeline.prepare(...await unpack("data"));
     await Bokeh.embed.embed_items(data.figures.documents, data.figures.items);
-    const model = name => Bokeh.documents[0].get_model_by_name(name), range = model("time"), whole = [range.start, range.end];
-    const plots = data.figures.items[0].root_ids.map(id => Bokeh.documents[0].get_model_by_id(id));
+    const model = name => Bokeh.documents[0].get_model_by_name(name), range = model("time"), whole = [range.start, range.end], plots = Bokeh.documents[0].roots();
     const lines = data.lines.map((process, i) => ({source: `line${i}`, data: {
       x: data[`time${i}`], low: data[`low${i}`].map(v => v / data.memory_unit), high: data[`high${i}`].map(v => v / data.memory_unit), text: new Array(data[`time${i}`].length).fill(data.processes[process])}}));
-    const source = name => plots.flatMap(plot => plot.renderers).map(renderer => renderer.data_source).find(found => found.name === name);
-    const sources = new Map(["peaks", "stack", "spans", ...lines.map(line => line.source)].map(name => [name, source(name)]));
+    const sources = sourcesOf(plots);
     for (const line of lines) sources.get(line.source).data = line.data;
 
-    function colors() { return Array.from({length: GROUPS}, (_, i) => css(`--g${i}`)); }
     const wide = () => Math.max(300, document.getElementById("spans").clientWidth - 90);
     let width = 0;
     function view() {
@@ -79,31 +92,10 @@
     new ResizeObserver(() => { if (wide() !== width) later(); }).observe(document.getElementById("spans"));
 
     function paint() {
-      const ink = css("--ink"), soft = css("--soft"), grid = css("--grid"), rule = css("--rule"), shades = colors();
-      for (const plot of plots) {
-        for (const axis of [...plot.left, ...plot.below]) Object.assign(axis, {major_label_text_color: soft, axis_label_text_color: soft, axis_line_color: axis.axis_line_color && rule, major_tick_line_color: axis.major_tick_line_color && rule});
-        for (const lines of plot.center) if ("grid_line_color" in lines) lines.grid_line_color = lines.dimension === 1 && plot.name !== "spans" ? grid : null;
-        for (const tool of plot.toolbar.tools) if (tool.overlay && tool.type === "BoxZoomTool") Object.assign(tool.overlay, {fill_color: css("--accent"), fill_alpha: 0.12, line_color: css("--accent"), line_width: 1, line_dash: []});
-        for (const renderer of plot.renderers) {
-          const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [];
-          if (kind === "group") Object.assign(renderer.glyph, {fill_color: {value: shades[number]}, fill_alpha: {value: 0.85}});
-          if (kind === "line" || kind === "band") {
-            const color = {value: number === "0" ? css("--line") : soft};
-            Object.assign(renderer.glyph, kind === "line" ? {line_color: color, line_alpha: {value: number === "0" ? 1 : 0.55}} : {fill_color: color});
-          }
-          if (kind === "curve-band") renderer.glyph.fill_color = {value: soft};
-          if (kind === "curve-line") renderer.glyph.line_color = {value: soft};
-        }
-      }
+      plots.forEach(paintPlot);
       const limit = model("limit"), cursor = model("cursor");
       if (limit) { limit.line_color = css("--bad"); model("limit-text").text_color = css("--bad"); }
-      if (cursor) cursor.line_color = ink;
-      data.scatters.forEach((panel, i) => {
-        source(`dots${i}`).data = Timeline.dots(data, panel, shades[data.group[panel.name]], css("--bad"));
-        if (panel.curve) source(`curve${i}`).data = panel.curve;
-        Object.assign(model(`scatter-x${i}`), {end: panel.right});
-        Object.assign(model(`scatter-y${i}`), {end: panel.top});
-      });
+      if (cursor) cursor.line_color = css("--ink");
       view();
     }
     repaint.push(paint);
@@ -131,9 +123,39 @@
       row.addEventListener("click", () => jump(row));
       row.addEventListener("keydown", event => { if (event.key === "Enter") jump(row); });
     }
-    root.dataset.drawn = String(Math.round(performance.now()));
+    return {data, view};
   }
-  draw().catch(error => {
+
+  // What is further down comes when the first plots are there, and keys for the tooltips.
+  async function drawRest({data, view}) {
+    data.keys = (await unpack("keys"))[0].keys;
+    view();
+    if (data.scatters.length) {
+      await Bokeh.embed.embed_items(data.panels.documents, data.panels.items);
+      const plots = Bokeh.documents[1].roots(), sources = sourcesOf(plots), model = name => Bokeh.documents[1].get_model_by_name(name);
+      const paint = () => {
+        plots.forEach(paintPlot);
+        data.scatters.forEach((panel, i) => {
+          sources.get(`dots${i}`).data = Timeline.dots(data, panel, colors()[data.group[panel.name]], css("--bad"));
+          if (panel.curve) sources.get(`curve${i}`).data = panel.curve;
+          model(`scatter-x${i}`).end = panel.right;
+          model(`scatter-y${i}`).end = panel.top;
+        });
+      };
+      repaint.push(paint);
+      paint();
+    }
+  }
+
+  const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  async function drawAll() {
+    const first = await draw();
+    root.dataset.drawn = String(Math.round(performance.now()));
+    await painted();
+    await drawRest(first);
+    root.dataset.complete = String(Math.round(performance.now()));
+  }
+  drawAll().catch(error => {
     const failure = document.getElementById("failure");
     failure.hidden = false;
     failure.textContent = `The plots could not be drawn: ${error.message}. The tables are complete.`;

@@ -17,7 +17,7 @@ from dwsr_probe.report.html.packed import pack, short
 from dwsr_probe.report.html.tables import code, devices_table, largest_table, names_table, processes_table
 from dwsr_probe.report.html.tasks import STATES, collect
 from dwsr_probe.report.outlook import Outlook
-from dwsr_probe.report.summary import process_limit
+from dwsr_probe.report.summary import binding, process_limit
 from dwsr_probe.report.verdict import Name, verdict
 from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
@@ -32,17 +32,20 @@ def page_of(store, progress):
     meta, processes = store.meta(), store.processes()
     tasks = collect(store, processes, progress)
     lines = memory_lines(store, processes, progress)
-    by_need = sorted(tasks.summaries, key=lambda s: -(s.need_bytes or 0))
-    panels = [s for s in sorted(by_need, key=lambda s: -max(s.alloc_peak_max_bytes or 0, s.gpu_peak_max_bytes or 0)) if _grows(tasks, s)][:SCATTERS]
+    on_device = binding(tasks.summaries) == "device"
+    by_need = sorted(tasks.summaries, key=lambda s: -((s.gpu_peak_max_bytes if on_device else s.need_bytes) or 0))
+    panels = [s for s in by_need if _grows(tasks, s)][:SCATTERS]
     done = iter(range(1, len(panels) + 1))
     outlook = Outlook.of({s.task_name: tasks.examples[s.task_name] for s in panels}, lambda: progress("learning", next(done), len(panels)))
     progress("writing the page", 0, 1)
     words = verdict(tasks.summaries, processes, outlook, tasks.held_bytes)
     begin, seconds = _span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(by_need[:GROUPS])}
-    head, arrays, frames = _timeline(tasks, lines, processes, begin, seconds, groups)
-    head["scatters"] = [_scatter(i, s, tasks, outlook, frames) for i, s in enumerate(panels)]
-    head["figures"] = frames.json()
+    head, arrays, frames = _timeline(tasks, lines, processes, begin, seconds, groups, on_device)
+    panel_frames = Frames("panels")
+    head["scatters"] = [_scatter(i, s, tasks, outlook, panel_frames) for i, s in enumerate(panels)]
+    head |= {"figures": frames.json(), "panels": panel_frames.json()}
+    data = pack(head, arrays)
 
     def chip(name):
         return f'<i class="chip g{groups.get(name, GROUPS)}"></i>'
@@ -56,18 +59,18 @@ def page_of(store, progress):
         scatters="".join(f'<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}<small>{escape(_trust(head["scatters"][i]))}</small></figcaption><div id="scatter{i}"></div></figure>'
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
-        names=names_table(tasks.summaries, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
-        processes=processes_table(processes), data=_packed(head, arrays))
+        stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
+        processes=processes_table(processes), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
 
 
-def _packed(head, arrays):
-    """Within DATA_MOST: keys are what does not compress, so those of the smaller tasks go first."""
-    keys, order, kept = head["keys"], np.argsort(-np.nan_to_num(arrays["own"]), kind="stable"), len(head["keys"])
-    while len(found := pack(head, arrays)) > DATA_MOST and kept:
+def _packed_keys(tasks, most):
+    """Within so many bytes: keys are what does not compress, so those of the smaller tasks go first. Apart from the rest, because plots can be drawn without."""
+    order, kept, keys = np.argsort(-np.nan_to_num(tasks.columns["own"]), kind="stable"), len(tasks.keys), tasks.keys
+    while len(found := pack({"keys": keys}, {})) > most and kept:
         kept //= 4
-        head["keys"] = [""] * len(keys)
+        keys = [""] * len(tasks.keys)
         for i in order[:kept]:
-            head["keys"][i] = keys[i]
+            keys[i] = tasks.keys[i]
     return found
 
 
@@ -96,8 +99,9 @@ def _grows(tasks, summary):
     return largest is not None and largest.input_bytes and max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0) >= _PLOTTED_FROM
 
 
-def _timeline(tasks, lines, processes, begin, seconds, groups):
+def _timeline(tasks, lines, processes, begin, seconds, groups, on_device):
     """Head and arrays for page.js, and the frames."""
+    need = tasks.columns["gpu" if on_device else "own"]
     c, limits = tasks.columns, list(filter(None, (process_limit(health) for _, health in processes)))
     group_of = np.full(len(tasks.names) + 1, GROUPS, "u1")
     for name, group in groups.items():
@@ -105,34 +109,34 @@ def _timeline(tasks, lines, processes, begin, seconds, groups):
     arrays = {
         "start": np.round((c["start"] - begin) * 1e6), "duration": short(np.nan_to_num(c["duration"])), "name": c["name"].astype("u2"), "state": c["state"], "lane": c["lane"],
         "depth": c["depth"], "inputs": c["inputs"].astype("u4"), "process": c["process"].astype("u2"), "group": group_of[: len(tasks.names)],
-        **{name: short(c[name]) for name in ("own", "rss", "gpu", "input")}}
+        "need": short(need), **{name: short(c[name]) for name in ("own", "rss", "gpu", "input")}}
     for i, line in enumerate(lines):
         arrays |= {f"time{i}": ((line.time - begin) * 1e3).astype("f8" if seconds > 3600 else "f4"), f"low{i}": short(line.low), f"high{i}": short(line.high)}
     top = max([*(line.high.max() for line in lines), np.nanmax(c["rss"], initial=0), *(r.rss_peak_bytes or 0 for r, _ in processes), 1])
     limit = min((n for n in limits if n <= 1.8 * top), default=None)  # one far above would press what there is to see to the ground
-    top, stack = max(top, limit or 0), _stack_top(c)
+    top, stack = max(top, limit or 0), _stack_top(c, need)
     labels, counts = {}, {}
     for lane, thread in enumerate(tasks.lanes):
         if thread is not None:
             pid = processes[thread[0]][0].pid if 0 <= thread[0] < len(processes) else "?"
             counts[pid] = counts.get(pid, 0) + 1
             labels[lane] = f"{pid} · {counts[pid]}" if len(processes) > 1 else f"thread {counts[pid]}"
-    frames = Frames()
-    timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), limit)
+    frames = Frames("timeline")
+    timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), limit, "device" if on_device else "own")
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "keys": tasks.keys, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
+        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
 
 
-def _stack_top(c):
-    """The largest sum of own bytes of tasks under way at once."""
-    outer = (c["depth"] == 0) & ~np.isnan(c["own"])
+def _stack_top(c, need):
+    """The largest sum of what tasks under way at once needed."""
+    outer = (c["depth"] == 0) & ~np.isnan(need)
     if not outer.any():
         return 1.0
-    own = c["own"][outer]
+    own = need[outer]
     moments, change = np.concatenate([c["start"][outer], c["end"][outer]]), np.concatenate([own, -own])
     return max(1.0, float(np.cumsum(change[np.lexsort((change, moments))]).max()), float(own.max()))
 
@@ -183,7 +187,7 @@ def _figures(tasks, processes, by_need):
 
     cards = []
     if by_need:
-        s = by_need[0]
+        s = max(by_need, key=lambda s: s.need_bytes or 0)
         own = s.alloc_peak_max_bytes is not None
         cards.append(card(bytes_text(s.need_bytes), "largest task's own peak" if own else "largest task's growth", code(s.task_name, 40)))
     record, health = max(processes, key=lambda row: row[0].rss_peak_bytes or 0, default=(None, {}))

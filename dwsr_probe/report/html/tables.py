@@ -45,13 +45,13 @@ def _failed(s):
 
 
 def names_table(summaries, chip):
-    """One row per task name. chip(name): a square of its colour in the plots."""
+    """One row per task name, in the order given. chip(name): a square of its colour in the plots."""
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = max((s.alloc_peak_max_bytes or 0 for s in summaries), default=0) if accounted else max((s.growth_max_bytes or 0 for s in summaries), default=0)
     heads = ["<task", "count", "lost", *(["own peak, max", "median"] if accounted else []), *(["device peak, max", "binds"] if devices else []), "rss growth, max", "median", "rss peak, max",
              "duration, max", "median", "at once"]
     rows = []
-    for s in sorted(summaries, key=lambda s: -((s.alloc_peak_max_bytes if accounted else s.growth_max_bytes) or 0))[:NAMES_MOST]:
+    for s in summaries[:NAMES_MOST]:
         binds = "–" if s.binds is None else f"{s.binds} {percent_text(s.device_ratio if s.binds == 'device' else s.host_ratio)}"
         rows.append("<tr>" + _cell(chip(s.task_name) + code(s.task_name), kind="t") + _cell(f"{s.count:,}", s.count) + _failed(s)
                     + (_bytes(s.alloc_peak_max_bytes, most) + _bytes(s.alloc_peak_median_bytes) if accounted else "")

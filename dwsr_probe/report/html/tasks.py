@@ -5,7 +5,7 @@ from heapq import heappush, heappushpop
 import numpy as np
 
 from dwsr_probe.report.outlook import Examples
-from dwsr_probe.report.summary import summarise
+from dwsr_probe.report.summary import binding, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
 KEPT_MOST = 100_000  # in the plots; the sums have all
@@ -57,7 +57,7 @@ def collect(store, processes, progress):
     process_of = {record.process: i for i, (record, _) in enumerate(processes)}
     kinds = {"start": "f8", "duration": "f8", "name": "u4", "state": "u1", "own": "f8", "rss": "f8", "before": "f8", "gpu": "f8", "input": "f8", "inputs": "u4", "process": "i4", "thread": "i8"}
     columns, rows = {name: [np.array([], kind)] for name, kind in kinds.items()}, []
-    keys, largest, examples, total = [], [], {}, store.task_count()
+    keys, examples, total, largest = [], {}, store.task_count(), {"host": [], "device": []}
 
     def flush():
         """Rows become columns; what is None becomes not-a-number."""
@@ -73,13 +73,13 @@ def collect(store, processes, progress):
             name = record.task_name
             if name not in numbers:
                 numbers[name] = names[line_of(name, 120)]
-            need = need_of(record)
+            need, on_device = need_of(record), max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None
             rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
-                   max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None, record.input_bytes,
-                   inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
+                         on_device, record.input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
             keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
-            if need is not None:
-                (heappush if len(largest) < LARGEST else heappushpop)(largest, (need, -count, record))
+            for heap, size in ((largest["host"], need), (largest["device"], on_device)):
+                if size is not None:
+                    (heappush if len(heap) < LARGEST else heappushpop)(heap, (size, -count, record))
             if name not in examples:
                 examples[name] = Examples()
             examples[name].add(record)
@@ -88,7 +88,7 @@ def collect(store, processes, progress):
     summaries = summarise(noted(), processes)
     flush()
     found = {name: np.concatenate(parts) for name, parts in columns.items()}
-    tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], [record for *_, record in sorted(largest, reverse=True)], examples, number_of=numbers)
+    tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], [record for *_, record in sorted(largest[binding(summaries)], reverse=True)], examples, number_of=numbers)
     tasks.held_bytes = {s.task_name: float(np.nanmedian(held)) for s in summaries[:LARGEST]
                         if (held := found["before"][found["name"] == numbers[s.task_name]]).size and not np.isnan(held).all()}
     _keep(tasks, found)

@@ -15,19 +15,20 @@ const Timeline = (() => {
 
   // The head's lists and the arrays, plus what every view needs: begin and end in ms, and the ends' order.
   function prepare(head, arrays) {
+    const {inputs: inputsOf, ...others} = arrays;  // the head's list of texts has that name
     const n = arrays.start.length, begin = new Float64Array(n), end = new Float64Array(n);
     for (let i = 0; i < n; i++) { begin[i] = arrays.start[i] / 1e3; end[i] = begin[i] + arrays.duration[i] * 1e3; }
     const byEnd = new Uint32Array(n);
     for (let i = 0; i < n; i++) byEnd[i] = i;
     byEnd.sort((a, b) => end[a] - end[b]);
-    return {...head, ...arrays, n, begin, end, byEnd};
+    return {...head, ...others, inputsOf, keys: [], n, begin, end, byEnd};
   }
 
   // One task's texts for a tooltip; more: how many others lie under it.
   function texts(data, i, more) {
     const facts = [`${bytesText(data.own[i])} own`, data.gpu[i] > 0 ? `${bytesText(data.gpu[i])} on a device` : "", `process ${bytesText(data.rss[i])}`, secondsText(data.duration[i]),
       data.state[i] ? data.states[data.state[i]] : ""];
-    return {name: data.names[data.name[i]], key: data.keys[i], facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
+    return {name: data.names[data.name[i]], key: data.keys[i] ?? "", facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
       more: [data.processes[data.process[i]] ?? "", more ? `and ${thousands.format(more)} smaller here: zoom in` : ""].filter(Boolean).join(" · ")};
   }
 
@@ -52,19 +53,19 @@ const Timeline = (() => {
       const place = (data.lane[i] * 8 + Math.min(7, data.depth[i])) * 65536 + Math.floor((data.begin[i] - a) / pixel);
       const held = small.get(place);
       if (!held) small.set(place, [i, 0]);
-      else { held[1]++; if (data.state[i] === 3 || (data.own[i] > data.own[held[0]] && data.state[held[0]] !== 3)) held[0] = i; }
+      else { held[1]++; if (data.state[i] === 3 || (data.need[i] > data.need[held[0]] && data.state[held[0]] !== 3)) held[0] = i; }
     }
     for (const [i, more] of small.values()) bar(i, more);
     return found;
   }
 
-  // Own peaks of the outermost tasks under way, by group. Of each pixel its fullest moment, as it was then: sums are true, and no peak is lost.
+  // Needs of the outermost tasks under way, by group. Of each pixel its fullest moment, as it was then: sums are true, and no peak is lost.
   function stack(data, a, b, width, groups, unit) {
     const buckets = Math.max(50, Math.min(1500, Math.floor(width))), step = (b - a) / buckets;
     const now = new Float64Array(groups), best = new Float64Array(groups * buckets), most = new Float64Array(buckets).fill(-1);
     let total = 0, at = 0, s = 0, e = 0;
     const note = k => { if (total > most[k]) { most[k] = total; best.set(now, k * groups); } };
-    const counts = i => data.depth[i] === 0 && data.own[i] > 0;
+    const counts = i => data.depth[i] === 0 && data.need[i] > 0;
     while (s < data.n || e < data.n) {
       const starts = s < data.n && (e >= data.n || data.begin[s] < data.end[data.byEnd[e]] || data.begin[s] === data.end[s]);
       const i = starts ? s++ : data.byEnd[e++], time = starts ? data.begin[i] : data.end[i];
@@ -72,7 +73,7 @@ const Timeline = (() => {
       if (time > b) break;
       const here = time < a ? -1 : Math.min(buckets - 1, Math.floor((time - a) / step));
       while (at <= here) { note(at); if (at === here) break; at++; }
-      const group = data.group[data.name[i]], change = starts ? data.own[i] : -data.own[i];
+      const group = data.group[data.name[i]], change = starts ? data.need[i] : -data.need[i];
       now[group] = Math.max(0, now[group] + change); total = Math.max(0, total + change);
       if (here >= 0) note(here);
     }

@@ -138,7 +138,7 @@ def cold(data):
                                  percent(np.median([s.reached_last for s in found]), 0)))
             if name == "ours":
                 missed += [s for s in found if s.kills > 1 or s.reached < 0.75]
-    section.notes += [f"Limits: {', '.join(percent(s, 0) for s in coldstart.SHARES)} of each operator's largest peak; {coldstart.BLOCKS} blocks each, the first the smallest. Kills among all ten.",
+    section.notes += [f"Limits: {', '.join(percent(s, 0) for s in coldstart.SHARES)} of each operator's largest peak; {coldstart.BLOCKS} blocks each, the first the smallest. Kills among all ten. Ours chooses the second block by its 80 % bound, the third by 90 %, later ones by 99 %; baselines have one bound.",
                       f"Ours, {len(missed)} starts miss the target. Operators with the most: " + ", ".join(f"`{name}` {count}" for name, count in Counter(s.name for s in missed).most_common(12)) + "."]
     return [section]
 
