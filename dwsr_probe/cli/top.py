@@ -24,7 +24,9 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
     """
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.report.top import loop
-    from dwsr_probe.report.top.watch import Boards, Port, Predictor, WatchError, is_url, named
+    from dwsr_probe.report.top.moment import WatchError
+    from dwsr_probe.report.top.port import Port, Predictor, is_url
+    from dwsr_probe.report.top.watch import Boards, named
     raise_descriptor_limit()
 
     def login(token, basic):

@@ -4,8 +4,9 @@ import re
 from dwsr_probe.export.server import Server
 from dwsr_probe.export.sources import Machine
 from dwsr_probe.report.top.picture import Picture
+from dwsr_probe.report.top.port import Port
 from dwsr_probe.report.top.screen import Screen
-from dwsr_probe.report.top.watch import Boards, Port
+from dwsr_probe.report.top.watch import Boards
 from tests.conftest import wait_until
 from tests.gpu.conftest import MIB, array
 

@@ -384,6 +384,34 @@ def test_lines_end_in_peace(cli, board_dir, end):
     assert top.wait(60) == 0 and not top.stderr.read()
 
 
+def test_what_was_overwritten_before_we_came_is_not_lost(cli, serve, board_dir):
+    code = UNTIL_TOLD + """
+dwsr_probe.start()
+for _ in range(60_000):
+    with dwsr_probe.task("early"): pass
+say("holding"); wait_for("go")
+with dwsr_probe.task("late"): pass
+wait_for("end")
+"""
+    cli.boards_may_stay = True
+    with subprocess.Popen([PY, "-c", code], cwd=cli.cwd, env=dict(cli.env, DWSR_PROBE_BOARD_DIR=str(board_dir))):
+        heard(cli, "holding")
+        served = exporter(serve, board_dir)
+        tops = [cli.start("top", "--board-dir", board_dir), cli.start("top", served.url)]
+        for top in tops:
+            while "(still reading)" in (line := top.stdout.readline()):
+                assert line.endswith("lost 0\n")
+            top.all = int(re.search(r"([\d,]+) done", line)[1].replace(",", ""))
+            assert 8_192 <= top.all < 60_000
+        say(cli, "go")
+        for top in tops:
+            while f"{top.all + 1:,} done" not in (line := top.stdout.readline()):
+                assert line.endswith("lost 0\n")
+            top.terminate()
+            assert top.wait(60) == 0 and line.endswith("lost 0\n")
+        say(cli, "end")
+
+
 def test_what_is_not_there(cli, board_dir):
     for words, code, text in ((["nothing"], 1, "there is no run 'nothing' here"), (["http://127.0.0.1:1"], 1, "refused"), (["ftp://x"], 2, "not the URL"), (["--predictor", "x:y:z//"], 2, ""),
                               (["--token-file", "token"], 2, "are for a URL"), (["http://127.0.0.1:1", "--token-file", "missing"], 1, "missing")):

@@ -1,20 +1,26 @@
 """The live view without a terminal: figures, tables, pictures, keys. tests/integration/test_top.py drives the real thing."""
+import http.server
+import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import pytest
 from rich.cells import cell_len
 
+from dwsr_probe.export.client import StreamError
 from dwsr_probe.report.top import figures
-from dwsr_probe.report.top.panes import NAMES, TASKS, Pane
+from dwsr_probe.report.top.moment import Moment, Process, Task
+from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
+from dwsr_probe.report.top.port import Port, is_url, series_of
 from dwsr_probe.report.top.screen import Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
-from dwsr_probe.report.top.watch import Moment, Process, StreamError, Task, is_url, series_of
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -38,7 +44,6 @@ def drawn(picture, width=80, height=24, keys=()):
 
 def plain(line):
     """Without our moves to a column."""
-    import re
     return re.sub(r"\x1b\[\d+G", " ", line)
 
 
@@ -118,13 +123,18 @@ def test_filter_and_scroll():
     assert pane.offset == 0
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 81, 132, 300])
-@pytest.mark.parametrize("columns", [TASKS, NAMES])
-def test_columns_fit(width, columns):
+@pytest.mark.parametrize("width", [12, 20, 40, 80, 81, 132, 300])
+@pytest.mark.parametrize("columns", [TASKS, NAMES, GPUS])
+def test_columns_fit_or_go(width, columns):
     pane = Pane("x", columns, columns[0].title, "")
-    shown = pane.shown_columns()
-    least = sum(c.width for c in shown) + len(shown) - 1
-    assert sum(pane.widths(shown, width)) + len(shown) - 1 <= max(width, least)
+    shown = fitting(columns, width)
+    assert shown[0] is columns[0] and sum(pane.widths(shown, width)) + len(shown) - 1 <= width
+    assert width < 90 or len(shown) == len(columns)
+
+
+def test_what_matters_most_stays_in_eighty_columns():
+    assert {c.title for c in TASKS} - {c.title for c in fitting(TASKS, 80)} == {"pid"}  # with GPUs and forecasts
+    assert [c.title for c in fitting([c for c in TASKS if c.title not in ("gpu peak", "exceeds")], 40)] == ["task", "live", "peak"]
 
 
 # -- pictures
@@ -262,3 +272,33 @@ def test_a_page_that_is_none_of_ours():
     assert series_of("hello\ndwsr_process_resident_bytes{pid=\"1\"} 5\ndwsr_process_limit_bytes{pid=\"1\"} NaN\n") == {"dwsr_process_resident_bytes": {(("pid", "1"),): 5.0}}
     with pytest.raises(StreamError):
         series_of("dwsr_process_resident_bytes{pid=\"1\" five\n")
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """A port that answers in our form, with what nobody should show as it is."""
+
+    record = {"process": "1", "pid": "\x1b[2J", "thread": [1], "start": {}, "seq": 1, "task_name": "\x1b]2;evil\x07", "state": "running", "alloc_peak_bytes": -5, "alloc_end_bytes": "x", "gpu": [5, {"device": 0}]}
+    page = 'dwsr_process_info{pid="\x1b[2J",program="\x1b[31m",worker="",worker_name="",run=""} 1\ndwsr_process_resident_bytes{pid="\x1b[2J"} 5e300\ndwsr_process_limit_bytes{pid="\x1b[2J"} -1\n' \
+           'dwsr_probe_fallback{pid="\x1b[2J",kind="\x1b[1m"} 1\ndwsr_device_info{pid="\x1b[2J",device="\x9b1m",uuid="",name="\x07"} 1\ndwsr_slot_running_seconds{pid="1",slot="1"} 1e300\n'
+
+    def do_GET(self):
+        tasks = [self.record, self.record | {"state": "killed", "task_name": ["\x1b"]}, {"cursor": "1", "lost": 0}]
+        body = ("".join(json.dumps(line) + "\n" for line in tasks) if self.path.startswith("/dwsr/tasks") else self.page).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_): ...
+
+
+def test_a_hostile_port():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        watch, picture = Port(f"127.0.0.1:{server.server_port}"), Picture("there")
+        for _ in range(3):
+            picture.take(watch.look())
+        server.shutdown()
+    for width in (80, 200):
+        text = "".join(map(plain, drawn(picture, width, 50)))
+        assert text.isprintable() and "\\x1b]2;evil\\x07" in text and "evil" in plain_line(picture) and plain_line(picture).isprintable()

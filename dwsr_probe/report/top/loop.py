@@ -8,10 +8,10 @@ import time
 from contextlib import contextmanager
 
 from dwsr_probe.export.client import StreamError
+from dwsr_probe.report.top.moment import WatchError
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.screen import Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
-from dwsr_probe.report.top.watch import WatchError
 
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
@@ -30,16 +30,19 @@ class Looks(threading.Thread):
 
     def run(self):
         while not self._failed:
-            begin = time.monotonic()
+            begin, interval_s = time.monotonic(), self._interval_s
             try:
-                self._keep(self._watch.look())
+                moment = self._watch.look()
+                if moment.behind:  # much has ended before we came
+                    interval_s = INTERVAL_LEAST_S
+                self._keep(moment)
             except WatchError as error:
                 with self._lock:
                     self._trouble = str(error)
             except Exception as error:  # the main thread raises it, and gives the terminal back first
                 self._failed = error
             self._wake()
-            time.sleep(max(0.02, begin + self._interval_s - time.monotonic()))
+            time.sleep(max(0.02, begin + interval_s - time.monotonic()))
 
     def _keep(self, moment):
         with self._lock:

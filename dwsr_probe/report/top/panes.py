@@ -21,6 +21,7 @@ class Column:
     name: bool = False  # text that others wrote: what follows is placed absolutely
     style: Callable | None = None
     wanted: Callable = lambda rows: True
+    first: int = 9  # to go where there is no room for all: 1 before 2
 
 
 def _of(attribute):
@@ -49,37 +50,37 @@ def _name(title, attribute="name", **options):
 
 TASKS = (
     _name("task", share=0.6, most=48),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=1),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
-    Column("of limit", 8, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True,
+    Column("of limit", 8, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, first=3,
            style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
     _size("gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)),
-    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds")),
-    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate")),
+    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds"), first=2),
+    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate"), first=4),
     Column("exceeds", 7, lambda row, _: percent_text(row.chance), _of("chance"), style=lambda row: "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED,
            wanted=lambda rows: any(row.chance is not None for row in rows)),
 )
 NAMES = (
     _name("task", share=1.0, most=64),
-    _plain("running", 7, "running"),
+    _plain("running", 7, "running", first=2),
     _plain("done", 9, "done"),
     _plain("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
-    _size("median", "median"),
+    _size("median", "median", first=3),
     _size("max", "most", style=lambda row: _danger(_ratio("most")(row))),
-    Column("of limit", 8, lambda row, width: figures.bar(row.median, row.most, row.limit, width), _ratio("most"), share=0.3, most=30, left=True, style=lambda row: GREEN),
+    Column("of limit", 8, lambda row, width: figures.bar(row.median, row.most, row.limit, width), _ratio("most"), share=0.3, most=30, left=True, first=1, style=lambda row: GREEN),
 )
 
 
 GPUS = (
     _name("gpu", share=0.6, most=40),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=2),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
-    Column("of device", 9, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
-    _size("pool", "pool"),
+    Column("of device", 9, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, first=4, style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
+    _size("pool", "pool", first=3),
     _size("all use", "used"),
-    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy")),
+    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy"), first=1),
 )
 
 
@@ -119,11 +120,11 @@ def processes_columns(picture):
         Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
         _size("rss", "rss", style=lambda row: _danger(_ratio("rss")(row))),
         _size("max", "rss_max"),
-        Column("of limit", 8, lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width), _ratio("rss"), share=0.2, most=30, left=True,
+        Column("of limit", 8, lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width), _ratio("rss"), share=0.2, most=30, left=True, first=4,
                style=lambda row: _danger(_ratio("rss")(row)) or GREEN),
-        _size("limit", "limit"),
-        Column("course", 8, course, lambda row: None, share=0.4, most=60, left=True),
-        _plain("tasks", 5, "running"),
+        _size("limit", "limit", first=2),
+        Column("course", 8, course, lambda row: None, share=0.4, most=60, left=True, first=3),
+        _plain("tasks", 5, "running", first=1),
     )
 
 
@@ -172,7 +173,7 @@ class Pane:
 
     def lines(self, width, height, focused):
         """The heading and at most height - 1 rows, each a list of (text, style)."""
-        columns = self.shown_columns()
+        columns = fitting(self.shown_columns(), width)
         widths = self.widths(columns, width)
         self.scroll(0, height - 1)
         visible = self.rows[self.offset:self.offset + height - 1]
@@ -194,6 +195,13 @@ class Pane:
             if i < len(columns) - 1:
                 line.append((" ", ""))
         return line
+
+
+def fitting(columns, width):
+    """Those that have room side by side."""
+    while len(columns) > 1 and sum(column.width + 1 for column in columns) - 1 > width:
+        columns = [column for column in columns if column is not min(columns[1:], key=lambda column: column.first)]
+    return columns
 
 
 def _line(row, columns, widths):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dwsr_probe.export.totals import visible
-from dwsr_probe.report.top.watch import Moment, number
+from dwsr_probe.report.top.moment import Moment, own_peak
 
 COURSE_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
@@ -42,10 +42,7 @@ class Name:
         self.done += 1
         self.failed += record.get("state") != "ok"
         self.killed += record.get("state") == "killed"
-        own = number(record.get("alloc_peak_bytes"))
-        if own is None:
-            high, before = number(record.get("rss_peak_bytes")), number(record.get("rss_before_bytes"))
-            own = None if high is None or before is None else max(0, high - before)
+        own = own_peak(record.get)
         if own is not None:
             self.peaks.append(own)
             self.most = max(own, self.most or 0)
@@ -61,7 +58,7 @@ class Picture:
         self.done = self.failed = 0
 
     def take(self, moment, chances=None):
-        """One look. chances: of watch.Predictor, or None."""
+        """One look. chances: of port.Predictor, or None."""
         now = time.monotonic()
         self.at, before, self.moment = time.time(), self.moment, moment
         for record in moment.records:

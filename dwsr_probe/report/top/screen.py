@@ -131,7 +131,7 @@ class Screen:
         first = [("dwsr-probe top", BOLD), (f"  {line_of(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
         more = f" and {moment.more_processes} more" if moment.more_processes else ""
         second = [(f"{_count(len(moment.processes), 'process', 'es')}{more}, {_count(len(moment.tasks), 'task', 's')} running, {picture.done:,} done", ""),
-                  (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (reading what has ended)" if moment.behind else "", DIM)]
+                  (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (still reading)" if moment.behind else "", DIM)]
         rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
         third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
         lines = [first, second, third, self._health()]
@@ -187,7 +187,7 @@ def _count(n, noun, plural):
 def plain_line(picture):
     """The picture in one line, for logs."""
     moment = picture.moment
-    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), _count(len(moment.processes), "process", "es"), f"{len(moment.tasks):,} running", f"{picture.done:,} done", f"{picture.failed:,} failed",
+    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), _count(len(moment.processes), "process", "es"), f"{len(moment.tasks):,} running", f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""), f"{picture.failed:,} failed",
              f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
     largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
     if largest:

@@ -1,0 +1,88 @@
+"""One look: the processes, what runs in them, and what has ended since the look before. Made by watch.py and port.py, added up by picture.py.
+
+What is in it was written by others: figures are checked here, names wherever they are shown.
+"""
+from dataclasses import dataclass, field
+
+from dwsr_probe.export.totals import devices_of
+from dwsr_probe.report.words import line_of
+
+RECORDS_MOST = 5_000  # of one look: a long run is taken in bit by bit, and the view stays live
+
+
+class WatchError(Exception):
+    """There is nothing to look at, or not now; the text says why."""
+
+
+@dataclass
+class Process:
+    pid: str
+    name: str
+    run: str = ""
+    rss: float | None = None
+    rss_max: float | None = None
+    limit: float | None = None
+    headroom: float | None = None
+    running: int = 0
+    samples: float = 0
+    late: float = 0
+    cpu_s: float = 0.0
+    dropped: float = 0
+    fallbacks: tuple = ()
+    devices: list = field(default_factory=list)  # dicts with the board's names: device, name, live_bytes, ...
+    state: str = "running"  # or killed, died (without a task), failed, ended
+
+
+@dataclass
+class Task:
+    who: tuple  # process, thread, start: as long as it runs
+    pid: str
+    name: str
+    seconds: float
+    live: float | None
+    peak: float | None
+    limit: float | None = None  # of its process
+    gpu_peak: float | None = None
+    rate: float | None = None  # of live bytes, per second
+    chance: float | None = None  # to exceed what its process has left
+
+
+@dataclass
+class Moment:
+    processes: list = field(default_factory=list)
+    tasks: list = field(default_factory=list)
+    records: list = field(default_factory=list)  # that have ended since the last look: dicts
+    lost: int = 0
+    more_processes: int = 0
+    unreadable: int = 0
+    behind: bool = False  # there are more records to read at once
+    gone: dict = field(default_factory=dict)  # pid → how its process ended: ok, error, killed; None: without a word
+    ended: str = ""  # the job has, and how
+    stale: bool = False  # later looks have failed
+    trouble: str = ""  # why, or what else does not work
+
+
+def number(value):
+    """A figure that can be one; else None."""
+    return value if type(value) in (int, float) and 0 <= value < 1 << 63 else None
+
+
+def own_peak(get):
+    """Of a record by its fields; where allocations are not accounted, the growth of its process."""
+    peak = number(get("alloc_peak_bytes"))
+    if peak is None:
+        high, before = number(get("rss_peak_bytes")), number(get("rss_before_bytes"))
+        peak = None if high is None or before is None else max(0, high - before)
+    return peak
+
+
+def pid_text(value):
+    """Shown as it is: of a port it may be anything."""
+    return line_of(str(value), 32)
+
+
+def task_of(get, pid, seconds, limit):
+    """A running task. get: a field of its record."""
+    devices = devices_of(get("gpu"))
+    return Task((str(get("process")), str(get("thread")), str(get("start"))), pid, str(get("task_name")), seconds, number(get("alloc_end_bytes")), own_peak(get), limit,
+                sum(d["peak_bytes"] for d in devices) if devices else None)
