@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 HERE = Path(__file__).parent
-JOB = HERE.parent.parent / "examples" / "dask_attributes.py"
+ROOT = HERE.parent.parent
 PROBE = (sys.executable, "-m", "dwsr_probe")
-COLUMNS, LINES = 110, 30
+COLUMNS, LINES = 110, 24
 
 
 def svg(name, title, ansi, width=COLUMNS):
@@ -23,11 +23,11 @@ def svg(name, title, ansi, width=COLUMNS):
     (HERE / name).write_text(console.export_svg(title=title, unique_id=name.removesuffix(".svg")))
 
 
-def top_while(directory, run):
+def top_while(run):
     """`top` on the running job, in a terminal of tmux, caught when most is going on."""
     server = ("tmux", "-L", f"dwsr-pictures-{os.getpid()}", "-f", os.devnull)
-    job = subprocess.Popen([*PROBE, "run", "-q", "-o", run, sys.executable, JOB], cwd=directory, stdout=subprocess.DEVNULL)
-    subprocess.run([*server, "new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), *PROBE, "top"], check=True, env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
+    job = subprocess.Popen([*PROBE, "run", "-q", "-o", run, "python", "examples/dask_attributes.py"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    subprocess.run([*server, "new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), *PROBE, "top", "--board-dir", os.environ["DWSR_PROBE_BOARD_DIR"]], check=True, env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
     best = ""
     try:
         while job.poll() is None:
@@ -42,9 +42,9 @@ def top_while(directory, run):
 
 def main():
     with tempfile.TemporaryDirectory() as directory:
-        os.environ["DWSR_PROBE_BOARD_DIR"] = f"{directory}/boards"  # this job's alone
+        os.environ.update(DWSR_PROBE_BOARD_DIR=f"{directory}/boards", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # this job's alone
         run, page = Path(directory) / "attributes", Path(directory) / "report.html"
-        svg("top.svg", "dwsr-probe top", top_while(directory, run))
+        svg("top.svg", "dwsr-probe top", top_while(run))
         asked = [*PROBE, "predict", run, "--task", "semblance", "--shape", "160,160,256", "--dtype", "float32", "--limit", "2GB"]
         said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         svg("predict.svg", "dwsr-probe predict RUN --task semblance --shape 160,160,256 --dtype float32 --limit 2GB", said, 100)

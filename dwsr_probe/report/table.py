@@ -3,7 +3,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
+from dwsr_probe.report.summary import process_limit, process_notes, sampler_health, summarise, worker_facts
 from dwsr_probe.report.verdict import verdict
 from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
@@ -103,7 +103,7 @@ def _process_line(record, health):
     line = Text("process ", style="dim", no_wrap=False)
     line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
     line.append(record.state or "ended, how is not known", style="red" if record.state in ("killed", "error") else "green")
-    limit = health.get("limit_bytes")
+    limit = process_limit(health)
     below = health.get("peak_below_bytes")
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)
     share = f" ({100 * record.rss_peak_bytes / limit:.1f} %)" if limit and record.rss_peak_bytes else ""

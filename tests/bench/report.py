@@ -113,5 +113,5 @@ def run(quick):
         ("**size of the file, MB**", f"{size / 1e6:.2f}"),
         ("**until a zoom of the plots over time has been painted, headless Chromium, ms**", "no Chromium here" if shown is None else spread([zoomed for zoomed, _ in shown], 0)),
         ("until the last plot is there, ms", "–" if shown is None else spread([complete for _, complete in shown], 0))]
-    section.notes.append("With the model: it learns from 60 tasks of each of the nine largest names.")
+    section.notes.append(f"With the model: it learns from 60 tasks of each of the nine largest names. The machine's load was {os.getloadavg()[0]:.1f} at the end; the CPU seconds are what a free core takes.")
     return section

@@ -32,15 +32,18 @@ class Frames:
     """Figures that are shown at once, in one document; each has an element of its own."""
 
     def __init__(self, name):
-        self._name, self._document, self._roots = name, Document(), {}
+        self._name, self._plots = name, {}
 
     def add(self, plot, element):
-        self._document.add_root(plot)
-        self._roots[plot.ref["id"]] = element
+        self._plots[element] = plot
 
     def json(self):
         """What Bokeh.embed.embed_items takes."""
-        return {"documents": {self._name: self._document.to_json(deferred=False)}, "items": [{"docid": self._name, "roots": self._roots, "root_ids": list(self._roots)}]}
+        document, roots = Document(), {plot.ref["id"]: element for element, plot in self._plots.items()}
+        with document.models.freeze():  # else it walks over all of them for each
+            for plot in self._plots.values():
+                document.add_root(plot)
+        return {"documents": {self._name: document.to_json(deferred=False)}, "items": [{"docid": self._name, "roots": roots, "root_ids": list(roots)}]}
 
 
 def _plot(name, height, label, **options):

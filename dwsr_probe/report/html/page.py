@@ -109,7 +109,7 @@ def _timeline(tasks, lines, processes, begin, seconds, groups, on_device):
     arrays = {
         "start": np.round((c["start"] - begin) * 1e6), "duration": short(np.nan_to_num(c["duration"])), "name": c["name"].astype("u2"), "state": c["state"], "lane": c["lane"],
         "depth": c["depth"], "inputs": c["inputs"].astype("u4"), "process": c["process"].astype("u2"), "group": group_of[: len(tasks.names)],
-        "need": short(need), **{name: short(c[name]) for name in ("own", "rss", "gpu", "input")}}
+        **{name: short(c[name]) for name in ("own", "rss", "gpu", "input")}}
     for i, line in enumerate(lines):
         arrays |= {f"time{i}": ((line.time - begin) * 1e3).astype("f8" if seconds > 3600 else "f4"), f"low{i}": short(line.low), f"high{i}": short(line.high)}
     top = max([*(line.high.max() for line in lines), np.nanmax(c["rss"], initial=0), *(r.rss_peak_bytes or 0 for r, _ in processes), 1])
@@ -126,7 +126,7 @@ def _timeline(tasks, lines, processes, begin, seconds, groups, on_device):
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes),
+        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes), "on_device": on_device,
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
 

@@ -21,7 +21,7 @@ const Timeline = (() => {
     const byEnd = new Uint32Array(n);
     for (let i = 0; i < n; i++) byEnd[i] = i;
     byEnd.sort((a, b) => end[a] - end[b]);
-    return {...head, ...others, inputsOf, keys: [], n, begin, end, byEnd};
+    return {...head, ...others, need: head.on_device ? arrays.gpu : arrays.own, inputsOf, keys: [], n, begin, end, byEnd};
   }
 
   // One task's texts for a tooltip; more: how many others lie under it.
