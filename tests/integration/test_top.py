@@ -18,13 +18,16 @@ from tests.integration.conftest import PY, UNTIL_TOLD, exporter, heard, say
 pytestmark = pytest.mark.skipif(not shutil.which("tmux") and os.environ.get("CI") != "true", reason="tmux is not installed")
 
 HOLD = UNTIL_TOLD + """
+has = threading.Semaphore(0)
 def hold(name, mib, until="end"):
     with dwsr_probe.task(name):
         kept = bytearray(mib << 20)
+        has.release()
         wait_for(until)
 def threads(*calls):
     found = [threading.Thread(target=hold, args=call) for call in calls]
     for t in found: t.start()
+    for t in found: has.acquire()
     say("holding")
     for t in found: t.join()
 """
@@ -109,10 +112,12 @@ def job(cli, serve):
     return start
 
 
-def rows(text, *names):
-    """Of these names, in the order in which they stand in the table of running tasks."""
-    table = re.search(r"^task.*?^name", text, re.M | re.S)[0]
-    return [line.split()[0] for line in table.splitlines() if line.split()[:1] and line.split()[0] in names]
+def ordered(tmux, *names):
+    """Wait until these stand in this order in the table of running tasks."""
+    def found():
+        table = re.search(r"^task.*?^name", tmux.text(), re.M | re.S)
+        return table and [line.split()[0] for line in table[0].splitlines() if line.split()[:1] and line.split()[0] in names] == list(names)
+    wait_until(found, names)
 
 
 def test_a_run_from_begin_to_end(cli, tmux, job):
@@ -121,18 +126,18 @@ def test_a_run_from_begin_to_end(cli, tmux, job):
         del kept
         threads(("small", 10), ("large", 60), ("middle", 30))""")
     tmux.top("run")
-    text = tmux.shows(r"^dwsr-probe top  run run ", "1 process, 3 tasks running, 1 done", r"^large .* 60\.0 MiB 60\.0 MiB", r"^early +– +1 +– 5\.0\d MiB 5\.0\d MiB", r"late, .* of a core; 0 records lost",
-                      r"^job\.py", "q quit  p pause", r"rss \d+ MiB, headroom [\d.]+ .iB +[▁▂▃▄▅▆▇█]+")
-    assert rows(text, "small", "middle", "large") == ["large", "middle", "small"]
+    tmux.shows(r"^dwsr-probe top  run run ", "1 process, 3 tasks running, 1 done", r"^large .* 60\.0 MiB 60\.0 MiB", r"^middle .* 30\.0 MiB 30\.0 MiB", r"^small .* 10\.0 MiB 10\.0 MiB", r"^early +– +1 +– 5\.0\d MiB 5\.0\d MiB", r"late, .* of a core; 0 records lost",
+               r"^job\.py", "q quit  p pause", r"rss \d+ MiB, headroom [\d.]+ .iB +[▁▂▃▄▅▆▇█]+")
+    ordered(tmux, "large", "middle", "small")
     tmux.keys("s")
     tmux.shows("peak▲")
-    assert rows(tmux.text(), "small", "middle", "large") == ["small", "middle", "large"]
+    ordered(tmux, "small", "middle", "large")
     tmux.keys("Left", "Left", "Left")
     tmux.shows("^task▲")
-    assert rows(tmux.text(), "small", "middle", "large") == ["large", "middle", "small"]
+    ordered(tmux, "large", "middle", "small")
     tmux.keys("s")
     tmux.shows("^task▼")
-    assert rows(tmux.text(), "small", "middle", "large") == ["small", "middle", "large"]
+    ordered(tmux, "small", "middle", "large")
     tmux.keys(">")
     tmux.shows("pid▼")
 
@@ -284,7 +289,7 @@ def test_five_hundred_slots(cli, tmux, job):
     tmux.keys("Down", "Down")
     tmux.shows(r"^slot-002", rf"^task 3–{shown + 2} of 500")
     tmux.keys("NPage")
-    tmux.shows("^slot-010")
+    tmux.shows(rf"^task {shown + 3}–{2 * shown + 2} of 500", rf"^slot-{shown + 2:03}")
     tmux.keys("End")
     tmux.shows("^slot-499")
     tmux.keys("Home")
@@ -303,11 +308,15 @@ HOSTILE = ["\x1b[2J\x1b]2;evil\x07", "👩‍👩‍👧☃️ snow", "漢字" *
 def test_names_are_never_obeyed(cli, tmux, job):
     served = job(f"threads(*((name, n) for n, name in enumerate({HOSTILE!r}, 10)))")
     tmux.top("run")
-    tmux.shows(r"^\\x1b\[2J\\x1b\]2;evi", "^two\\\\nlines", r"^\\x9b31mred", r"^\\u202eback", "^漢字漢字", "^xxxxxxxxx.*…", "^👩")
+    tmux.shows(r"^\\x1b\[2J\\x1b\]2;evi", "^two\\\\nlines", r"^\\x9b31mred", r"^\\u202eback", "^漢字漢字", "^xxxxxxxxx.*…", "^👩", "^q quit")
+
+    def table():
+        lines = tmux.lines()
+        first = next((n for n, line in enumerate(lines, 1) if line.startswith("task")), len(lines))
+        return lines[first:first + len(HOSTILE)]
+    wait_until(lambda: len(table()) == len(HOSTILE) and all(re.search(r" \d+ 1\d\.\d MiB 1\d\.\d MiB [▏▎·]{8}", line) for line in table()), "columns below each other")
     lines = tmux.lines()
     assert tmux.title() != "evil" and lines[0].startswith("dwsr-probe top") and lines[23].startswith("q quit") and all(cell_len(line.rstrip()) <= 80 for line in lines)
-    table = lines[lines.index(next(line for line in lines if line.startswith("task"))) + 1:][:len(HOSTILE)]
-    assert all(re.search(r" \d+ 1\d\.\d MiB 1\d\.\d MiB [▏▎·]{8}", line) for line in table), table
     say(cli, "end")
     served.end()
     tmux.shows("the job has ended")
@@ -365,6 +374,8 @@ def test_lines_in_a_pipe(cli, job):
     served = job('threads(("piped", 20))')
     top = cli.start("top", "run")
     first = top.stdout.readline()
+    while "peak 20.0 MiB" not in first:  # the sampler has just begun
+        first = top.stdout.readline()
     assert re.search(r"^\d\d:\d\d:\d\d; 1 process; 1 running; 0 done; 0 failed; rss .* MiB; headroom .*; largest piped: peak 20\.0 MiB live 20\.0 MiB .*; late .* %; lost 0", first), first
     say(cli, "end")
     served.end()
