@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -21,7 +21,7 @@ demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a sta
 
 # Two at a time: much of it is waiting for processes.
 test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/, the report's page
-	@$(MAKE) --no-print-directory -j2 -Otarget test-py test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-deploy test-pages
+	@$(MAKE) --no-print-directory -j2 -Otarget test-integration test-dask-oldest test-cupy-13 test-cupy-14 test-unit test-dashboards test-deploy test-pages
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain
@@ -31,6 +31,9 @@ sanitize: $(VENV)/.system ## C tests plain, under ASan+UBSan, and under TSan
 
 test-py: $(VENV)/.test build ## Python tests
 	$(BIN)/pytest
+
+test-unit test-integration: test-%: $(VENV)/.test build
+	$(BIN)/pytest tests/$*
 
 test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest release that has what we hook
 	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py -k "not hundred_thousand"
