@@ -99,6 +99,8 @@ class Store:
             version = db.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             raise StoreError(f"cannot read {path}: {error}; it is damaged or not a run of dwsr-probe") from error
+        if version == 0:  # SQLite's own, also of an empty file
+            raise StoreError(f"{path} is empty, or not a run of dwsr-probe")
         if version != VERSION:
             raise StoreError(f"{path} has version {version}, this dwsr-probe knows version {VERSION}; read it with the one that wrote it")
         if not writable:

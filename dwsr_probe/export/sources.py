@@ -271,6 +271,7 @@ class Recent:
         self.lost, self._lost_ended = {}, 0  # records, by living process, and of all that have ended
         self.counting = True  # into the totals
         self.ended = {}  # pid → state, of the processes that ended last; None: it did not say
+        self.ended_before = set()  # processes that had ended before we came
         self._seqs = {}  # how far each living process is told
         self._rows, self._lines, self._processes = [], [], []  # of this round
 
@@ -304,6 +305,8 @@ class Recent:
                     self._seqs.pop(record.process, None)
                     self.ended.pop(record.pid, None)  # the newest stands last
                     self.ended[record.pid] = record.state
+                    if not self.counting:
+                        self.ended_before.add(record.process)
             while len(self.ended) > ENDED_MOST:
                 self.ended.pop(next(iter(self.ended)))
         self.begin()
@@ -376,6 +379,11 @@ class Machine(Source):
         """{pid: state} of the processes that ended last."""
         with self._lock:
             return dict(self._recent.ended)
+
+    @property
+    def ended_before(self):
+        """Processes that had ended before we came: their boards lie there until somebody collects them."""
+        return self._recent.ended_before
 
     def workers(self):
         processes, _, _ = self._boards.look()

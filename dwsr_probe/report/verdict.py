@@ -180,7 +180,7 @@ def _advice(biggest, nearest, killed, outlook, held):
     other = outlook.at(biggest.task_name, scale, kind) if outlook else None
     if other is not None and other.trust in ("fair", "good"):
         found.append((f"A block of {word} the volume of the largest would need about {bytes_text(other.mean)} in ", _name(biggest.task_name),
-                      f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than {bytes_text(other.upper(0.99))}."))
+                      f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than {bytes_text(other.upper(0.99))}{'' if other.promised(0.99) else ' (not promised yet)'}."))
     if nearest is not None:
         found[:0] = _room(biggest, nearest, tight, outlook, 0.0 if nearest.device else held.get(biggest.task_name), kind)
     return found

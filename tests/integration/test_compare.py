@@ -86,6 +86,8 @@ def empty(cli):
 def test_empty_runs(cli, empty):
     done = cli("report", "--compare", empty, empty, "--fail-above", "0%")
     assert done.returncode == 0 and "Neither run has a task." in done.stdout
+    assert cli("run", "-q", "-o", "unprobed", "true").returncode == 0
+    assert "max rss –" in cli("report", "--compare", empty, "unprobed").stdout  # not measured is not 0
     assert set(compared(cli, empty, job(cli, "full", 1, 1), "--fail-above", "0")[1].values()) == {"new"}
     for form in ("csv", "parquet"):
         assert cli("report", empty, "--format", form, "-o", f"empty.{form}").returncode == 0 and (cli.cwd / f"empty.{form}").stat().st_size > 100

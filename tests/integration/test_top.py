@@ -423,6 +423,35 @@ wait_for("end")
         say(cli, "end")
 
 
+def test_a_board_that_was_dead_before_is_not_of_now(cli, board_dir):
+    code = UNTIL_TOLD + """
+dwsr_probe.start()
+with dwsr_probe.task("over"): pass
+say(sys.argv[1])
+with dwsr_probe.task("killed"): wait_for("never")
+"""
+    cli.boards_may_stay = True
+    env = dict(cli.env, DWSR_PROBE_BOARD_DIR=str(board_dir))
+    jobs = [subprocess.Popen([PY, "-c", code, word], cwd=cli.cwd, env=env) for word in ("first", "second")]
+    try:
+        heard(cli, "first")
+        heard(cli, "second")
+        jobs[0].kill()
+        jobs[0].wait()
+        top = cli.start("top", "--board-dir", board_dir)
+        assert "1 process; 1 running; 1 done; 0 failed" in top.stdout.readline()  # not what the first one left
+        jobs[1].kill()
+        jobs[1].wait()
+        while "0 processes; 0 running; 2 done; 1 failed" not in (line := top.stdout.readline()):
+            assert line
+        top.terminate()
+        assert top.wait(60) == 0
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+
+
 def test_what_is_not_there(cli, board_dir):
     for words, code, text in ((["nothing"], 1, "there is no run 'nothing' here"), (["http://127.0.0.1:1"], 1, "refused"), (["ftp://x"], 2, "not the URL"), (["--predictor", "x:y:z//"], 2, ""),
                               (["--token-file", "token"], 2, "are for a URL"), (["http://127.0.0.1:1", "--token-file", "missing"], 1, "missing")):

@@ -189,7 +189,7 @@ def test_empty_runs_and_damaged_fields():
     store = store_of([task("x", MIB)] * 3)
     store._db.execute("UPDATE tasks SET inputs = '[{\"sha', gpu = '[3]'")
     text, page, data = forms(Comparison(store, store))
-    assert data["names"][0]["verdict"] == "no difference"
+    assert data["names"][0]["verdict"] == "no difference" and "1 task name: 1 no difference" in text
     assert forms(Comparison(store_of([]), store))[2]["names"][0]["verdict"] == "new"
 
 

@@ -91,7 +91,9 @@ def test_what_is_not_a_run_is_said(tmp_path):
     (tmp_path / FILE).write_bytes(b"noise" * 1000)
     with pytest.raises(StoreError, match="damaged or not a run"):
         Store.open(tmp_path)
-    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).write_bytes(b"")
+    with pytest.raises(StoreError, match="is empty, or not a run"):
+        Store.open(tmp_path)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("PRAGMA user_version=77")
     with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows version 2"):

@@ -19,7 +19,7 @@ from dwsr_probe.report.top.moment import Moment, Process, Task
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
 from dwsr_probe.report.top.port import Port, is_url, series_of
-from dwsr_probe.report.top.screen import Screen, plain_line
+from dwsr_probe.report.top.screen import EXPLAINED, HELP, Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -226,7 +226,9 @@ def test_keys_change_the_screen():
     screen.key("p")
     assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
     screen.key("?")
-    assert any("any key: back" in line for line in screen.lines(80, 24)) and screen.key("x") and not screen.helping
+    shown = " ".join(" ".join(drawn(picture, keys="?")).split())
+    assert all(text in shown for text in ("any key: back", *(does for _, does in HELP), *EXPLAINED))  # whole, also in 80×24
+    assert screen.key("x") and not screen.helping
     assert not screen.key("q")
 
 

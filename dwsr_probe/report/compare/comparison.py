@@ -139,7 +139,7 @@ class Comparison:
 def _facts(store):
     meta, processes = store.meta(), store.processes()
     return {"run": meta.get("run"), "directory": store.directory, "exit_code": meta.get("exit_code"),
-            "processes": len(processes), "max_rss_bytes": max((record.rss_peak_bytes or 0 for record, _ in processes), default=None)}
+            "processes": len(processes), "max_rss_bytes": max((record.rss_peak_bytes for record, _ in processes if record.rss_peak_bytes is not None), default=None)}
 
 
 def _sides(store):

@@ -42,7 +42,7 @@ def summary_lines(compared, limit):
     if not compared.names:
         return ["Neither run has a task."]
     counts = [f"{verdicts.count(word):,} {word}" for word in ("grew", "largest grew", "shrank", "within noise", "no difference", "cannot tell", "new", "vanished") if word in verdicts]
-    lines = [f"{len(verdicts):,} task names: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
+    lines = [f"{len(verdicts):,} task name{'' if len(verdicts) == 1 else 's'}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
     if limit is not None:
         failures = compared.failures(limit)
         lines += [f"FAILED: {line_of(name)}: {why}" for name, why in failures]

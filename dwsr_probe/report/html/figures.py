@@ -8,6 +8,7 @@ from bokeh.models import (
     FixedTicker,
     HoverTool,
     Label,
+    NoOverlap,
     Range1d,
     ResetTool,
     Span,
@@ -85,7 +86,7 @@ class Timeline:
     def _timed(self, name, height, label, y_range, last=False, **options):
         plot = _plot(name, height, label, x_range=self._range, y_range=y_range, **options)
         plot.xaxis.ticker, plot.xaxis.formatter = self._ticks
-        plot.xaxis.visible = last
+        plot.xaxis.visible, plot.xaxis.major_label_policy = last, NoOverlap(min_distance=12)  # in a narrow window
         zoom = BoxZoomTool(dimensions="width")
         # With ctrl: a plain wheel scrolls the page.
         wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})

@@ -197,8 +197,8 @@ def _figures(tasks, processes, by_need):
     device = max((s for s in by_need if s.gpu_peaks), key=lambda s: s.gpu_peak_max_bytes, default=None)
     if device is not None and device.gpu_peak_max_bytes:
         cards.append(card(bytes_text(device.gpu_peak_max_bytes), "largest task on a device", code(device.task_name, 40)))
-    lost = sum(s.killed + s.errors + s.cancelled for s in by_need)
-    cards.append(card(f"{tasks.count:,}", "tasks" if tasks.count != 1 else "task", f'<span class="bad">{lost:,} lost</span>' if lost else "none lost" if tasks.count else ""))
+    failed = sum(s.killed + s.errors + s.cancelled for s in by_need)
+    cards.append(card(f"{tasks.count:,}", "tasks" if tasks.count != 1 else "task", f'<span class="bad">{failed:,} failed</span>' if failed else "none failed" if tasks.count else ""))
     cards.append(card(f"{len(processes):,}", "processes" if len(processes) != 1 else "process", ""))
     return "".join(cards)
 

@@ -48,7 +48,7 @@ def names_table(summaries, chip):
     """One row per task name, in the order given. chip(name): a square of its colour in the plots."""
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = max((s.alloc_peak_max_bytes or 0 for s in summaries), default=0) if accounted else max((s.growth_max_bytes or 0 for s in summaries), default=0)
-    heads = ["<task", "count", "lost", *(["own peak, max", "median"] if accounted else []), *(["device peak, max", "binds"] if devices else []), "rss growth, max", "median", "rss peak, max",
+    heads = ["<task", "count", "failed", *(["own peak, max", "median"] if accounted else []), *(["device peak, max", "binds"] if devices else []), "rss growth, max", "median", "rss peak, max",
              "duration, max", "median", "at once"]
     rows = []
     for s in summaries[:NAMES_MOST]:

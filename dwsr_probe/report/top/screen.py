@@ -1,6 +1,7 @@
 """A picture as lines of a screen of some size, and what keys change of it. Knows nothing of terminals: lines in, keys out (terminal.py)."""
 import os
 import time
+from textwrap import wrap
 
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.panes import BOLD, DIM, GPUS, NAMES, RED, REVERSE, TASKS, YELLOW, Pane, devices_of, processes_columns
@@ -93,7 +94,7 @@ class Screen:
     def lines(self, width, height):
         """Exactly `height` of them, none wider than `width`: text with colours."""
         if self.helping:
-            lines = self._help()
+            lines = _help(width)
         else:
             self._fill()
             lines = self._head(width)[:max(1, height - 3)]
@@ -157,11 +158,6 @@ class Screen:
             return [("/", BOLD), (line_of(self.filter, 200), ""), ("▏ Enter keeps it, Esc shows all", DIM)]
         return [*([("only ", DIM), (line_of(self.filter, 30), YELLOW), ("  ", "")] if self.filter else ()), (_FOOT, DIM)]
 
-    def _help(self):
-        lines = [[("dwsr-probe top", BOLD)], []]
-        lines += [[(f"{keys:26}", BOLD), (does, "")] for keys, does in HELP]
-        return [*lines, [], *([(text, "")] for text in EXPLAINED), [], [("any key: back", DIM)]]
-
     def _painted(self, line, width):
         """Cut to the width in cells; escape sequences of ours take none."""
         parts, left = [], width
@@ -178,6 +174,15 @@ class Screen:
             if left <= 0:
                 break
         return "".join(parts)
+
+
+def _help(width):
+    """Whole in 80×24."""
+    lines = [[("dwsr-probe top", BOLD), ("  any key: back", DIM)], []]
+    for keys, does in HELP:
+        parts = wrap(does, max(10, width - 26))
+        lines += [[(f"{keys if i == 0 else '':26}", BOLD), (part, "")] for i, part in enumerate(parts)]
+    return [*lines, [], *([(part, "")] for text in EXPLAINED for part in wrap(text, max(10, width), subsequent_indent="  "))]
 
 
 def _count(n, noun, plural):

@@ -38,7 +38,7 @@ class Boards:
         self._cursor = batch.cursor
         view = self._source.view()
         moment = Moment(lost=self._lost, more_processes=view.processes_dropped, unreadable=view.boards_unreadable, behind=batch.more)
-        moment.records = [record for record in _records(batch.lines) if self._run in (None, record.get("run"))]
+        moment.records = [record for record in _records(batch.lines) if self._counts(record)]
         headrooms = dict(view.headrooms())
         for p in view.processes:
             if self._run in (None, p.run):
@@ -52,6 +52,10 @@ class Boards:
             moment.gone = {pid: states[pid] for pid in self._missing & states.keys()}
             self._missing -= moment.gone.keys()
         return moment
+
+    def _counts(self, record):
+        """Of a run all do. Of a machine not what processes left that were dead before we came: that job is over."""
+        return record.get("run") == self._run if self._run else record.get("process") not in self._source.ended_before
 
     def _states(self):
         """pid → how it ended, as far as that is known by now."""
@@ -118,6 +122,9 @@ class RunDirectory(Boards):
 
     def _follow(self):
         """Its parent does."""
+
+    def _counts(self, record):
+        return True
 
     def _states(self):
         store = Store.open(self._directory)
