@@ -21,6 +21,7 @@ def command(run, form, output, compare, limit):
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash). Or compare two."""
     import sqlite3
 
+    from dwsr_probe.report.words import line_of
     from dwsr_probe.runs import open_run
     from dwsr_probe.say import say
     from dwsr_probe.store import StoreError
@@ -34,8 +35,11 @@ def command(run, form, output, compare, limit):
         if compare:
             from dwsr_probe.report.compare.comparison import Comparison
             compared = Comparison(*(open_run(path, say) for path in compare))
-            code = EXIT_GREW if limit is not None and compared.failures(limit) else 0
+            objections = compared.failures(limit) if limit is not None else []
+            code = EXIT_GREW if objections else 0
             _show_comparison(compared, form, output, limit)
+            if objections and (form == "html" or output):  # a log of CI says why
+                say(f"{len(objections):,} above {100 * limit:g} %: " + "; ".join(f"{line_of(name)}: {why}" for name, why in objections[:5]))
         else:
             _show(open_run(run, say), form, output)
     except StoreError as error:

@@ -53,6 +53,8 @@ def test_the_same_job_twice_is_the_same_and_more_is_found(cli):
     assert found["failures"] == [{"task_name": "envelope", "why": "own peak grew by 20.0 % (same inputs)"}]
     compared(cli, runs[0], more, "--fail-above", "25%")  # beyond noise, but not so much
     assert compared(cli, more, runs[0], "--fail-above", "10")[1]["envelope"] == "shrank"
+    page = cli("report", "--compare", runs[0], more, "--fail-above", "10%", "--format", "html")  # what a log of CI shows
+    assert page.returncode == 1 and "1 above 10 %: envelope: " in page.stderr
     text = cli("report", "--compare", runs[0], more, "--fail-above", "10%")
     assert text.returncode == 1 and "FAILED: envelope: own peak grew by 20.0 %" in text.stdout and "one each" in text.stdout and text.stderr == ""
     page = cli("report", "--compare", runs[0], more, "--format", "html")
