@@ -31,8 +31,8 @@ def test_room_is_what_it_has_and_the_headroom(model):
 def test_one_on_its_way_over_the_limit(model):
     slots = Slots()
     chances = []
-    for now, peak in enumerate((1, 20, 40, 60, 80)):
-        slots.follow("w:1", look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB), model, float(now))
+    for second, peak in enumerate((1, 20, 40, 60, 80)):
+        slots.follow("w:1", look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB), model, float(second))
         (slot,) = slots.shown()
         chances.append(slot.probability)
     assert chances == sorted(chances) and chances[-1] > 0.5
@@ -42,8 +42,8 @@ def test_one_on_its_way_over_the_limit(model):
 def test_one_that_is_not_like_the_others(model):
     """It leaks: what was learned says that it cannot be. The nearer, the more probable."""
     slots, chances = Slots(), []
-    for now, peak in enumerate((10, 10, 60, 120, 200, 290)):
-        slots.follow("w:1", look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB), model, float(now))
+    for second, peak in enumerate((10, 10, 60, 120, 200, 290)):
+        slots.follow("w:1", look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB), model, float(second))
         chances += [slot.probability for slot in slots.shown()]
     assert chances == sorted(chances) and chances[0] < 0.01 and chances[-1] > 0.7
 
