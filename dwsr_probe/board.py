@@ -132,8 +132,8 @@ class Board:
 
     def is_alive(self, live):
         """The process exists and still is the program that made this board. A closed board of a living process counts as alive."""
-        now = time.monotonic_ns()
-        stale = now - (live["heartbeat_ns"] or 0) > max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
+        age_ns = time.monotonic_ns() - (live["heartbeat_ns"] or 0)  # negative: of another machine, or of an earlier boot
+        stale = not 0 <= age_ns <= max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
         if self.header["pid_namespace"] != _own_pid_namespace() or self.host != os.uname().nodename:
             return live["state"] == 1 and not stale  # its pid means nothing here: only its heartbeat does
         if not process_exists(self.pid, self.start_ticks):
