@@ -44,13 +44,13 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
     """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None. status: a report.status.Status, or None."""
     settings = settings or Settings()
     _hold_closed_streams()
-    store = _prepare(command, directory, settings, strict)
+    store, made = _prepare(command, directory, settings, strict)
     if store and metrics:
         try:
             metrics.open(store, settings)
         except metrics.Error as error:
             if strict:
-                _forget(store)
+                _forget(store, made)
                 raise Strict(str(error)) from error
             say(f"{error}. The job runs without metrics")
             metrics = None
@@ -65,7 +65,7 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
         pid, error, floor = _spawn(command, environ, mask, on_child)
         if error:
             os.waitpid(pid, 0)
-            _forget(store)
+            _forget(store, made)
             missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not shutil.which(command[0]))
             say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
             return EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE, None
@@ -95,7 +95,7 @@ def _hold_closed_streams():
 
 
 def _prepare(command, directory, settings, strict):
-    """The store, or None where the command must run unprobed."""
+    """The store and the directories made for it, from the outermost in; (None, []) where the command must run unprobed."""
     started = time.time()
     name = _run_name(command)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
@@ -103,17 +103,21 @@ def _prepare(command, directory, settings, strict):
     try:
         _core.try_board(os.fsencode(settings.board_dir))
     except OSError as error:
-        return _unprobed(failure_text(error, settings.board_dir), strict)
+        _unprobed(failure_text(error, settings.board_dir), strict)
+        return None, []
     sweep(settings.board_dir)
+    made = []
     try:
-        store = Store.create(_free_directory(directory, os.path.join("dwsr-runs", f"{stamp}-{name}")))
+        store = Store.create(_free_directory(directory, os.path.join("dwsr-runs", f"{stamp}-{name}"), made))
         store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),
                        parent_ticks=start_ticks(os.getpid()), board_dir=settings.board_dir)
     except (StoreError, OSError, sqlite3.Error) as error:
         text = str(error) if isinstance(error, StoreError) else f"cannot write a run directory here: {error}; choose another with -o DIR"
-        return _unprobed(text, strict)
+        _remove(made)
+        _unprobed(text, strict)
+        return None, []
     remember(store.directory)
-    return store
+    return store, made
 
 
 def _unprobed(text, strict):
@@ -122,13 +126,16 @@ def _unprobed(text, strict):
     say(f"{text}. The job runs unprobed")
 
 
-def _free_directory(chosen, default):
-    """The directory itself, or one beside it when that holds a run already: nothing is overwritten."""
+def _free_directory(chosen, default, made):
+    """The directory itself, or one beside it when that holds a run already: nothing is overwritten.
+
+    Directories that had to be made are added to `made`.
+    """
     directory = candidate = os.path.abspath(chosen or default)
     n = 1
     while True:
         try:
-            os.makedirs(candidate)  # whoever makes it has it
+            _make(candidate, made)  # whoever makes it has it
             break
         except FileExistsError:
             if chosen and os.path.isdir(candidate) and not os.path.exists(os.path.join(candidate, FILE)):
@@ -142,8 +149,29 @@ def _free_directory(chosen, default):
     return candidate
 
 
-def _forget(store):
-    """Nothing ran: leave no run directory behind."""
+def _make(directory, made):
+    """Like os.makedirs, and adds what was made by us, and by nobody else, to `made`."""
+    parent = os.path.dirname(directory)
+    if not os.path.exists(parent):
+        try:
+            _make(parent, made)
+        except FileExistsError:  # another process was faster: the directory is its own
+            pass
+    os.mkdir(directory)
+    made.append(directory)
+
+
+def _remove(made):
+    """Directories that we made, innermost first, as far as they are empty."""
+    for directory in reversed(made):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            pass
+
+
+def _forget(store, made):
+    """Nothing ran: leave no run directory behind. Directories that were there before stay, empty or not."""
     if store:
         store.close()
         for suffix in ("", "-wal", "-shm"):
@@ -151,10 +179,7 @@ def _forget(store):
                 os.unlink(os.path.join(store.directory, FILE + suffix))
             except OSError:
                 pass
-        try:
-            os.removedirs(store.directory)
-        except OSError:
-            pass
+        _remove(made)
 
 
 def _run_name(command):

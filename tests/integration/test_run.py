@@ -54,6 +54,22 @@ def test_bad_input(cli, words, code, text):
     assert not (cli.cwd / "dwsr-runs").exists()  # nothing ran, nothing is left
 
 
+def test_a_command_that_cannot_run_leaves_the_users_directories(cli):
+    """What was there stays, empty or not; what the run made goes."""
+    here = cli.cwd / "outer" / "inner"
+    here.mkdir(parents=True)
+    assert cli("run", "no-such-command", cwd=here).returncode == 127
+    assert here.is_dir() and not list(here.iterdir())
+    chosen = cli.cwd / "parent" / "chosen"
+    chosen.mkdir(parents=True)
+    assert cli("run", "-o", chosen, "no-such-command").returncode == 127
+    assert chosen.is_dir() and not list(chosen.iterdir())
+    assert cli("run", "-o", chosen / "made" / "too", "no-such-command").returncode == 127
+    assert chosen.is_dir() and not list(chosen.iterdir())
+    assert cli("run", "--strict", "-o", chosen, "--metrics", "192.0.2.1:1", "true").returncode == 125  # no address of this machine
+    assert chosen.is_dir() and not list(chosen.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_are_forwarded(cli, number):
     job = cli.start("run", "-q", PY, "-c", f"""
