@@ -1,16 +1,28 @@
-"""`@task("name")`: the arguments of a call are the inputs, the returned value is the output. Runs in the probed process."""
+"""`@task("name")`: the arguments of a call are the inputs, the returned value is the output. Runs in the probed process.
+
+The `self` of a method and the `cls` of a class method are no inputs: their size cannot be known.
+"""
 import functools
 
 from dwsr_probe import _core
 
+_bases_of = type.__dict__["__mro__"].__get__
+
 
 def wrap_function(function, name, inputs, key):
+    owner = _owner_of(function)
+
+    def read(args, kwargs):
+        if inputs is not None:
+            return inputs
+        return [*(args[1:] if owner and args and _belongs(args[0], *owner) else args), *kwargs.values()]
+
     if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:  # CO_COROUTINE: `async def`
         @functools.wraps(function)
         async def measured(*args, **kwargs):
             if not _core.active():
                 return await function(*args, **kwargs)
-            with _core.task(name, _arguments(inputs, args, kwargs), key=key, shared=True) as block:
+            with _core.task(name, read(args, kwargs), key=key, shared=True) as block:
                 block.output = result = await function(*args, **kwargs)
                 return result
     else:
@@ -18,11 +30,21 @@ def wrap_function(function, name, inputs, key):
         def measured(*args, **kwargs):
             if not _core.active():
                 return function(*args, **kwargs)
-            with _core.task(name, _arguments(inputs, args, kwargs), key=key) as block:
+            with _core.task(name, read(args, kwargs), key=key) as block:
                 block.output = result = function(*args, **kwargs)
                 return result
     return measured
 
 
-def _arguments(inputs, args, kwargs):
-    return inputs if inputs is not None else [*args, *kwargs.values()]
+def _owner_of(function):
+    """(module, qualified name) of the class in whose body a function is defined; None for any other."""
+    owner = str(getattr(function, "__qualname__", "")).rpartition(".")[0]
+    return (getattr(function, "__module__", None), owner) if owner and not owner.endswith("<locals>") else None
+
+
+def _belongs(value, module, owner):
+    """Is the value an instance of this class, or the class itself, or one derived from it? By names: the class does not exist yet when its method is decorated.
+
+    Nothing of the job's own runs here: bases and names are those that `type` keeps."""
+    bases = _bases_of(value if isinstance(value, type) else type(value))
+    return any(type.__getattribute__(base, "__qualname__") == owner and type.__getattribute__(base, "__module__") == module for base in bases)

@@ -49,6 +49,73 @@ def test_decorator_takes_inputs_and_output(probe):
     assert [i["shape"] for i in record.inputs] == [[8], [2]] and record.output["nbytes"] == 64
 
 
+class Filter:
+    """Methods of all kinds, decorated."""
+
+    @dwsr_probe.task("method")
+    def method(self, x, *, y=None):
+        return x
+
+    @classmethod
+    @dwsr_probe.task("class method")
+    def of_class(cls, x):
+        return x
+
+    @staticmethod
+    @dwsr_probe.task("static method")
+    def static(x, y):
+        return x
+
+    @dwsr_probe.task("coroutine")
+    async def coroutine(self, x):
+        return x
+
+    @dwsr_probe.task("chosen", inputs=[np.ones(3)])
+    def chosen(self, x):
+        return x
+
+
+class Median(Filter):
+    pass
+
+
+def test_self_is_no_input(probe):
+    """Its size cannot be known: with it among the inputs, those of the task would not be known either."""
+    x = np.ones(8)
+    for one in (Filter(), Median()):
+        one.method(x, y=np.ones(2))
+        one.of_class(x)
+        type(one).of_class(x)
+        one.static(x, x)
+        asyncio.run(one.coroutine(x))
+        one.chosen(x)
+    Filter.method(Filter(), x)
+
+    class Local:
+        @probe.task("local")
+        def method(self, x):
+            return x
+    Local().method(x)
+    assert [(r.task_name, [i["shape"] for i in r.inputs], r.input_bytes) for r in finished()] == [
+        ("method", [[8], [2]], 80), ("class method", [[8]], 64), ("class method", [[8]], 64), ("static method", [[8], [8]], 128), ("coroutine", [[8]], 64), ("chosen", [[3]], 24)] * 2 + [
+        ("method", [[8]], 64), ("local", [[8]], 64)]
+
+
+def test_a_function_keeps_its_first_argument(probe):
+    """Whatever it is called and wherever it is defined, and also if it is an object of the job's own class."""
+    @probe.task("function")
+    def method(self, x=None):
+        return x
+
+    class Odd(type):
+        def __getattribute__(cls, name):
+            raise RuntimeError("the job's own code ran")
+    method(Filter())
+    method(Odd("Odd", (), {})())
+    Filter.static(Odd("Odd", (), {}), 5)
+    assert [[i["type"] for i in r.inputs] for r in finished()] == [["Filter"], ["Odd"], ["Odd", "int"]]
+
+
 def test_decorated_coroutine(probe):
     @probe.task("wait")
     async def wait(n):
