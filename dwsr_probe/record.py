@@ -58,6 +58,14 @@ class TaskRecord:
             return None
         return max(0, self.rss_peak_bytes - self.rss_before_bytes)
 
+    @property
+    def known_input_bytes(self):
+        """input_bytes; where the size of some input is not known, the sum of the others, as the model counts. None: none is known."""
+        if self.input_bytes is not None:
+            return self.input_bytes
+        known = [given["nbytes"] for given in self.inputs if isinstance(given, dict) and isinstance(given.get("nbytes"), int)]
+        return sum(known) if known else None
+
     def to_dict(self):
         return {name: getattr(self, name) for name in FIELDS}
 

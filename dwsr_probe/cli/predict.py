@@ -11,6 +11,7 @@ from dwsr_probe.cli.listening import access_options, parse_listen
 TURN_S = 0.1
 _CURVE = 60  # points of the plot
 _SHORT = 16
+_NAMES, _NAME_MOST = 10, 10_000
 
 
 class _Predict(click.Command):
@@ -31,11 +32,11 @@ def _needs(error):
 
 @click.command("predict", cls=_Predict, epilog="`dwsr-probe predict serve` learns from running workers and answers over HTTP; `dwsr-probe predict serve --help`.")
 @click.argument("run", required=False, type=click.Path())
-@click.option("--task", metavar="NAME", help="The task to forecast. [all of them, at the largest inputs seen]")
+@click.option("--task", metavar="NAME", help="The task to forecast. [the ten largest, at the largest inputs seen]")
 @click.option("--shape", "shapes", multiple=True, metavar="N,N,...", help="Shape of an input; repeat it for several inputs.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="TYPE", help="Its type, such as float32: one for all shapes, or one for each.")
 @click.option("--nbytes", "sizes", multiple=True, metavar="SIZE", help="Size of an input without a shape, such as 500MB.")
-@click.option("--kind", metavar="alloc|rss|gpu|output", help="Own peak, growth of the process, peak on a device, or size of the output. [alloc; without --task all]")
+@click.option("--kind", metavar="alloc|rss|gpu|output", help="Own peak, growth of the process, peak on a device, or size of the output. [alloc]")
 @click.option("--quantile", "q", type=float, default=0.99, show_default=True, metavar="Q", help="Of the bound.")
 @click.option("--limit", metavar="SIZE", help="Also say how probable more than this is, such as 8GiB.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="table: for people. json: for programs.")
@@ -60,7 +61,7 @@ def command(run, task, shapes, dtypes, sizes, kind, q, limit, form):
         if task:
             if not inputs:
                 asked.inputs = ledger.inputs_of(task, model, asked.kind)
-            _print_one(model, asked, form, bool(inputs))
+            _print_one(model, asked, form, bool(inputs), limit and limit.strip())
         else:
             _print_all(model, ledger, kind, q, form)
         sys.stdout.flush()
@@ -121,25 +122,25 @@ def _saved(path, ledger):
         fail(f"cannot read {path}: {error}; name a run directory or a model that was saved")
 
 
-def _print_one(model, asked, form, chosen):
+def _print_one(model, asked, form, chosen, limit_text):
     from dwsr_probe.predict.question import answer
-    from dwsr_probe.report.forecast import plot, words
+    from dwsr_probe.report.forecast import input_text, plot, words
+    from dwsr_probe.report.words import line_of
     if asked.task not in model.names() and form == "table":
-        known = model.names()
-        fail(f"no task {asked.task!r} was seen; " + (f"there are {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}" if known else "the run has none"))
+        known = ", ".join(line_of(name, _NAME_MOST) for name in model.names())
+        fail(f"no task {asked.task!r} was seen; " + (f"there are {known}" if known else "the run has none"))
     found = answer(model, asked)
     if form == "json":
         print(json.dumps(found))
         return
     from dwsr_probe.predict.question import input_bytes
     from dwsr_probe.report.table import name_text
-    given = ", ".join(" ".join(filter(None, ["×".join(map(str, i["shape"])), i.get("dtype") or i.get("type")])) if i.get("shape") is not None else f"{i['nbytes']:,} bytes" for i in asked.inputs)
+    given = ", ".join(map(input_text, asked.inputs))
     print(f"{name_text(asked.task)} of {given or 'no inputs'}{'' if chosen else ' (the largest seen)'}")
-    print("\n".join(words(found)))
-    seen = model.seen(asked.task, asked.kind)
-    if not seen or not asked.inputs:
+    print("\n".join(words(found, limit_text)))
+    seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
+    if not seen or not asked.inputs or size is None:
         return
-    size = input_bytes(asked.inputs)
     curve = [(input_bytes(inputs), f.mean, f.upper(asked.q)) for inputs in _scaled(asked.inputs, max([size, *(x for x, *_ in seen)]) / max(size, 1))
              for f in [model.predict(inputs, asked.task, kind=asked.kind)]]
     print()
@@ -156,29 +157,38 @@ def _larger(given, factor):
     """All axes alike, but for short ones: a table keeps its columns, an image its channels."""
     shape, nbytes = given.get("shape"), given.get("nbytes")
     if shape is None:
-        return {"nbytes": round(nbytes * factor)}
+        return given if nbytes is None else {"nbytes": round(nbytes * factor)}
     growing = [n >= _SHORT or max(shape) < _SHORT for n in shape]
     larger = [max(1, round(n * factor ** (1 / sum(growing)))) if grows else n for n, grows in zip(shape, growing, strict=True)]
     return {**given, "shape": larger} | ({} if nbytes is None else {"nbytes": round(nbytes * math.prod(larger) / max(math.prod(shape), 1))})
 
 
 def _print_all(model, ledger, kind, q, form):
+    from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.question import Question, answer, input_bytes
     from dwsr_probe.report.forecast import print_names
-    asked = [(name, k, ledger.inputs_of(name, model, k)) for name in model.names() for k in model.kinds(name) if kind in (None, k)]
+    from dwsr_probe.report.words import counted
+
+    def of(kinds):
+        return [(name, k, ledger.inputs_of(name, model, k)) for name in model.names() for k in model.kinds(name) if k in kinds]
     if form == "json":
-        for name, k, inputs in asked:
+        for name, k, inputs in of((kind,) if kind else KINDS):
             one = Question(name, [], k, q)
             one.inputs = inputs  # as they were recorded
             print(json.dumps(answer(model, one)))
         return
+    # Own peaks; in a run without accounting, growth.
+    asked = of((kind,)) if kind else of(("alloc", "gpu")) or of(("rss",))
     if not asked:
-        fail("the run has no task to learn from" if not model.names() else f"no task has figures of the kind {kind}")
+        fail("the run has no task to learn from" if not model.names() else f"no task has figures of the kind {kind or 'alloc'}")
     rows = [(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k)) for name, k, inputs in asked]
     largest = {}
     for name, _, _, forecast in rows:
         largest[name] = max(largest.get(name, 0.0), forecast.mean)
-    print_names(sorted(rows, key=lambda row: (-largest[row[0]], row[0])), q, sys.stdout)
+    names = sorted(largest, key=lambda name: (-largest[name], name))
+    print_names([row for name in names[:_NAMES] for row in rows if row[0] == name], q, sys.stdout)
+    if len(names) > _NAMES:
+        print(f"and {counted(len(names) - _NAMES, 'smaller task')}: --task NAME, or --format json for all")
 
 
 @click.command("serve")

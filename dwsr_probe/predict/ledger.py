@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
 from dwsr_probe.predict.learner import FLOORS
+from dwsr_probe.predict.sizes import arrays_of
 
 ERROR_WEIGHT = 0.1  # of the newest round in the relative error: it forgets within some twenty rounds
 _LARGEST_MOST = 1_000
@@ -43,7 +44,9 @@ class Ledger:
     def note(self, record):
         """A record that was learned."""
         self.learned += 1
-        size, name = record.get("input_bytes") or 0, record["task_name"]
+        name, size = record["task_name"], record.get("input_bytes")
+        if size is None:  # of some input it is not known: the others count
+            size = sum(array.nbytes for array in arrays_of(record["inputs"] or []))
         self.accounts.setdefault(self.label(name), {})
         if (name in self._largest or len(self._largest) < _LARGEST_MOST) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]

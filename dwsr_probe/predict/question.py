@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dwsr_probe.predict import KINDS
+from dwsr_probe.predict.sizes import arrays_of
 
 QUANTILE = 0.99
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -87,7 +88,9 @@ def whole_bytes(value):
 
 
 def input_bytes(inputs):
-    return sum(given["nbytes"] if given.get("nbytes") is not None else math.prod(given["shape"]) * np.dtype(given["dtype"]).itemsize for given in inputs)
+    """As the model counts: of inputs of known size. None: there are inputs, and no size is known."""
+    arrays = arrays_of(inputs)
+    return sum(array.nbytes for array in arrays) if arrays or not inputs else None
 
 
 def _number(given, what):

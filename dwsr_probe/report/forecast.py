@@ -3,7 +3,8 @@ import math
 
 from rich.table import Table
 
-from dwsr_probe.report.table import bytes_text, console_for, name_text
+from dwsr_probe.report.table import console_for, name_text
+from dwsr_probe.report.words import bytes_text, counted
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
 TRUST = {"none": "none: nothing of this name was seen, this is the prior alone", "low": "low: too few tasks were seen, or they tell too little",
@@ -15,15 +16,22 @@ NOTES = {"non-linear": "the peak is not proportional to the input: the bound is 
 KINDS = {"alloc": "own peak", "rss": "growth of the process", "gpu": "peak on the device", "output": "output"}
 
 
-def words(found):
-    """Lines of text from an answer (predict/question.py)."""
+def input_text(given):
+    """"512×512 float32", "1,000 bytes", "Dataset of unknown size": one of the record's inputs."""
+    if given.get("shape") is not None:
+        return " ".join(filter(None, ["×".join(map(str, given["shape"])), given.get("dtype") or given.get("type")]))
+    return f"{given.get('type') or 'an input'} of unknown size" if given.get("nbytes") is None else f"{given['nbytes']:,} bytes"
+
+
+def words(found, limit=None):
+    """Lines of text from an answer (predict/question.py). limit: as it was given."""
     yield f"{KINDS[found['kind']]}: {_bytes(found['mean_bytes'])} expected, {_bytes(found['upper_bytes'])} at most with {100 * found['q']:g} % probability" + (
         "" if found["promised"] else " (not promised yet)")
     if "limit_bytes" in found:
-        yield f"more than {bytes_text(found['limit_bytes'])}: {_chance(found['exceeds'])}"
+        yield f"more than {limit or bytes_text(found['limit_bytes'])}: {_chance(found['exceeds'])}"
     if found["kind"] != "output":
         yield f"output: {_output(found['output'])}"
-    yield f"learned from {found['n']} task{'' if found['n'] == 1 else 's'}; trust {TRUST.get(found['trust'], found['trust'])}"
+    yield f"learned from {counted(found['n'], 'task')}; trust {TRUST.get(found['trust'], found['trust'])}"
     for note in found["notes"]:
         yield f"note: {note}" + (f": {NOTES[note]}" if note in NOTES else "")
 

@@ -23,7 +23,7 @@ class Examples:
             if len(self.early) < LEARNED_MOST // 4:
                 self.early.append(record)
             return
-        if self.largest is None or (record.input_bytes or 0) > (self.largest.input_bytes or 0):
+        if self.largest is None or (record.known_input_bytes or 0) > (self.largest.known_input_bytes or 0):
             self.largest = record
         if self.seen % self._stride == 0:
             self.kept.append(record)
@@ -73,7 +73,7 @@ class Outlook:
                 except ValueError:
                     continue  # figures that cannot be; the others may be good
             largest = some.largest or (some.early[-1] if some.early else None)
-            if largest is not None and largest.inputs and largest.input_bytes:
+            if largest is not None and largest.inputs and largest.known_input_bytes:
                 base[name] = largest.inputs
             step()
         return cls(model, base)

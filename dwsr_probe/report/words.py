@@ -30,6 +30,11 @@ def percent_text(ratio):
     return "–" if ratio is None else f"{100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
 
 
+def counted(n, noun, plural=None):
+    """"1 task", "1,200 tasks", "2 processes"."""
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+
+
 def line_of(text, most=_NAME_MOST):
     """Any text as one safe line: control characters become visible, long ones are cut."""
     if len(text) > most:

@@ -33,7 +33,7 @@ def lines(done):
 
 def test_one_task(cli, run):
     shown = lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--limit", "1GiB"))
-    assert shown[0] == "double of 5000×1000 float32" and shown[1].startswith("own peak: 19.") and "99 %" in shown[1] and shown[2] == "more than 1.0 GiB: less than 0.1 % probable"
+    assert shown[0] == "double of 5000×1000 float32" and shown[1].startswith("own peak: 19.") and "99 %" in shown[1] and shown[2] == "more than 1GiB: less than 0.1 % probable"
     assert "learned from 12 tasks" in "\n".join(shown) and any("◆" in line for line in shown) and max(map(len, shown)) <= 100
     assert max(len(line) for line in shown if "┤" in line) <= 80
     (found,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000x1000", "--dtype", "float32", "--limit", "1GiB", "--format", "json")))
@@ -49,10 +49,58 @@ def test_several_inputs_and_other_kinds(cli, run):
 
 def test_all_tasks_of_the_last_run(cli, run):
     head, *rows = lines(cli("predict"))
-    assert "largest input" in head and {row.split()[0] for row in rows} == {"double", "sum"}
+    assert "largest input" in head and [row.split()[:2] for row in rows] == [["sum", "alloc"], ["double", "alloc"]]  # own peaks, the largest first
     assert all(row.split()[1] == "alloc" for row in lines(cli("predict", run, "--kind", "alloc"))[1:])
     found = [json.loads(line) for line in lines(cli("predict", run, "--format", "json"))]
     assert {(f["task"], f["kind"]) for f in found} >= {("double", "alloc"), ("sum", "alloc")}
+
+
+def test_the_ten_largest_tasks(cli):
+    cli.job("""
+        import dwsr_probe, numpy as np
+        for n in range(1, 13):
+            with dwsr_probe.task(f"step {n}"):
+                np.ones(n * 100_000)
+    """, "-q")
+    *rows, more = lines(cli("predict", "run"))[1:]
+    assert [row.split()[1] for row in rows] == [str(n) for n in range(12, 2, -1)] and more == "and 2 smaller tasks: --task NAME, or --format json for all"
+    assert len(lines(cli("predict", "run", "--format", "json"))) >= 12
+    cli("run", "-q", "-o", "plain", "--no-alloc", sys.executable, "job.py")
+    assert {row.split()[2] for row in lines(cli("predict", "plain"))[1:-1]} == {"rss"}  # without accounting, growth
+
+
+def test_inputs_of_unknown_size(cli):
+    """As those of xarray's tasks, and the `self` of a method in runs of older versions."""
+    cli.job("""
+        import dwsr_probe, numpy as np
+        class Lazy: pass
+        for n in range(1, 7):
+            x = np.ones(n * 50_000)
+            with dwsr_probe.task("scale", inputs=[Lazy(), x]):
+                x * 2
+            with dwsr_probe.task("open", inputs=[Lazy()]):
+                np.ones(100_000)
+    """, "-q")
+    rows = [row.split() for row in lines(cli("predict", "run"))[1:]]
+    assert [row[0] for row in rows] == ["scale", "open"] and rows[0][3:5] == ["2.3", "MiB"] and rows[1][3] == "–"
+    shown = lines(cli("predict", "run", "--task", "scale"))
+    assert shown[0] == "scale of Lazy of unknown size, 300000 float64 (the largest seen)" and any("◆" in line for line in shown)
+    shown = lines(cli("predict", "run", "--task", "open", "--limit", "2GB"))
+    assert shown[0] == "open of Lazy of unknown size (the largest seen)" and shown[2].startswith("more than 2GB: ")
+    assert not any("┤" in line for line in shown)  # there is no size to draw it by
+    assert [json.loads(line)["task"] for line in lines(cli("predict", "run", "--kind", "alloc", "--format", "json"))] == ["open", "scale"]
+
+
+def test_an_unknown_task_lists_all_names_whole(cli):
+    names = [f"{i:02}-{'a' * 60}" for i in range(12)]
+    cli.job(f"""
+        import dwsr_probe, numpy as np
+        for name in {names}:
+            with dwsr_probe.task(name):
+                np.ones(1000)
+    """, "-q")
+    done = cli("predict", "run", "--task", "never")
+    assert done.returncode == 1 and done.stderr == f"dwsr-probe: no task 'never' was seen; there are {', '.join(names)}\n"
 
 
 def test_the_plot_of_a_table_keeps_its_columns(cli):

@@ -34,6 +34,11 @@ def test_inputs_in_words():
     assert input_bytes([{"dtype": "float32", "shape": [4, 5]}, {"nbytes": 7}]) == 87
 
 
+def test_inputs_of_unknown_size():
+    unknown = {"type": "Dataset", "dtype": None, "shape": None, "nbytes": None}
+    assert input_bytes([unknown, {"nbytes": 7}]) == 7 and input_bytes([unknown]) is None and input_bytes([]) == 0
+
+
 @pytest.mark.parametrize(("shapes", "dtypes"), [(["5"], []), (["5", "6", "7"], ["int8", "int8"]), (["a"], ["int8"]), (["-5"], ["int8"]), (["5.5"], ["int8"]), (["9" * 30], ["int8"]), (["5" + ",5" * 70], ["int8"])])
 def test_words_that_are_no_inputs(shapes, dtypes):
     with pytest.raises(ValueError):

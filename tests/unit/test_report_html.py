@@ -77,6 +77,22 @@ def task(seq, start, duration, own=MIB, thread=1, process="1-1", **more):
     return TaskRecord(seq=seq, process=process, thread=thread, task_name=more.pop("name", "f"), state="ok", start=start, duration=duration, alloc_peak_bytes=own, rss_before_bytes=0, rss_peak_bytes=own, **more)
 
 
+def test_a_task_with_an_input_of_unknown_size_keeps_its_dots_and_advice():
+    """As those of xarray, and methods in runs of older versions. The sizes that are known count, as in the model."""
+    unknown, pages = {"type": "Dataset", "dtype": None, "shape": None, "nbytes": None}, []
+    for more in ([], [unknown]):
+        store = Store.in_memory()
+        store.put_process(*process(peak=190 * MIB, limit_bytes=200 * MIB))
+        for n in range(1, 13):
+            given = {"type": "ndarray", "dtype": "uint8", "shape": [n * MIB], "nbytes": n * MIB}
+            store.add_tasks([task(n, 1000.0 + n, 0.5, own=10 * n * MIB, inputs=[*more, given], input_bytes=None if more else n * MIB)])
+        assert collect(store, [process()], quiet).columns["input"].tolist() == [n * MIB for n in range(1, 13)]
+        pages.append(page_of(store, quiet))
+    assert all('id="scatter0"' in page and "model from 12 tasks" in page for page in pages)
+    advice = [re.search('<div class="advice">(.*?)</div>', page, re.DOTALL)[1] for page in pages]
+    assert advice[0] == advice[1] != ""
+
+
 def test_lanes_and_nests():
     store = Store.in_memory()
     store.add_tasks([task(1, 2.0, 1.0), task(2, 1.0, 5.0), task(3, 2.2, 0.1), task(4, 7.0, 1.0), task(5, 1.0, 1.0, thread=2), task(1, 0.5, 1.0, process="2-2")])

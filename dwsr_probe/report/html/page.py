@@ -96,7 +96,7 @@ def _span(tasks, lines, processes):
 def _grows(tasks, summary):
     """Has it inputs of known size, and a peak worth a plot?"""
     largest = tasks.examples[summary.task_name].largest
-    return largest is not None and largest.input_bytes and max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0) >= _PLOTTED_FROM
+    return largest is not None and largest.known_input_bytes and max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0) >= _PLOTTED_FROM
 
 
 def _timeline(tasks, lines, processes, begin, seconds, groups, on_device):

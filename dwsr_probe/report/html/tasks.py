@@ -75,7 +75,7 @@ def collect(store, processes, progress):
                 numbers[name] = names[line_of(name, 120)]
             need, on_device = need_of(record), max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None
             rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
-                         on_device, record.input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
+                         on_device, record.known_input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
             keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
             for heap, size in ((largest["host"], need), (largest["device"], on_device)):
                 if size is not None:
