@@ -49,6 +49,7 @@ test-dashboards: $(VENV)/.test .venv-cupy-14/.installed build ## dashboards and 
 	$(BIN)/pytest -q -p no:cacheprovider tests/dashboards
 
 test-deploy: $(VENV)/.test build ## deploy/: each file by the strictest tool at hand, and run where that needs no container
+	@deploy/system-packages $(PYTHON) shellcheck prometheus wget systemd munge slurm-wlm
 	$(BIN)/pytest -q -p no:cacheprovider tests/deploy
 
 test-pages: $(VENV)/.test build ## the HTML report in a real, headless Chromium
@@ -94,7 +95,7 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 
 # Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/; a terminal; a browser.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus shellcheck tmux chromium
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus tmux chromium
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 
@@ -104,10 +105,10 @@ $(OLDEST)/.installed: $(VENV)/.system
 	@touch $@
 
 CUPY_13 := 'cupy-cuda12x==13.6.*'
-CUPY_14 := 'cupy-cuda12x==14.*' rmm-cu12
+CUPY_14 := 'cupy-cuda12x==14.*'
 .venv-cupy-%/.installed: $(VENV)/.system
 	$(PYTHON) -m venv .venv-cupy-$*
-	.venv-cupy-$*/bin/pip install -q $(CUPY_$*) 'dask[array]>=2024.11' 'distributed>=2024.11' pandas nvidia-ml-py click rich psutil prometheus-client 'pytest>=9'
+	.venv-cupy-$*/bin/pip install -q $(CUPY_$*) rmm-cu12 'dask[array]>=2024.11' 'distributed>=2024.11' pandas nvidia-ml-py click rich psutil prometheus-client 'pytest>=9'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built

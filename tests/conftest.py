@@ -1,4 +1,4 @@
-"""Fixtures: a board directory of the test's own, and the command line as a person calls it."""
+"""Fixtures: a board directory of the test's own, and the command line as a person calls it. Which skips are failures in CI."""
 import json
 import os
 import subprocess
@@ -7,6 +7,42 @@ import textwrap
 import time
 
 import pytest
+
+
+def require(found, what):
+    """Skip the test without a tool; `what` names the tool and how to install it."""
+    if not found:
+        pytest.skip(f"needs {what}")
+    return found
+
+
+def permitted(found, what):
+    """Skip the test where the machine or the user's rights do not allow it."""
+    if not found:
+        pytest.skip(NOT_PERMITTED + what)
+    return found
+
+
+NOT_PERMITTED = "this machine does not let the test "
+
+
+def _missing_tool_fails(report):
+    """In CI (CI=true) every tool can be installed. So a test skipped for want of one has failed."""
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(NOT_PERMITTED):
+            report.outcome, report.longrepr = "failed", f"{reason} (with CI=true a missing tool is a failure)"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _missing_tool_fails((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _missing_tool_fails((yield))
 
 
 @pytest.fixture
@@ -71,7 +107,7 @@ def processes(records, name=None):
     return [r for r in records if r["kind"] == "process" and (name is None or r["task_name"] == name)]
 
 
-def wait_until(condition, what, timeout=60.0):
+def wait_until(condition, what, timeout=300.0):
     """Wait for an event; a generous limit, for slow machines."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):

@@ -14,18 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import require, wait_until
 from tests.dashboards.queries import DASHBOARDS
 
 HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
 CUPY_PYTHON = ROOT / ".venv-cupy-14" / "bin" / "python"
-
-
-def require(found, what):
-    """Tests that need something are skipped without it, but not in CI."""
-    if not found:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"needs {what}")
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.dashboards.conftest import require
+from tests.conftest import require
 from tests.dashboards.queries import BOARDS, DASHBOARDS, NAMES
 
 

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.dashboards.conftest import Prometheus, require
+from tests.conftest import require, wait_until
+from tests.dashboards.conftest import Prometheus
 
 TASKS = 40
 

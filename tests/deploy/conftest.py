@@ -10,10 +10,9 @@ import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 import yaml
 
-from tests.conftest import wait_until
+from tests.conftest import require, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -21,17 +20,10 @@ BIN = Path(sys.executable).parent
 CONTAINER_ROOT = Path("/etc/dwsr-probe")  # where compose.yml puts deploy/ and dashboards/
 
 
-def require(found, what, always_in_ci=False):
-    """Without a tool its tests are skipped; in CI those that must not be missing fail."""
-    if not found:
-        (pytest.fail if always_in_ci and os.environ.get("CI") == "true" else pytest.skip)(f"needs {what}")
-    return found
-
-
-def tool(name, package, always_in_ci=False):
+def tool(name, package):
     """A program from Debian, or from the environment that runs the tests."""
     beside = BIN / name
-    path = require(str(beside) if beside.exists() else shutil.which(name), f"{name}: {package}", always_in_ci)
+    path = require(str(beside) if beside.exists() else shutil.which(name), f"{name}: {package}")
 
     def run(*words, **options):
         return subprocess.run([path, *map(str, words)], **{"capture_output": True, "text": True, "timeout": 120, **options})
@@ -40,7 +32,7 @@ def tool(name, package, always_in_ci=False):
 
 
 def promtool():
-    return tool("promtool", "apt-get install prometheus", always_in_ci=True)
+    return tool("promtool", "apt-get install prometheus")
 
 
 def document(path):

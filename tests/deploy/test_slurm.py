@@ -1,9 +1,11 @@
-"""slurm/: by shellcheck; run with stand-ins for srun and scancel, and by a real SLURM of one node where one is installed (apt-get install slurm-wlm, root)."""
+"""slurm/: by shellcheck; run with stand-ins for srun and scancel, and by a real SLURM of one node: root, apt-get install slurm-wlm."""
 import json
 import os
 import py_compile
+import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_port, free_ports, require, samples, started, tool
+from tests.conftest import permitted, require, wait_until
+from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_ports, samples, started, tool
 
 SLURM = DEPLOY / "slurm"
 SRUN = """#!/bin/bash
@@ -52,11 +54,20 @@ def test_shellcheck(path):
     assert done.returncode == 0, done.stdout
 
 
+def free_job():
+    """A number for a job whose exporter finds its port free: the scripts compute the port from it."""
+    for job in random.sample(range(10_000, 10_500), 500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", 9500 + job % 500)):
+                return job
+    raise AssertionError("no port from 9500 to 9999 is free")
+
+
 class Standin:
     """A batch script as slurmd would start it, beside our srun and scancel."""
 
     def __init__(self, folder):
-        self.folder, self.node, self.job = folder, "127.0.0.1", free_port()
+        self.folder, self.node, self.job = folder, "127.0.0.1", free_job()
         for name, text in (("srun", SRUN), ("scancel", SCANCEL)):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
@@ -69,7 +80,7 @@ class Standin:
         return self.job
 
     def wait(self):
-        return self._batch.wait(120)
+        return self._batch.wait(600)
 
     def cancel(self):
         """SIGTERM for all of its processes."""
@@ -83,7 +94,7 @@ class Standin:
 
 
 class Real:
-    """munged, slurmctld and slurmd of the test's own, on ports of its own."""
+    """munged, slurmctld and slurmd of the test's own, on ports of its own. SLURM's time limits are those of a slow machine."""
 
     CONF = """ClusterName=test
 SlurmctldHost={node}(127.0.0.1)
@@ -99,7 +110,11 @@ SlurmctldPort={controller}
 SlurmdPort={daemon}
 SlurmdSpoolDir={folder}/spool
 StateSaveLocation={folder}/state
-KillWait=20
+FirstJobId={job}
+BatchStartTimeout=600
+KillWait=600
+MessageTimeout=100
+TCPTimeout=60
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -109,14 +124,15 @@ PartitionName=p Nodes=ALL Default=YES State=UP
 
     def __init__(self, folder, stack):
         self.folder, self.node = folder, os.uname().nodename
-        require(os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))), "a SLURM: root, apt-get install slurm-wlm")
+        permitted(os.geteuid() == 0, "run a SLURM (needs root)")
+        require(all(map(shutil.which, ("slurmctld", "slurmd", "munged", "sbatch"))), "SLURM: apt-get install slurm-wlm")
         (folder / "munge").mkdir(mode=0o755)
         key = folder / "munge" / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         self.env = environment(SLURM_CONF=folder / "slurm.conf")
         controller, daemon = free_ports(2)
-        (folder / "slurm.conf").write_text(self.CONF.format(node=self.node, folder=folder, controller=controller, daemon=daemon, cpus=os.cpu_count()))
+        (folder / "slurm.conf").write_text(self.CONF.format(node=self.node, folder=folder, controller=controller, daemon=daemon, cpus=os.cpu_count(), job=free_job()))
         places = [f"--{name}={folder}/munge/{name.partition('-')[0]}" for name in ("key-file", "socket", "pid-file", "log-file", "seed-file")]
         stack.enter_context(started(["munged", "--foreground", "--force", *places], folder, "munged", code=None))
         wait_until(lambda: (folder / "munge" / "socket").exists(), "munged")
@@ -126,7 +142,7 @@ PartitionName=p Nodes=ALL Default=YES State=UP
         wait_until(lambda: "idle" in self._call("sinfo", "-h", "-o", "%T"), "the node")
 
     def _call(self, *words, **options):
-        return subprocess.run(words, **{"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}).stdout
+        return subprocess.run(words, **{"capture_output": True, "text": True, "timeout": 300, "env": self.env, **options}).stdout
 
     def submit(self, env, words):
         options = ["--parsable", "--nodes=1", f"--cpus-per-task={min(2, os.cpu_count())}", "--mem=1G", f"--output={self.folder}/out"]
@@ -137,7 +153,7 @@ PartitionName=p Nodes=ALL Default=YES State=UP
         def ended():
             said = self._call("scontrol", "show", "job", str(self.job))
             return re.search(r"JobState=(COMPLETED|FAILED|CANCELLED)", said) and re.search(r"ExitCode=(\d+):(\d+)", said)
-        found = wait_until(ended, "the job", 120)
+        found = wait_until(ended, "the job")
         return int(found[1]) or int(found[2])
 
     def cancel(self):
@@ -244,7 +260,7 @@ with jobqueue.cluster(sys.argv[1], cores=1, memory="1GB", scheduler_options={"ho
     print("done", flush=True)
     sys.stdin.read()
 """)
-    job, script = free_port(), tmp_path / "script.sh"
+    job, script = free_job(), tmp_path / "script.sh"
     with started([sys.executable, driver, targets], tmp_path, "driver", code=None, stdin=subprocess.PIPE) as log:
         wait_until(script.exists, "the script")
         env = environment(SLURM_JOB_ID=job, SLURMD_NODENAME="127.0.0.1", DWSR_BOARDS=boards)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_port, require, samples, started, tool
+from tests.conftest import permitted, require, wait_until
+from tests.deploy.conftest import BIN, DEPLOY, answers, environment, free_port, samples, started, tool
 
 UNIT = DEPLOY / "systemd" / "dwsr-probe-export.service"
 TEXT = UNIT.read_text()
@@ -62,8 +62,9 @@ def test_sees_the_boards_and_their_processes():
 
 def test_command_by_hand(tmp_path):
     """ExecStart as nobody with the capability, without new privileges, and with a /proc as ProcSubset=pid shows it: root's private boards are read."""
-    setpriv = require(os.geteuid() == 0 and shutil.which("setpriv"), "root and setpriv")
-    require(subprocess.run(["unshare", "-m", "mount", "-t", "proc", "-o", "subset=pid", "proc", "/proc"], capture_output=True).returncode == 0, "leave to mount /proc")
+    setpriv = require(shutil.which("setpriv"), "setpriv: apt-get install util-linux")
+    permitted(os.geteuid() == 0, "take capabilities away (needs root)")
+    permitted(subprocess.run(["unshare", "-m", "mount", "-t", "proc", "-o", "subset=pid", "proc", "/proc"], capture_output=True).returncode == 0, "mount /proc")
     port = free_port()
     command, = setting("ExecStart")
     options = re.search(r'^Environment="OPTIONS=(.*)"$', TEXT, re.MULTILINE)[1].replace(":9464", f":{port}")

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import tasks
 
 if not importlib.util.find_spec("cupy"):
-    pytest.skip("no CuPy here", allow_module_level=True)
+    pytest.skip("needs CuPy: make test-gpu", allow_module_level=True)
 pytest.importorskip("distributed")
 pytest.importorskip("pandas")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 if not importlib.util.find_spec("cupy"):
-    pytest.skip("no CuPy here", allow_module_level=True)
+    pytest.skip("needs CuPy: make test-gpu", allow_module_level=True)
 
 from tests import standin
 

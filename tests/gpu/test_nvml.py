@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 if not importlib.util.find_spec("cupy"):
-    pytest.skip("no CuPy here", allow_module_level=True)
+    pytest.skip("needs CuPy: make test-gpu", allow_module_level=True)
 pytest.importorskip("pynvml")
 
 from tests import standin
@@ -423,7 +423,7 @@ def test_two_threads_fork(env):
 
 # -- RMM ----------------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.skipif(not importlib.util.find_spec("rmm"), reason="no RMM here")
+@pytest.mark.skipif(not importlib.util.find_spec("rmm"), reason="needs RMM: pip install rmm-cu12")
 def test_rmm_statistics(env):
     none, on, less, other = job(env, """
         import rmm

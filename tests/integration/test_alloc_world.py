@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from tests.conftest import tasks
+from tests.conftest import require, tasks
 
 PY = sys.executable
 MB = 1_000_000
@@ -303,11 +303,10 @@ print(hashlib.sha256(b"".join(y.tobytes() for y in (x @ x, np.linalg.svd(x)[1], 
 """
 
 
-@pytest.mark.parametrize("kind, name", [("jemalloc", "libjemalloc.so.2"), ("mimalloc", "libmimalloc.so.2.0")])
-def test_another_allocator_preloaded(cli, kind, name):
-    path = library(name)
-    if not path:
-        pytest.skip(f"{name} is not installed")
+@pytest.mark.parametrize("kind, name, package", [
+    ("jemalloc", "libjemalloc.so.2", "libjemalloc2"), ("mimalloc", "libmimalloc.so.2.0", "libmimalloc2.0")], ids=["jemalloc", "mimalloc"])
+def test_another_allocator_preloaded(cli, kind, name, package):
+    path = require(library(name), f"{name}: apt-get install {package}")
     bare = subprocess.run([PY, "-c", NUMPY + PRELOADED], capture_output=True, text=True, check=True)
     cli.env["LD_PRELOAD"] = path
     done, records = cli.job(NUMPY + PRELOADED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import processes, tasks, wait_until
+from tests.conftest import permitted, processes, tasks, wait_until
 
 PY = sys.executable
 
@@ -317,8 +317,7 @@ def test_a_daemon_by_the_book(cli):
 
 def test_another_pid_namespace(cli):
     """As in a container: the pid on the board means nothing to the collector."""
-    if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode:
-        pytest.skip("this machine does not let the test make a pid namespace")
+    permitted(subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True).returncode == 0, "make a pid namespace")
     script = cli.script("import dwsr_probe, time\nfor i in range(6):\n  with dwsr_probe.task('inside'): time.sleep(0.3)")
     done = cli("run", "-o", "run", "unshare", "--pid", "--fork", "--mount-proc", PY, script)
     inside = tasks(cli.records(cli.cwd / "run"), "inside")

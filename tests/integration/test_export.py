@@ -21,7 +21,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dwsr_probe.export.client import Stream, StreamError
-from tests.conftest import tasks, wait_until
+from tests.conftest import permitted, tasks, wait_until
 from tests.integration.conftest import MIB, PY, UNTIL_TOLD, exporter, heard, say
 
 # -- run --metrics --------------------------------------------------------------------------------------------------------------------------
@@ -366,8 +366,7 @@ def test_boards_come_and_go_in_the_middle_of_scrapes(cli, serve, board_dir, prog
 
 
 def test_root_serves_all_users(cli, serve, program):
-    if os.geteuid() != 0:
-        pytest.skip("not root")
+    permitted(os.geteuid() == 0, "be another user (needs root)")
     theirs = Path("/tmp") / f"dwsr-probe-{65_000 + os.getpid() % 500}"
     uid = int(theirs.name.rpartition("-")[2])
     theirs.mkdir(mode=0o700)

@@ -16,7 +16,7 @@ from dwsr_probe.board import Board
 from dwsr_probe.collector import read_board_into
 from dwsr_probe.record import SERIAL, record_of
 from dwsr_probe.store import Store
-from tests.conftest import processes, tasks, wait_until
+from tests.conftest import permitted, processes, tasks, wait_until
 
 PY = sys.executable
 THREADS = 8
@@ -143,9 +143,7 @@ def memory_cgroup():
 
 
 def test_the_kernels_oom_killer(cli):
-    group = memory_cgroup()
-    if group is None:
-        pytest.skip("this machine does not let the test make a memory cgroup")
+    group = permitted(memory_cgroup(), "make a memory cgroup")
     try:
         done, records = cli.job(f"""
             import os, dwsr_probe

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import processes, tasks, wait_until
+from tests.conftest import permitted, processes, tasks, wait_until
 
 PY = sys.executable
+
+
+def mount(place, options):
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True)
+    permitted(done.returncode == 0, "mount a filesystem")
 
 
 @pytest.mark.parametrize(("command", "code"), [
@@ -156,8 +161,7 @@ def unusable(kind, tmp_path):
         os.chown(place, 12345, 12345)
     elif kind == "full disk":
         place.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", place], capture_output=True).returncode:
-            pytest.skip("this machine does not let the test mount a small filesystem")
+        mount(place, "size=1m,mode=0700")
     return [], {"DWSR_PROBE_BOARD_DIR": str(place)}
 
 
@@ -165,8 +169,8 @@ def unusable(kind, tmp_path):
     "run directory is a file", "run directory below a file", "board directory is a link", "board directory is a file", "board directory is open to others",
     "board directory of someone else", "full disk"])
 def test_the_job_runs_unprobed_when_the_probe_cannot(cli, tmp_path, kind):
-    if kind == "board directory of someone else" and os.geteuid():
-        pytest.skip("needs root to make a directory of another user")
+    if kind == "board directory of someone else":
+        permitted(os.geteuid() == 0, "make a directory of another user (needs root)")
     options, env = unusable(kind, tmp_path)
     cli.env.update(env)
     try:
@@ -186,8 +190,7 @@ def test_a_disk_that_fills_while_the_job_runs(cli, tmp_path):
     """The store fails in the middle: one line, the job keeps its exit code, and the boards stay until there is room."""
     place = tmp_path / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this machine does not let the test mount a small filesystem")
+    mount(place, "size=400k")
     try:
         done = cli("run", "-q", "-o", place / "run", PY, cli.script("""
             import dwsr_probe
@@ -348,8 +351,7 @@ def test_a_run_that_can_only_be_read(cli):
     assert [p.name for p in (cli.cwd / "run").iterdir()] == ["run.sqlite"]  # no journal is left
     place = cli.cwd / "readonly"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this machine does not let the test mount a filesystem")
+    mount(place, "size=1g")
     try:
         (place / "run.sqlite").write_bytes((cli.cwd / "run" / "run.sqlite").read_bytes())
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from dwsr_probe.report.html import write_page
+from tests.conftest import require
 from tests.pages.browser import chromium
 
 JOB = """
@@ -34,9 +35,7 @@ for rounds in range(3):
 @pytest.fixture(scope="session")
 def browser():
     with chromium() as found:
-        if found is None:
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Chromium and playwright: apt-get install chromium, pip install playwright")
-        yield found
+        yield require(found, "Chromium and playwright: apt-get install chromium, pip install playwright")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 if not importlib.util.find_spec("cupy"):
-    pytest.skip("no CuPy here", allow_module_level=True)
+    pytest.skip("needs CuPy: make test-gpu", allow_module_level=True)
 
 from tests import standin
 from tests.standin import install

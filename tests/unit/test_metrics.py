@@ -19,6 +19,7 @@ from dwsr_probe.export.view import NAMES_SERIES_MOST, Process, Slot, View
 from dwsr_probe.predict.metrics import METRICS as PREDICTED
 from dwsr_probe.predict.metrics import markdown
 from dwsr_probe.record import TaskRecord
+from tests.conftest import require
 from tests.unit.test_totals import row
 
 HERE = Path(__file__).parent
@@ -123,9 +124,7 @@ def test_golden():
 
 
 def test_promtool_finds_nothing():
-    promtool = shutil.which("promtool")
-    if not promtool:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs promtool: apt-get install prometheus")
+    promtool = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
     for view, own_port in ((fixed_view(), True), (hostile_view(), True), (full_view(), False), (View(Totals()), True)):
         done = subprocess.run([promtool, "check", "metrics"], input=text_of(view, own_port), capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,6 +1,5 @@
 """The predictor without its port: many targets, those that come and go, nonsense, and two ways to the same task."""
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -20,7 +19,7 @@ from dwsr_probe.predict.targets import Listed
 from dwsr_probe.predict.watch import Login, RunDirectory
 from dwsr_probe.record import FIELDS, TaskRecord
 from dwsr_probe.store import Store
-from tests.conftest import wait_until
+from tests.conftest import require, wait_until
 from tests.unit.workers import MIB, FakeWorker, record, rooms, running
 
 
@@ -282,9 +281,7 @@ def test_every_metric_is_there_with_its_type_and_labels(worker):
 
 
 def test_promtool_finds_nothing(worker):
-    promtool = shutil.which("promtool")
-    if not promtool:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs promtool: apt-get install prometheus")
+    promtool = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
     one = worker([record(n + 1) for n in range(9)])
     one.running, one.metrics = [running(5 * MIB)], rooms()
     found = predictor(one.url)
