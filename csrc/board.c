@@ -107,6 +107,7 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     b->live->state = BOARD_OPEN;
     b->live->window_boundary = ABSENT;
     b->live->pinned_bytes = b->live->pinned_peak_bytes = ABSENT;
+    b->live->headroom_bytes = ABSENT;
     h->magic = BOARD_MAGIC;
     h->check = board_header_check(h);
     /* A reader that finds no magic knows that the board is not ready. */

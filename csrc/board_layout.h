@@ -74,7 +74,8 @@
     X(pinned_bytes) X(pinned_peak_bytes) /* page-locked host memory that CuPy has given out; ABSENT: not seen */ \
     X(nvml_state)           /* enum nvml_state */                                                         \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
-    X(children_unprobed)    /* Python children started so that they cannot load the probe */
+    X(children_unprobed)    /* Python children started so that they cannot load the probe */               \
+    X(headroom_bytes)       /* what cgroup and machine have left for the process; ABSENT: not known */
 
 #define TASK_FIELDS(X)                                                                        \
     X(serial)  /* order of begin, from 1 */                                                   \

@@ -22,6 +22,7 @@ static struct {
     struct tasks tasks;
     struct sampler sampler;
     uint64_t period_ns;
+    char cgroup_root[200];
     pthread_key_t thread_key;
     int has_key; /* without it, tasks that a thread leaves open stay open */
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
@@ -48,7 +49,7 @@ static uint64_t own_pid_namespace(const char *proc_root)
 static void start_sampler(void)
 {
     pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being read */
-    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.period_ns);
+    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.cgroup_root, probe.period_ns);
     pthread_mutex_unlock(&probe.tasks.mutex);
     /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. Said once. */
     static int said;
@@ -115,6 +116,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
     }
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
+    snprintf(probe.cgroup_root, sizeof probe.cgroup_root, "%s", s->cgroup_root);
     int accounting = s->alloc && alloc_start(s->alloc_from, s->is_python_thread) == 0;
     if (!s->alloc) alloc_open(s->is_python_thread);
     gpu_open();

@@ -41,13 +41,18 @@ static int still_ours(const struct proc_file *f)
     return f->fd >= 0 && fstat(f->fd, &st) == 0 && st.st_dev == f->dev && st.st_ino == f->ino;
 }
 
+int standard_streams_are_open(void)
+{
+    for (int stream = 0; stream <= 2; stream++)
+        if (fcntl(stream, F_GETFD) < 0) return 0;
+    return 1;
+}
+
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
     if (still_ours(f)) return 0;
     f->fd = -1; /* whatever the descriptor is now, it is the job's: not closed here */
-    /* A program that has closed its standard streams is about to open others in their place: not even for a moment may we be there. */
-    for (int stream = 0; stream <= 2; stream++)
-        if (fcntl(stream, F_GETFD) < 0) return -EBADF;
+    if (!standard_streams_are_open()) return -EBADF;
     ++*reopened;
     return open_again(f);
 }
@@ -85,10 +90,26 @@ int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
 
 ssize_t proc_read_once(const char *root, const char *name, char *text, size_t size)
 {
-    struct proc_file f;
-    int e = proc_file_open(&f, root, name, O_RDONLY);
-    if (e < 0) return e;
-    ssize_t n = proc_file_read(&f, text, size);
-    proc_file_close(&f);
-    return n;
+    char path[256];
+    int n = snprintf(path, sizeof path, "%s/self/%s", root, name);
+    return n < 0 || (size_t)n >= sizeof path ? -ENAMETOOLONG : file_read_once(path, text, size);
+}
+
+ssize_t file_read_once(const char *path, char *text, size_t size)
+{
+    int low = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), fd = low < 0 ? -1 : move_up(low);
+    if (fd < 0) return low < 0 ? -errno : -EMFILE;
+    size_t n = 0;
+    ssize_t got;
+    while (n < size - 1 && (got = read(fd, text + n, size - 1 - n)) != 0) { /* the kernel may end a piece where a line ends */
+        if (got < 0) {
+            int e = errno;
+            close(fd);
+            return -e;
+        }
+        n += (size_t)got;
+    }
+    close(fd);
+    text[n] = 0;
+    return (ssize_t)n;
 }

@@ -13,6 +13,7 @@
 #include "alloc.h"
 #include "clock.h"
 #include "gpu.h"
+#include "limit.h"
 #include "owners.h"
 
 #define MOVED_BYTES       (256 << 10)
@@ -25,6 +26,9 @@
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
 #define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
 #define OWN_EVERY_NS      (10 * NS_PER_S) /* between two looks at our own memory */
+#define HEADROOM_EVERY_NS (NS_PER_S / 4) /* while tasks run ... */
+#define HEADROOM_IDLE_NS  (2 * NS_PER_S) /* ... and while none does */
+#define HEADROOM_SHARE    1000 /* and never more than one part in so many of a core */
 #define STACK_BYTES       (256 << 10)
 
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples)
@@ -70,6 +74,22 @@ static void publish_allocations(struct board *b)
     }
 }
 
+uint64_t sampler_headroom_age(int running, uint64_t cost_ns)
+{
+    uint64_t age = running ? HEADROOM_EVERY_NS : HEADROOM_IDLE_NS;
+    return cost_ns * HEADROOM_SHARE > age ? cost_ns * HEADROOM_SHARE : age;
+}
+
+/* Of groups with thousands of CPUs or children, memory.stat takes milliseconds: then it is read less often. */
+static void publish_headroom(struct sampler *s, uint64_t now)
+{
+    if (s->headroom_ns && now - s->headroom_ns < sampler_headroom_age(load_relaxed(s->running) != 0, s->headroom_cost_ns)) return;
+    uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    store_relaxed(&s->board->live->headroom_bytes, standard_streams_are_open() ? headroom_bytes(s->rss.proc_root, s->cgroup_root) : ABSENT);
+    s->headroom_cost_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
+    s->headroom_ns = now;
+}
+
 struct progress { uint64_t window, window_peak, precise_ns, own_ns, last_rss; };
 
 /* One sample. The window's peak counts only if no boundary came between its reading and its publication. */
@@ -106,6 +126,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
         p->own_ns = now;
         store_relaxed(&live->own_bytes, BOARD_BYTES + (alloc_active() ? owners_resident_bytes() : 0));
     }
+    publish_headroom(s, now);
     store_relaxed(&live->sampler_period_ns, period_ns);
     if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
     store_release(&live->heartbeat_ns, now);
@@ -158,13 +179,17 @@ static void *work(void *argument)
     return NULL;
 }
 
-int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running, uint64_t period_ns)
+int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running, const char *cgroup_root, uint64_t period_ns)
 {
+    const uint64_t headroom_ns = s->headroom_ns, headroom_cost_ns = s->headroom_cost_ns; /* a storm of forks must not read it each time */
     pthread_attr_t attr;
     sigset_t all, old;
     memset(s, 0, sizeof *s);
     s->board = b;
     s->running = running;
+    s->cgroup_root = cgroup_root;
+    s->headroom_ns = headroom_ns;
+    s->headroom_cost_ns = headroom_cost_ns;
     s->period_ns = period_ns;
     rss_open_reader(&s->rss, first);
     pthread_attr_init(&attr);

@@ -91,7 +91,7 @@ METRICS = (
     Metric("dwsr_process_resident_max_bytes", GAUGE, "Largest resident size so far, from the kernel's high-water mark.", PID, "VmHWM", _live("rss_max_bytes")),
     Metric("dwsr_process_limit_bytes", GAUGE, "What it may use: Dask's limit of the worker, or the cgroup's, or the machine's memory.", PID, "limits",
            _processes(lambda p: p.limit_bytes)),
-    Metric("dwsr_process_headroom_bytes", GAUGE, "Limit minus resident size; of a limit that processes share, minus theirs together.", PID, "limits",
+    Metric("dwsr_process_headroom_bytes", GAUGE, "What it may still take: the least that its cgroup, the groups above, the machine and its Dask worker's limit have left.", PID, "cgroup",
            lambda view: view.headrooms()),
     Metric("dwsr_process_unowned_bytes", GAUGE, "Live bytes that no task allocated, since the start of the probe.", PID, "alloc",
            _processes(lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == 1 else None)),

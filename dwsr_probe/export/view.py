@@ -48,6 +48,13 @@ class Process:
         """The tightest: its own, or the cgroup's."""
         return min((limit for limit in (self.own_limit_bytes, self.header["limit_bytes"]) if limit), default=None)
 
+    @property
+    def headroom_bytes(self):
+        """What it may still take: of its cgroup and machine, as its board says, and of its worker's limit, whichever is less."""
+        left, own, rss = self.live["headroom_bytes"], self.own_limit_bytes, self.live["rss_bytes"]
+        return min((bytes_ for bytes_ in (left, max(0, own - rss) if own and rss is not None else None)
+                    if bytes_ is not None), default=None)
+
     def of_workers(self, field):
         return ",".join(str(w.get(field) or "") for w in self.workers[:4])
 
@@ -91,11 +98,8 @@ class View:
         self._slots = shown
 
     def headrooms(self):
-        """(pid, bytes): what a process may still take. A cgroup's or the machine's memory is shared by all that have no limit of their own."""
-        together = sum(p.live["rss_bytes"] or 0 for p in self.processes if not p.own_limit_bytes)
-        for p in self.processes:
-            if p.limit_bytes is not None and p.live["rss_bytes"] is not None:
-                yield p.pid, max(0, p.limit_bytes - (p.live["rss_bytes"] if p.own_limit_bytes else together))
+        """(pid, bytes) of each process of which it is known."""
+        return ((p.pid, p.headroom_bytes) for p in self.processes if p.headroom_bytes is not None)
 
     def slots(self):
         """Of all processes, as many as are shown."""

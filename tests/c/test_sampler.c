@@ -41,7 +41,8 @@ static void open_all(int keep_peak)
     rss_open(&rss, "/proc", keep_peak, &max);
     store_relaxed(&board.live->rss_source, rss.source);
     store_relaxed(&running, 1);
-    CHECK(sampler_start(&sampler, &board, &rss, &running, MS) == 0);
+    memset(&sampler, 0, sizeof sampler);
+    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
 }
 
 static void close_all(void)
@@ -98,13 +99,33 @@ static void an_idle_one_wakes_at_a_nudge(void)
     close_all();
 }
 
+static void headroom_is_read_seldom(void)
+{
+    CHECK(sampler_headroom_age(1, 50000) == 250 * MS);
+    CHECK(sampler_headroom_age(0, 50000) == 2000 * MS);
+    CHECK(sampler_headroom_age(1, 3 * MS) == 3000 * MS); /* a group whose figures are slow to read */
+    open_all(1);
+    wait_for_samples(2);
+    CHECK(load_acquire(&board.live->headroom_bytes) != ABSENT && load_acquire(&board.live->headroom_bytes) > 0);
+    for (int i = 0; i < 20; i++) { /* a storm of forks reads it no more often */
+        sampler_stop(&sampler);
+        uint64_t read_ns = sampler.headroom_ns;
+        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+        wait_for_samples(1);
+        sampler_stop(&sampler);
+        CHECK(sampler.headroom_ns == read_ns || sampler.headroom_ns - read_ns >= 250 * MS);
+        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    }
+    close_all();
+}
+
 static void started_and_stopped_many_times(void)
 {
     open_all(1);
     for (int i = 0; i < 200; i++) {
         sampler_stop(&sampler);
         sampler_stop(&sampler);
-        CHECK(sampler_start(&sampler, &board, &rss, &running, MS) == 0);
+        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
     }
     CHECK(load_acquire(&board.live->samples_written) >= 200); /* each took a last sample */
     close_all();
@@ -115,6 +136,7 @@ int main(void)
     RUN(the_period_backs_off);
     RUN(it_publishes_the_window);
     RUN(an_idle_one_wakes_at_a_nudge);
+    RUN(headroom_is_read_seldom);
     RUN(started_and_stopped_many_times);
     return failures;
 }

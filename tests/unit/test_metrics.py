@@ -39,7 +39,7 @@ def slot(number, name="work", gpu=()):
 
 def process(pid="100", devices=(), slots=(), **live):
     live = {**dict.fromkeys(_core.LIVE_FIELDS, 0), "state": 1, "rss_source": 1, "alloc_state": 1, "dask_hooks": 1, "rss_bytes": 300 * MIB, "rss_max_bytes": 400 * MIB,
-            "samples_written": 1000, "sampler_cpu_ns": 1_500_000_000, "running": len(slots), "own_bytes": 4 * MIB, **live}
+            "samples_written": 1000, "sampler_cpu_ns": 1_500_000_000, "running": len(slots), "own_bytes": 4 * MIB, "headroom_bytes": 600 * MIB, **live}
     worker = {"address": "tcp://10.0.0.1:4000", "name": "w", "memory_limit_bytes": 1 << 30, "managed_bytes": 5, "spilled_bytes": 6}
     return Process(pid, "job.py", "run-1", "ada", "3.11.2", live, {"limit_bytes": 4 << 30}, list(devices), [worker], list(slots))
 
@@ -49,7 +49,7 @@ def fixed_view(own_port=True):
     totals.add_rows([row("filter", alloc_peak_bytes=n * MIB, gpu=[{"device": 0, "peak_bytes": n, "end_bytes": 0}]) for n in (1, 5, 300)])
     totals.add_rows([row("sum", state=state) for state in OUTCOMES] + [row('odd "name"\n\\'), row("too many"), row("far too many", alloc_peak_bytes=None)])
     gpu = {"device": 0, "peak_bytes": 11, "end_bytes": 10}
-    mute = process("200", rss_bytes=None, alloc_state=2, unowned_bytes=7, pinned_bytes=None, gpu_hook=2, nvml_state=_core.NVML_STATES["lost"])
+    mute = process("200", rss_bytes=None, headroom_bytes=None, alloc_state=2, unowned_bytes=7, pinned_bytes=None, gpu_hook=2, nvml_state=_core.NVML_STATES["lost"])
     mute.workers, mute.header = [], {"limit_bytes": None}
     first = process(devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)])
     return View(totals, [first, mute], 3, 1, 2, own_port=own_port, version="9.9", board_version="1")
@@ -112,6 +112,27 @@ def test_on_a_workers_port_only_what_belongs_there():
 def test_the_page_of_metrics_is_up_to_date():
     assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "python -m dwsr_probe.predict.metrics > docs/metrics.md"
     assert "docs/metrics.md" in (ROOT / "README.md").read_text()
+
+
+def test_headroom_is_the_least_that_is_known():
+    def headroom(board, rss, own_limit):
+        found = process(headroom_bytes=board, rss_bytes=rss)
+        found.workers[0]["memory_limit_bytes"] = own_limit
+        return dict(View(Totals(), [found]).headrooms()).get("100")
+    assert headroom(600 * MIB, 300 * MIB, 1 << 30) == 600 * MIB  # others fill the cgroup
+    assert headroom(800 * MIB, 300 * MIB, 1 << 30) == 724 * MIB  # the worker's own limit is nearer
+    assert headroom(800 * MIB, 2 << 30, 1 << 30) == 0
+    assert headroom(800 * MIB, 300 * MIB, None) == 800 * MIB
+    assert headroom(800 * MIB, None, 1 << 30) == 800 * MIB
+    assert headroom(None, 300 * MIB, 1 << 30) == 724 * MIB
+    assert headroom(0, 300 * MIB, 1 << 30) == 0
+    assert headroom(None, 300 * MIB, None) is None  # not known is not zero
+
+
+def test_processes_of_two_cgroups_are_not_added_up():
+    first, second = process("1", rss_bytes=656 * MIB, headroom_bytes=368 * MIB), process("2", rss_bytes=656 * MIB, headroom_bytes=360 * MIB)
+    first.workers, second.workers = [], []
+    assert dict(View(Totals(), [first, second]).headrooms()) == {"1": 368 * MIB, "2": 360 * MIB}
 
 
 # -- what is served -------------------------------------------------------------------------------------------------------------------------
