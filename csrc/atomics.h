@@ -20,6 +20,8 @@ static inline word load_seq_cst(const word *p) { return __atomic_load_n(p, __ATO
 static inline void store_seq_cst(word *p, word v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 static inline word add_relaxed(word *p, word v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 
+static inline word exchange_relaxed(word *p, word v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }
+
 static inline void max_relaxed(word *p, word v)
 {
     word old = load_relaxed(p);

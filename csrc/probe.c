@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ static struct {
     char cgroup_root[200];
     pthread_key_t thread_key;
     int has_key; /* without it, tasks that a thread leaves open stay open */
+    word *said, said_here[PROBE_SAY_KINDS]; /* shared with all that are forked from here on, where a page could be had */
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
 static __thread int fork_announced;
@@ -51,9 +53,9 @@ static void start_sampler(void)
     pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being read */
     int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.cgroup_root, probe.period_ns);
     pthread_mutex_unlock(&probe.tasks.mutex);
-    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. Said once. */
-    static int said;
-    if (e < 0 && !said++) fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
+    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. */
+    if (e < 0 && probe_say_first(PROBE_SAY_SAMPLER))
+        fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
 }
 
 static void before_fork(void)
@@ -95,6 +97,8 @@ static void on_thread_exit(void *unused)
 static void once(void)
 {
     probe.has_key = pthread_key_create(&probe.thread_key, on_thread_exit) == 0;
+    void *page = mmap(NULL, sizeof probe.said_here, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) probe.said = page;
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -222,6 +226,11 @@ void probe_note_hooks(uint64_t kind)
     pthread_mutex_lock(&probe.control);
     if (load_relaxed(&probe.active)) store_relaxed(&probe.board.live->dask_hooks, kind);
     pthread_mutex_unlock(&probe.control);
+}
+
+int probe_say_first(unsigned kind)
+{
+    return kind >= PROBE_SAY_KINDS || !exchange_relaxed((probe.said ? probe.said : probe.said_here) + kind, 1);
 }
 
 void probe_note_exec(void)

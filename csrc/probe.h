@@ -50,6 +50,11 @@ int probe_set_facts(const char *text, uint64_t len);
 /* Whether a framework's own begin and end are in use (1), or only what it tells us afterwards (2). */
 void probe_note_hooks(uint64_t kind);
 
+/* Whether nobody has said this yet, in this process, in the one that it was forked from, or in any that shares that one: a failure of
+ * all children is one line on stderr. kind: below PROBE_SAY_KINDS; numbered by dwsr_probe/say.py but for the first. */
+enum { PROBE_SAY_SAMPLER = 0, PROBE_SAY_KINDS = 16 };
+int probe_say_first(unsigned kind);
+
 /* The program is about to replace itself; about to start an interpreter that cannot load the probe. */
 void probe_note_exec(void);
 void probe_note_unprobed_child(void);

@@ -93,6 +93,7 @@ cdef extern from "probe.h" nogil:
     void probe_fork_done()
     int probe_set_facts(const char *text, uint64_t len)
     void probe_note_hooks(uint64_t kind)
+    int probe_say_first(unsigned kind)
     void probe_note_exec()
     void probe_note_unprobed_child()
 
@@ -209,6 +210,11 @@ def fork_announced():
 def fork_done():
     with nogil:
         probe_fork_done()
+
+
+def say_first(unsigned kind):
+    """Whether nobody of this process and its forked relatives has said this yet."""
+    return probe_say_first(kind) != 0
 
 
 def note_exec():

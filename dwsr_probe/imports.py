@@ -4,7 +4,7 @@ Runs in the probed process: a program that never imports the module pays one loo
 """
 import sys
 
-from dwsr_probe.say import say
+from dwsr_probe.say import say_once
 
 _waiting = {}  # module name → functions
 
@@ -34,7 +34,7 @@ def _call(function, module):
     try:
         function(module)
     except Exception as error:
-        say(f"cannot hook {module.__name__}: {error!r}; it is not measured")
+        say_once(module.__name__, f"cannot hook {module.__name__}: {error!r}; it is not measured")
 
 
 class _Finder:

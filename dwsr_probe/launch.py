@@ -13,12 +13,12 @@ import time
 
 import dwsr_probe.boot
 from dwsr_probe import _core
+from dwsr_probe.advice import failure_text
 from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
-from dwsr_probe.probe import failure_text
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import remember, sweep
-from dwsr_probe.say import say
+from dwsr_probe.say import remove_marks, say
 from dwsr_probe.settings import Settings
 from dwsr_probe.signals import wait_for
 from dwsr_probe.store import FILE, Store, StoreError
@@ -78,6 +78,8 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
             status.close()
         if metrics:
             metrics.close()
+        if store:
+            remove_marks(settings)
         while signal.sigtimedwait(FORWARDED, 0):  # meant for the command, which is gone: not for us
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

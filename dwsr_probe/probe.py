@@ -8,34 +8,18 @@ import os
 import sys
 
 from dwsr_probe import _core, unseen
+from dwsr_probe.advice import failure_text  # now: a process without descriptors cannot import it when it fails
 from dwsr_probe.imports import forget, when_imported
-from dwsr_probe.say import say
+from dwsr_probe.say import say_once
 from dwsr_probe.settings import Settings
 
 _settings = None  # of the running probe, for a forked child's own one
 _hooks_installed = False
-_said = False  # a failure is one line, also where every forked child fails again
-
-_ADVICE = {
-    "create the board directory": "choose a writable place with DWSR_PROBE_BOARD_DIR",
-    "open the board directory": "it must be a directory and not a link; remove it, or choose another with DWSR_PROBE_BOARD_DIR",
-    "trust the board directory": "it must belong to you with mode 0700; choose another with DWSR_PROBE_BOARD_DIR",
-    "create the board file": "choose another place with DWSR_PROBE_BOARD_DIR",
-    "allocate the board file": f"it needs {_core.BOARD_BYTES >> 20} MiB there; free some, or choose another place with DWSR_PROBE_BOARD_DIR",
-    "map the board file": "raise the limit on virtual memory",
-}
-
-
-def failure_text(error, directory):
-    """One line: what failed, why, what to do."""
-    step = error.strerror or "start"
-    why = "a symbolic link or not a directory" if error.errno in (20, 40) else os.strerror(error.errno or 0)
-    return f"cannot {step} {directory}: {why}; {_ADVICE.get(step, 'run dwsr-probe doctor')}"
 
 
 def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None):
     """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
-    global _settings, _said
+    global _settings
     chosen = settings or Settings.from_environ()
     for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc),
                         ("alloc_from", alloc_from), ("gc", gc)):
@@ -46,9 +30,8 @@ def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from
     except OSError as error:
         if error.strerror == "start":  # it runs already
             return True
-        if not _said:
-            say(f"{failure_text(error, chosen.board_dir)}; this process runs unprobed")
-        _said = True
+        worked = bool(chosen.run) or _settings is not None
+        say_once("start", f"{failure_text(error, chosen.board_dir, worked)}. This process runs unprobed", chosen)
         return False
     _settings = chosen
     _install_hooks()

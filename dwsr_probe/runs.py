@@ -6,6 +6,8 @@ import time
 from dwsr_probe import _core
 from dwsr_probe.board import Board, explain, list_boards, process_exists
 from dwsr_probe.collector import Collector, read_board_into
+from dwsr_probe.say import remove_marks
+from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
 
 
@@ -93,6 +95,7 @@ def collect_leftovers(directory, say):
             return  # its boards are there, not here
         if process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
             return
+        remove_marks(Settings(run=meta["run"], board_dir=meta["board_dir"]))
         alive = Collector(store, meta["run"], meta["board_dir"], say).round()
         if not alive and "exit_code" in meta:
             store.finish()

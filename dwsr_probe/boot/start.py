@@ -3,7 +3,7 @@ import os
 
 from dwsr_probe import _core, probe
 from dwsr_probe.imports import when_imported
-from dwsr_probe.say import say
+from dwsr_probe.say import say_once
 
 _boot_dir = ""
 
@@ -17,7 +17,7 @@ def boot(boot_dir):
             when_imported("distributed.worker", _hook_worker)
             when_imported("dask.local", _hook_local)
     except Exception as error:
-        say(f"cannot start the probe: {error!r}; this process runs unprobed")
+        say_once("boot", f"cannot start the probe: {error!r}; this process runs unprobed")
 
 
 def _hook_worker(module):

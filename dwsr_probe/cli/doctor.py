@@ -50,8 +50,8 @@ def _python():
 
 def _board_directory():
     from dwsr_probe import _core
+    from dwsr_probe.advice import failure_text
     from dwsr_probe.board import Board, list_boards
-    from dwsr_probe.probe import failure_text
     from dwsr_probe.settings import default_board_directory
     directory = default_board_directory()
     try:

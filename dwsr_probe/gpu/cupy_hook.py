@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from dwsr_probe import _core, unseen
 from dwsr_probe.gpu import monitor
-from dwsr_probe.say import say
+from dwsr_probe.say import say_once
 
 _replaced = []  # (module, name, original, ours)
 _memory = _pinned_memory = None  # CuPy's modules, while hooked
@@ -81,7 +81,7 @@ def _failed(error):
     if _memory is None:  # stopped at the same moment
         return
     try:
-        say(f"the hook on CuPy's memory failed: {error!r}; device memory of tasks is not measured from here on")
+        say_once("cupy memory", f"the hook on CuPy's memory failed: {error!r}; device memory of tasks is not measured from here on")
         unhook("off")
     except Exception:
         _core.note_gpu_hook("off")

@@ -190,12 +190,29 @@ static void stop_while_busy(void)
     CHECK(files() == 0);
 }
 
+/* Of a process and all that are forked from it, one says it. */
+static void a_failure_is_said_once(void)
+{
+    int firsts = 0, status;
+    CHECK(start() == 0);
+    for (int i = 0; i < 8; i++)
+        if (fork() == 0) _exit(probe_say_first(3));
+    for (int i = 0; i < 8; i++)
+        if (wait(&status) > 0) firsts += WEXITSTATUS(status);
+    CHECK(firsts == 1);
+    CHECK(!probe_say_first(3));
+    CHECK(probe_say_first(4) && !probe_say_first(4));
+    CHECK(probe_say_first(PROBE_SAY_KINDS) && probe_say_first(PROBE_SAY_KINDS)); /* no such kind: never kept back */
+    probe_stop(BOARD_CLOSED, 0, 1);
+}
+
 int main(void)
 {
     root = strdup(scratch());
     RUN(start_and_stop);
     RUN(a_thread_that_exits_ends_its_tasks);
     RUN(fork_storm);
+    RUN(a_failure_is_said_once);
     RUN(readers_beside_writers);
     RUN(stop_while_busy);
     remove_tree(root);

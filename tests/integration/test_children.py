@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import venv
 from pathlib import Path
@@ -332,3 +333,45 @@ def test_a_job_whose_modules_are_named_like_ours(cli):
     done, records = cli.job("import dwsr_probe\nwith dwsr_probe.task('x', inputs=[b'abc']) as t: t.output = b'1'", name="folder/job.py")
     assert done.returncode == 0, done.stderr
     assert tasks(records)[0]["input_bytes"] == 3
+
+
+AFTER_SETUID = """
+    import os
+    os.setgid(65534); os.setuid(65534)
+    for i in range(40):
+        if os.fork() == 0: os._exit(0)
+    while True:
+        try: os.wait()
+        except ChildProcessError: break
+    print("done")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its user")
+def test_a_failure_of_many_children_is_one_line(cli, board_dir):
+    done, _ = cli.job(AFTER_SETUID, "-q")
+    assert done.stdout == "done\n" and done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert "uid 65534" in line and "Permission denied" in line and "unprobed" in line
+    assert not list(board_dir.glob("*.said")) and not list(Path("/tmp").glob("dwsr-probe-*-job-*.start.said"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its user")
+def test_a_failure_of_forked_children_without_a_run_is_one_line(cli):
+    script = cli.script("import dwsr_probe\nassert dwsr_probe.start()\n" + textwrap.dedent(AFTER_SETUID))
+    done = subprocess.run([PY, script], capture_output=True, text=True, env=cli.env, cwd=cli.cwd, timeout=120)
+    cli.boards_may_stay = True  # that of the first process, whose user may not remove it any more
+    assert done.stdout == "done\n" and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_failure_of_many_interpreters_is_one_line(cli):
+    """Each is told to make its board where none can be made: after exec nothing but the run's name is shared."""
+    done, _ = cli.job("""
+        import os, subprocess, sys
+        children = [subprocess.Popen([sys.executable, "-c", "import os; os.write(1, b'ran')"], env=dict(os.environ, DWSR_PROBE_BOARD_DIR="/proc/none"))
+                    for i in range(5)]
+        for child in children: child.wait()
+    """, "-q")
+    assert done.stdout == "ran" * 5
+    (line,) = done.stderr.splitlines()
+    assert "cannot create the board directory /proc/none" in line

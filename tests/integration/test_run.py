@@ -370,3 +370,19 @@ def test_report_means_the_last_run_even_if_its_parent_was_killed(cli):
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{child}").exists() or b") Z" in Path(f"/proc/{child}/stat").read_bytes(), "the child's end")
     assert "-second-" in cli("report").stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(("limit", "least", "said"), [
+    ("RLIMIT_FSIZE", 4096, "ulimit -f"), ("RLIMIT_NOFILE", 3, "ulimit -n")])
+def test_a_child_with_too_small_a_limit_is_told_which(cli, limit, least, said):
+    """The job lowers its own limit and forks: the line names the limit."""
+    done, _ = cli.job(f"""
+        import os, resource
+        resource.setrlimit(resource.{limit}, ({least}, {least}))
+        if os.fork() == 0: os._exit(0)
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    """, "-q")
+    cli.boards_may_stay = True
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert said in line

@@ -8,7 +8,7 @@ import dwsr_probe
 from dwsr_probe import _core
 
 PACKAGE = Path(dwsr_probe.__file__).parent
-INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py",
+INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "advice.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py",
           "gpu/__init__.py", "gpu/cupy_hook.py", "gpu/monitor.py", "gpu/nvml.py"}
 
 
@@ -40,7 +40,7 @@ def test_inside_the_job_only_stdlib_and_core():
 def test_the_boot_loads_nothing_else(cli):
     done, _ = cli.job("import sys; print(*sys.modules)", "-q")
     loaded = {m for m in done.stdout.split() if m.startswith("dwsr_probe")}
-    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
+    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.advice", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
     assert not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"} & set(done.stdout.split()) - bare_modules()
 
 
@@ -49,7 +49,7 @@ def bare_modules():
 
 
 def test_imports_point_one_way():
-    layers = ["say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
+    layers = ["advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
     for i, layer in enumerate(layers):
         files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).rglob("*.py"))
         for path in files:
