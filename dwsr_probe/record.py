@@ -135,6 +135,7 @@ def json_of(text, otherwise):
 
 def from_row(row):
     values = dict(zip(FIELDS, row, strict=True))
+    values["inputs"] = values["inputs"] or "[]"
     for name in NESTED:
         if values[name] is not None:
             values[name] = json_of(values[name], [] if name == "inputs" else None)

@@ -6,14 +6,17 @@ import json
 import os
 import sqlite3
 import time
+from contextlib import contextmanager
 from urllib.parse import quote
 
+from dwsr_probe import stored
 from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
-from dwsr_probe.record import FIELDS, TaskRecord, from_row, to_row
+from dwsr_probe.record import FIELDS, from_row, to_row
 
 FILE = "run.sqlite"
 VERSION = 2
 MERGE_AFTER_S = 600.0
+_AT_ONCE = 1_000  # rows
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs", "glusterfs", "pvfs2", "orangefs", "panfs"}
 _INTEGERS = {"seq", "pid", "thread", "inputs_omitted", "overlap"}
 _REALS = {"start", "duration"}
@@ -171,32 +174,43 @@ class Store:
 
     # -- reading
 
-    def _json_of(self, text):
-        """What we wrote ourselves and cannot read back was damaged."""
+    @contextmanager
+    def _trusting(self):
+        """What we wrote ourselves and cannot read back was damaged, or changed by somebody."""
         try:
-            return json.loads(text)
-        except (ValueError, TypeError) as error:
+            yield
+        except (ValueError, TypeError, RecursionError) as error:
             raise StoreError(f"cannot read {self.directory or 'the run'}: {error}; it is damaged") from error
 
     def meta(self):
-        return {k: self._json_of(v) for k, v in self._db.execute("SELECT key, value FROM meta")}
+        with self._trusting():
+            return stored.meta({k: json.loads(v) for k, v in self._db.execute("SELECT key, value FROM meta")})
 
     def rows(self):
         """Tasks as tuples in the order of FIELDS, nested fields as JSON text; in order of end within each process."""
-        yield from self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq")
+        yield from self._each(stored.row)
 
     def tasks(self):
         """The same as records."""
-        yield from map(from_row, self.rows())
+        yield from self._each(lambda row: stored.record(from_row(stored.row(row))))
+
+    def _each(self, made):
+        found = self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq")
+        while some := found.fetchmany(_AT_ONCE):
+            with self._trusting():
+                some = list(map(made, some))
+            yield from some
 
     def rows_after(self, position, most):
         """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""
         found = self._db.execute(f"SELECT position, {_NAMES} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
-        return [(row[0], row[1:]) for row in found]
+        with self._trusting():
+            return [(row[0], stored.row(row[1:])) for row in found]
 
     def processes(self):
         """(record, health) of each process, in order of start."""
-        rows = [(TaskRecord(**self._json_of(r)), self._json_of(h)) for r, h in self._db.execute("SELECT record, health FROM processes")]
+        with self._trusting():
+            rows = [stored.process(json.loads(r), json.loads(h)) for r, h in self._db.execute("SELECT record, health FROM processes")]
         return sorted(rows, key=lambda row: row[0].start or 0)
 
     def progress_of(self, process):
@@ -210,12 +224,17 @@ class Store:
 
     def merged_samples(self, process):
         """(epoch second, least rss, largest rss, peak, how many samples) of what is older than ten minutes, in order of time."""
-        yield from self._db.execute(
-            "SELECT time, rss_min_bytes, rss_max_bytes, peak_bytes, samples FROM merged WHERE process = ? ORDER BY time", (process,))
+        for row in self._db.execute("SELECT time, rss_min_bytes, rss_max_bytes, peak_bytes, samples FROM merged WHERE process = ? ORDER BY time", (process,)):
+            with self._trusting():
+                stored.numbers("a sample", row)
+            yield row
 
     def packed_samples(self, process):
         """(epoch of its clock's 0, pieces of the board's ring as they are) in order of time: for readers of millions. Records of SAMPLE_BYTES."""
-        yield from self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? AND LENGTH(packed) > 0 ORDER BY first", (process,))
+        for row in self._db.execute("SELECT epoch, packed FROM samples WHERE process = ? AND LENGTH(packed) > 0 ORDER BY first", (process,)):
+            with self._trusting():
+                stored.blob("samples", *row, SAMPLE_BYTES)
+            yield row
 
     def samples(self, process):
         """(epoch seconds, least rss, largest rss, peak, how many samples) in order of time."""

@@ -49,7 +49,7 @@ def bare_modules():
 
 
 def test_imports_point_one_way():
-    layers = ["advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
+    layers = ["advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "stored", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
     for i, layer in enumerate(layers):
         files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).rglob("*.py"))
         for path in files:

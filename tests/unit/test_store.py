@@ -85,6 +85,50 @@ def test_damaged_text_is_said(tmp_path):
         store.meta()
 
 
+DAMAGE = [
+    ("UPDATE tasks SET alloc_peak_bytes = 'much'", "alloc_peak_bytes of a task is 'much', not a whole number"), ("UPDATE tasks SET start = x'00'", "start of a task is b"),
+    ("UPDATE tasks SET state = x'6f6b'", "state of a task is b'ok', not a text"), ("UPDATE tasks SET rss_peak_bytes = 1.5", "rss_peak_bytes of a task is 1.5"),
+    ("UPDATE tasks SET task_name = NULL", "task_name of a task is missing"), ("UPDATE tasks SET gpu = '[5]'", "gpu of a task have 5 in them"),
+    ("UPDATE tasks SET gpu = '[{\"device\": 0}]'", "without a number"), ("UPDATE tasks SET inputs = '[{\"shape\": 5}]'", "shape of an input is 5, not a list"),
+    ("UPDATE tasks SET inputs = '{}'", "inputs of a task is {}, not a list"), ("UPDATE tasks SET output = '[]'", "output of a task is"), ("UPDATE tasks SET oom = '7'", "oom of a task is 7"),
+    ("UPDATE processes SET record = '[]'", "record of a process is"), ("UPDATE processes SET record = json_set(record, '$.start', 'x')", "start of a process is 'x', not a number"),
+    ("UPDATE processes SET record = 5", "record of a process is 5"), ("UPDATE processes SET record = json_set(record, '$.pid', 1.5)", "pid of a process is 1.5"),
+    ("UPDATE processes SET health = '5'", "health of a process is 5"), ("UPDATE processes SET health = '{\"limit_bytes\": \"1\"}'", "limit_bytes of a process is '1', not a number"),
+    ("UPDATE processes SET health = '{\"records_lost\": []}'", "records_lost of a process is"), ("UPDATE processes SET health = '{\"workers\": [1]}'", "workers of a process have 1"),
+    ("UPDATE processes SET health = '{\"workers\": [{\"memory_limit_bytes\": \"9\"}]}'", "memory_limit_bytes of a worker is '9'"),
+    ("UPDATE processes SET health = '{\"devices\": [{\"device\": \"0\"}]}'", "devices of a process have"),
+    ("UPDATE meta SET value = '\"soon\"' WHERE key = 'exit_code'", "exit_code is 'soon', not a whole number"), ("UPDATE samples SET packed = 'text'", "samples is 'text', not bytes"),
+    ("UPDATE samples SET packed = x'0011'", "samples are cut short"), ("UPDATE samples SET epoch = 'x'", "epoch of samples is 'x'"), ("INSERT INTO merged VALUES ('1-1', 1, 'x', 1, 1, 1)", "a sample is 'x'")]
+
+
+def read_all(store):
+    return [store.meta(), store.processes(), list(store.rows()), list(store.tasks()), store.rows_after(0, 10), list(store.samples("1-1"))]
+
+
+@pytest.mark.parametrize(("change", "said"), DAMAGE, ids=[change for change, _ in DAMAGE])
+def test_a_value_of_a_wrong_type_is_said(tmp_path, change, said):
+    """SQLite keeps anything in any column. Every reader gets one clear error, and never a value that it cannot calculate with."""
+    store = Store.create(tmp_path)
+    store.set_meta(run="r", exit_code=0)
+    given = {"type": "ndarray", "dtype": "int8", "shape": [5], "nbytes": 5}
+    store.add_tasks([TaskRecord(seq=1, process="1-1", task_name="t", state="ok", start=1.0, duration=1.0, inputs=[given], gpu=[{"device": 0, "peak_bytes": 5}], rss_before_bytes=1)])
+    store.put_process(TaskRecord(kind="process", process="1-1", pid=1, task_name="job.py", state="ok", start=1.0), {"limit_bytes": 5, "python": "3.11", "workers": [{"address": "tcp://x"}]})
+    store.add_samples("1-1", 0, bytes(32), 1.0)
+    read_all(store)
+    store._db.execute(change)
+    with pytest.raises(StoreError, match="cannot read .*it is damaged") as error:
+        read_all(store)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_field_of_a_later_version_is_ignored(tmp_path):
+    store = Store.create(tmp_path)
+    store.put_process(TaskRecord(kind="process", process="1-1", task_name="job.py"), {"new": "x"})
+    store._db.execute("UPDATE processes SET record = json_set(record, '$.new', 'x')")
+    ((record, health),) = store.processes()
+    assert record.task_name == "job.py" and health == {"new": "x"}
+
+
 def test_what_is_not_a_run_is_said(tmp_path):
     with pytest.raises(StoreError, match="holds no run"):
         Store.open(tmp_path)

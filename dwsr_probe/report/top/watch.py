@@ -111,7 +111,9 @@ class RunDirectory(Boards):
         try:
             ended = self._how_it_ended()  # asked before the last records are read
             moment = super().look()
-        except (sqlite3.Error, StoreError) as error:
+        except StoreError as error:
+            raise WatchError(str(error)) from error
+        except sqlite3.Error as error:
             raise WatchError(f"cannot read {self._directory}: {error}") from error
         if ended and not moment.behind:
             moment.ended = ended
