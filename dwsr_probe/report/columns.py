@@ -2,6 +2,8 @@
 
 Tasks first, then processes (`kind` tells them apart), with the names of the record. Nested fields are JSON text in both, as they are in the store: their shape differs from record to
 record, so that a schema of structs would differ from run to run. Rows are written as they are read.
+
+Names are data: a spreadsheet would calculate a cell that begins with one of _FORMULA. Such a text gets an apostrophe in front, which a spreadsheet takes for "this is text".
 """
 import csv
 import io
@@ -12,6 +14,8 @@ from dwsr_probe.record import FIELDS, NESTED, TaskRecord, to_row
 
 MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
 _BATCH = 20_000
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")  # the apostrophe, so that removing one gives back every text as it was
+_TEXTS = [i for i, field in enumerate(fields(TaskRecord)) if field.name in NESTED or field.type in (str, str | None)]
 
 
 def rows(store):
@@ -20,14 +24,25 @@ def rows(store):
 
 
 def write_csv(store, file):
-    """RFC 4180, UTF-8, a head of names; what was not measured is empty."""
+    """RFC 4180, UTF-8, a head of names; what was not measured is empty. A NUL is written as \\x00: many readers stop at one, and Python 3.10 cannot write it."""
     text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=False)
     try:
         writer = csv.writer(text)
         writer.writerow(FIELDS)
-        writer.writerows(rows(store))
+        writer.writerows(map(_cells, rows(store)))
     finally:
         text.detach()  # flushes; the file is the caller's
+
+
+def _cells(row):
+    row = list(row)
+    for i in _TEXTS:
+        text = row[i]
+        if text:
+            if "\0" in text:
+                text = text.replace("\0", "\\x00")
+            row[i] = f"'{text}" if text.startswith(_FORMULA) else text
+    return row
 
 
 def write_parquet(store, file):

@@ -34,14 +34,26 @@ def test_csv_comes_back(store):
     write_csv(store, file)
     assert not file.closed
     found = list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
-    assert tuple(found[0]) == FIELDS
+    assert tuple(found[0]) == FIELDS and b"\0" not in file.getvalue()
 
     def value(f, text):
         if text == "" and f.type is not str:
             return None
+        text = text.removeprefix("'").replace("\\x00", "\0")
         return json.loads(text) if f.name in NESTED or f.type in (int, int | None, float | None) else text
     assert [TaskRecord(**{f.name: value(f, row[f.name]) for f in fields(TaskRecord)}) for row in found] == [
         TaskRecord(**{**record.to_dict(), "key": record.key or None}) for record in expected(store)]
+
+
+def test_no_cell_is_a_formula():
+    """A spreadsheet would calculate it: `=HYPERLINK(...)` in the name of a task sends what is beside it elsewhere."""
+    store, names = Store.in_memory(), ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'quoted", "plain", "a=b", " =1", "[1]"]
+    store.add_tasks([TaskRecord(seq=i, process="p", run=name, host=name, worker=name, key=name, task_name=name, state="ok", rss_before_bytes=5) for i, name in enumerate(names)])
+    file = io.BytesIO()
+    write_csv(store, file)
+    found = list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
+    assert [row["task_name"] for row in found] == ["'" + name for name in names[:9]] + names[9:]
+    assert all(row["key"] == row["host"] == row["worker"] == row["run"] == row["task_name"] and row["rss_before_bytes"] == "5" for row in found)
 
 
 def test_parquet_comes_back_with_pandas(store, tmp_path):
