@@ -116,7 +116,7 @@ def test_a_value_of_a_wrong_type_is_said(tmp_path, change, said):
     store.add_samples("1-1", 0, bytes(32), 1.0)
     read_all(store)
     store._db.execute(change)
-    with pytest.raises(StoreError, match="cannot read .*it is damaged") as error:
+    with pytest.raises(StoreError, match=r"cannot read .*it is damaged") as error:
         read_all(store)
     assert said in str(error.value) and "\n" not in str(error.value)
 
