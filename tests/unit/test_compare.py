@@ -2,6 +2,7 @@
 import io
 import json
 import random
+import re
 from itertools import combinations, product
 
 import pytest
@@ -114,7 +115,7 @@ def test_inputs_are_compared_with_the_same_inputs():
 def test_other_block_sizes_are_compared_per_byte():
     name = only([task("x", 3 * MIB)] * 10, [task("x", 24 * MIB, 8 * MIB)] * 10)
     (d,) = name.differences
-    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "of 1.0 MiB in A, 8.0 MiB in B")
+    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "sizes differ: 1.0 MiB in A, 8.0 MiB in B with a median of 24.0 MiB")
     worse = Comparison(store_of([task("x", 3 * MIB)] * 10), store_of([task("x", 32 * MIB, 8 * MIB)] * 10))
     assert worse.names[0].verdict == "grew" and worse.failures(0.1) == [("x", "own peak grew by 33.3 % (per input byte)")]
     # smaller blocks with a constant part: more per byte, less per task, no failure
@@ -122,11 +123,55 @@ def test_other_block_sizes_are_compared_per_byte():
     assert small.names[0].verdict == "grew" and small.failures(0.1) == []
 
 
+def bars(page):
+    return [float(width) for width in re.findall(r'style="width:([\d.]+)%"', page)]
+
+
+@pytest.mark.parametrize(("peak", "size"), [(16, 8), (4, 1), (24, 8), (32, 8)])
+def test_what_is_shown_has_the_direction_of_its_verdict(peak, size):
+    """B has other blocks, which need less, the same or more per byte. Medians and bars are of what the verdict compares; it says that sizes differ."""
+    compared = Comparison(store_of([task("x", 3 * MIB + i, MIB + i) for i in range(10)]), store_of([task("x", peak * MIB + i, size * MIB + 64 + i) for i in range(10)]))
+    (d,) = compared.names[0].differences
+    per_byte = peak / size / 3
+    assert d.b_like_bytes / d.a_like_bytes == pytest.approx(per_byte, rel=0.01) and d.change == pytest.approx(per_byte - 1, abs=0.01)
+    above, below = bars(page_of(compared, None))
+    assert below / above == pytest.approx(per_byte, rel=0.02)
+    file = io.StringIO()
+    print_comparison(compared, None, file)
+    word = {"grew": "grew per byte", "shrank": "shrank per byte"}.get(d.verdict, d.verdict)
+    assert d.verdict == ("shrank" if per_byte < 1 else "no difference" if per_byte == 1 else "grew")
+    for shown in (file.getvalue(), page_of(compared, None)):
+        assert word in shown and "sizes differ: 1.0 MiB in A" in shown and "Block sizes differ in 1 task name" in shown
+
+
+def test_medians_of_other_mixes_have_the_direction_of_the_verdict():
+    """More large blocks in B: the median of all tasks grows, each block needs less."""
+    a, b = [task("x", 3 * s, s) for s in [MIB] * 20 + [8 * MIB] * 5], [task("x", 2 * s, s) for s in [MIB] * 5 + [8 * MIB] * 20]
+    compared = Comparison(store_of(a), store_of(b))
+    (d,) = compared.names[0].differences
+    above, below = bars(page_of(compared, None))
+    assert d.verdict == "shrank" and d.b_median_bytes > d.a_median_bytes and d.b_like_bytes < d.a_like_bytes and below < above
+
+
+def test_inputs_of_unknown_size_in_part():
+    """By the bytes that are known; if none are, what is compared may not be alike, and that is said."""
+    def lazy(peak, size, *more):
+        return task("x", peak, None, inputs=[{"type": "Lazy", "dtype": None, "shape": None, "nbytes": None}, *more])
+
+    def known(size):
+        return {"dtype": "uint8", "shape": [size], "nbytes": size}
+    partly = only([lazy(3 * MIB, MIB, known(MIB))] * 9, [lazy(24 * MIB, 8 * MIB, known(8 * MIB))] * 9)
+    assert (partly.verdict, partly.differences[0].basis) == ("no difference", "per input byte")
+    other = {"type": "Other", "dtype": None, "shape": None, "nbytes": None}
+    unknown = only([lazy(3 * MIB, MIB)] * 9, [lazy(24 * MIB, MIB, other)] * 9)
+    assert (unknown.verdict, unknown.differences[0].basis, unknown.differences[0].note) == ("grew", "all tasks", "inputs differ, and their sizes are not known")
+
+
 def test_sources_are_compared_by_what_they_return():
     def source(size, peak, **more):
         return task("random", peak, 2_496, output={"dtype": "float64", "shape": [size // 8]}, output_bytes=size, **more)
     larger = only([source(MIB, 2 * MIB)] * 9, [source(8 * MIB, 16 * MIB)] * 9)
-    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "of 1.0 MiB in A, 8.0 MiB in B")
+    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "sizes differ: 1.0 MiB in A, 8.0 MiB in B with a median of 16.0 MiB")
     worse = only([source(MIB, 2 * MIB)] * 9, [source(MIB, 3 * MIB)] * 9)
     assert (worse.verdict, worse.differences[0].basis) == ("grew", "same output")
 
@@ -187,7 +232,7 @@ def test_empty_runs_and_damaged_fields():
     text, page, data = forms(Comparison(store_of([]), store_of([])))
     assert "Neither run has a task." in text and "Neither run has a task." in page and data["names"] == []
     store = store_of([task("x", MIB)] * 3)
-    store._db.execute("UPDATE tasks SET inputs = '[{\"sha', gpu = '[3]'")
+    store._db.execute("UPDATE tasks SET inputs = '[{\"sha', gpu = '[{\"dev'")
     text, page, data = forms(Comparison(store, store))
     assert data["names"][0]["verdict"] == "no difference" and "1 task name: 1 no difference" in text
     assert forms(Comparison(store_of([]), store))[2]["names"][0]["verdict"] == "new"

@@ -56,7 +56,7 @@ class Difference:
     basis: str
     a_tasks: int  # that were compared
     b_tasks: int
-    a_median_bytes: float
+    a_median_bytes: float  # of all tasks that ended well
     b_median_bytes: float
     a_max_bytes: float
     b_max_bytes: float
@@ -64,14 +64,21 @@ class Difference:
     change_bytes: float
     largest_change: float
     largest_change_bytes: float
+    a_like_bytes: float  # the medians that `change` compares: of the typical group of same inputs; per byte: at the size of A's
+    b_like_bytes: float
     p: float | None = None  # adjusted for all names; None: these figures could not have been more than noise, whoever had them
     largest_p: float | None = None
     verdict: str = ""
     note: str = ""
 
+    @property
+    def sizes_differ(self):
+        """The runs had other block sizes: figures are per byte."""
+        return self.basis in (PER_BYTE, PER_OUTPUT_BYTE)
+
     def above(self, limit):
         """By how much it grew, beyond noise, if that is more than `limit`; else None. With other block sizes a task that needs no more than before did not grow."""
-        if self.basis in (PER_BYTE, PER_OUTPUT_BYTE) and self.b_median_bytes <= self.a_median_bytes:
+        if self.sizes_differ and self.b_median_bytes <= self.a_median_bytes:
             return None
         grew = self.change if self.verdict == "grew" else self.largest_change if self.verdict == "largest grew" else 0.0
         if self.verdict == "grew" and self.largest_p is not None and self.largest_p <= ALPHA:
@@ -156,11 +163,11 @@ def _sides(store):
             continue
         source = bool(output_bytes) and output_bytes > _SOURCE * (size or 0)
         given = f"[{output}]" if source and output else inputs
-        shapes = known.get(given)
-        if shapes is None:
-            shapes = known[given] = _shapes(given)
-        if source:
-            size = output_bytes
+        found = known.get(given)
+        if found is None:
+            found = known[given] = _shapes(given)
+        shapes, known_bytes = found
+        size = output_bytes if source else known_bytes if size is None else size
         if (omitted and not source) or not shapes:
             shapes = f"{shapes}+{size}" if size else shapes
         figures = {}
@@ -175,12 +182,14 @@ def _sides(store):
 
 
 def _shapes(text):
-    """Types and shapes of inputs, in any order; of those without a shape the size. A damaged text stands for itself."""
+    """(types and shapes of inputs in any order, of those without a shape the size; the bytes that are known, or None). A damaged text stands for itself."""
     try:
-        found = [(str(one.get("dtype") or one.get("type")), str(one["shape"] if one.get("shape") is not None else one.get("nbytes"))) for one in json.loads(text or "[]")]
+        inputs = json.loads(text or "[]")
+        found = [(str(one.get("dtype") or one.get("type")), str(one["shape"] if one.get("shape") is not None else one.get("nbytes"))) for one in inputs]
+        known = [int(one["nbytes"]) for one in inputs if one.get("nbytes") is not None]
     except (ValueError, TypeError, AttributeError):
-        return text
-    return json.dumps(sorted(found)) if found else ""
+        return text, None
+    return json.dumps(sorted(found)) if found else "", sum(known) if known else None
 
 
 def _device_peak(text):
@@ -232,11 +241,12 @@ def _difference(quantity, side_a, side_b):
     a, b = ([(task, task.figures[quantity]) for task in side.tasks if quantity in task.figures] for side in (side_a, side_b))
     basis, strata, size = _strata(a, b)
     floor = LEAST[quantity][1]
-    changes, changes_bytes, scales, ratios = [], [], [], []
+    changes, changes_bytes, scales, ratios, likes = [], [], [], [], []
     for x, y in strata:
         low, high, weight = median(x), median(y), len(x) * len(y) / (len(x) + len(y))
         changes.append(((high - low) / max(low, floor), weight))
         changes_bytes.append((high - low, weight))
+        likes.append((changes[-1][0], weight, low, high))
         scales.append(max(median(x + y), floor))  # of both, or the test of the largest would not be fair
         ratios.append(tuple([value / scales[-1] for value in values] for values in (x, y)))
     most_a = max(max(x) for x, _ in ratios)
@@ -244,10 +254,18 @@ def _difference(quantity, side_a, side_b):
     tests = rank_test(strata), exceedance_test(ratios), are_too_few(strata, ALPHA)
     found = Difference(
         quantity, basis, sum(len(x) for x, _ in strata), sum(len(y) for _, y in strata), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
-        _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale)
-    if basis in (PER_BYTE, PER_OUTPUT_BYTE):
-        found.note = f"of {bytes_text(size)} in A, {bytes_text(median(task.size for task, _ in b if task.size))} in B"
+        _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale, *_typical(likes))
+    if found.sizes_differ:
+        found.note = f"sizes differ: {bytes_text(size)} in A, {bytes_text(median(task.size for task, _ in b if task.size))} in B with a median of {bytes_text(found.b_median_bytes)}"
+    elif basis == ALL and {task.inputs for task, _ in a} != {task.inputs for task, _ in b}:
+        found.note = "inputs differ, and their sizes are not known"
     return found, tests
+
+
+def _typical(likes):
+    """A's and B's median in the group whose change is the weighted median: what is shown beside that change has its direction."""
+    change = _weighted_median([(change, weight) for change, weight, *_ in likes])
+    return min(likes, key=lambda like: abs(like[0] - change))[2:]
 
 
 def _weighted_median(pairs):

@@ -2,8 +2,8 @@
 from html import escape
 from string import Template
 
-from dwsr_probe.report.compare.table import arrow, change_text, failed_text, p_text, run_text, summary_lines
-from dwsr_probe.report.words import bytes_text, line_of
+from dwsr_probe.report.compare.table import arrow, change_text, failed_text, medians_text, p_text, run_text, summary_lines, verdict_text
+from dwsr_probe.report.words import line_of
 
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -24,14 +24,14 @@ td.name { max-width: 22rem; overflow: hidden; text-overflow: ellipsis; white-spa
 <p class="dim">$a</p><p class="dim">$b</p>
 <ul>$summary</ul>
 $table
-<p class="dim">Bars: median in A above, in B below, by the largest of all. Change and largest compare like with like, as the last column says; durations are shown, never judged.</p>
+<p class="dim">Bars and medians: A above, B below, of tasks that are alike, as the last column says; change and largest, too. Where block sizes differ, B is shown at the size of A's blocks; durations are shown, never judged.</p>
 </body></html>
 """)
 _HEAD = ("task", "verdict", "of", "", "median", "change", "largest", "duration", "count", "failed", "compared by")
 
 
 def page_of(compared, limit):
-    most = max((max(d.a_median_bytes, d.b_median_bytes) for name in compared.names for d in name.differences), default=0) or 1
+    most = max((max(d.a_like_bytes, d.b_like_bytes) for name in compared.names for d in name.differences), default=0) or 1
     rows = "".join(row for name in compared.names for row in _rows(name, most))
     head = "".join(f'<th{_aligned(i)}>{title}</th>' for i, title in enumerate(_HEAD))
     return _PAGE.substitute(
@@ -51,7 +51,7 @@ def _rows(name, most):
     if not name.differences:
         yield _row(shown, _verdict(name.verdict), "", "", "–", "–", "–", *common, escape(name.note))
     for i, d in enumerate(name.differences):
-        yield _row(shown if i == 0 else "<td></td>", _verdict(d.verdict, p_text(d)), d.quantity, _bars(d, most), arrow(bytes_text(d.a_median_bytes), bytes_text(d.b_median_bytes)),
+        yield _row(shown if i == 0 else "<td></td>", _verdict(d.verdict, p_text(d), verdict_text(d)), d.quantity, _bars(d, most), medians_text(d),
                    change_text(d.change), change_text(d.largest_change), *(common if i == 0 else ("", "", "")), escape(d.basis + (f" ({d.note})" if d.note else "")))
 
 
@@ -59,11 +59,11 @@ def _row(first, *cells):
     return f"<tr>{first}{''.join(f'<td{_aligned(i)}>{cell}</td>' for i, cell in enumerate(cells, 1))}</tr>\n"
 
 
-def _verdict(verdict, p=""):
+def _verdict(verdict, p="", text=""):
     kind = "grew" if verdict.endswith("grew") else verdict.split()[0]
-    return f'<span class="{kind}">{verdict}</span>' + (f" <small>{escape(p)}</small>" if p else "")
+    return f'<span class="{kind}">{text or verdict}</span>' + (f" <small>{escape(p)}</small>" if p else "")
 
 
 def _bars(d, most):
     kind = {"grew": "up", "largest grew": "up", "shrank": "down"}.get(d.verdict, "")
-    return f'<div class="bars"><i style="width:{100 * d.a_median_bytes / most:.1f}%"></i><i class="{kind}" style="width:{100 * d.b_median_bytes / most:.1f}%"></i></div>'
+    return f'<div class="bars"><i style="width:{100 * d.a_like_bytes / most:.1f}%"></i><i class="{kind}" style="width:{100 * d.b_like_bytes / most:.1f}%"></i></div>'

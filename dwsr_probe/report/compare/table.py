@@ -4,7 +4,7 @@ from rich.text import Text
 
 from dwsr_probe.report.compare.comparison import ALPHA
 from dwsr_probe.report.table import console_for, name_text
-from dwsr_probe.report.words import bytes_text, line_of
+from dwsr_probe.report.words import bytes_text, counted, line_of
 
 STYLES = {"grew": "bold red", "largest grew": "bold red", "shrank": "green", "cannot tell": "yellow", "new": "cyan", "vanished": "cyan"}
 
@@ -20,6 +20,16 @@ def change_text(share):
 
 def arrow(a, b):
     return a if a == b else f"{a} → {b}"
+
+
+def verdict_text(d):
+    """With other block sizes a task may need more in all and less per byte."""
+    return f"{d.verdict} per byte" if d.sizes_differ and d.verdict in ("grew", "largest grew", "shrank") else d.verdict
+
+
+def medians_text(d):
+    """Of what was compared: the change beside them is theirs."""
+    return arrow(bytes_text(d.a_like_bytes), bytes_text(d.b_like_bytes))
 
 
 def failed_text(side):
@@ -42,7 +52,10 @@ def summary_lines(compared, limit):
     if not compared.names:
         return ["Neither run has a task."]
     counts = [f"{verdicts.count(word):,} {word}" for word in ("grew", "largest grew", "shrank", "within noise", "no difference", "cannot tell", "new", "vanished") if word in verdicts]
-    lines = [f"{len(verdicts):,} task name{'' if len(verdicts) == 1 else 's'}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
+    lines = [f"{counted(len(verdicts), 'task name')}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
+    differ = sum(any(d.sizes_differ for d in name.differences) for name in compared.names)
+    if differ:
+        lines.append(f"Block sizes differ in {counted(differ, 'task name')}: peaks are compared per byte, at the size of A's blocks")
     if limit is not None:
         failures = compared.failures(limit)
         lines += [f"FAILED: {line_of(name)}: {why}" for name, why in failures]
@@ -78,7 +91,7 @@ def _table(compared):
             table.add_row(name_text(name.task_name), verdict, "", "", "–", "–", "–", change_text(name.duration_change), *counts, name.note)
         for i, d in enumerate(name.differences):
             first = (change_text(name.duration_change), *counts) if i == 0 else ("", "", "")
-            table.add_row(name_text(name.task_name) if i == 0 else "", Text(d.verdict, style=STYLES.get(d.verdict, "")), p_text(d), d.quantity,
-                          arrow(bytes_text(d.a_median_bytes), bytes_text(d.b_median_bytes)), change_text(d.change), change_text(d.largest_change), *first,
+            table.add_row(name_text(name.task_name) if i == 0 else "", Text(verdict_text(d), style=STYLES.get(d.verdict, "")), p_text(d), d.quantity,
+                          medians_text(d), change_text(d.change), change_text(d.largest_change), *first,
                           d.basis + (f" ({d.note})" if d.note else ""))
     return table
