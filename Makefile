@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test bench bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test results bench bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -19,9 +19,22 @@ demo: build ## build, run examples/ under the probe, print the table
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py
 
-# Two at a time: much of it is waiting for processes.
-test: sanitize lint $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed build ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/, the report's page
-	@$(MAKE) --no-print-directory -j2 -Otarget test-integration test-dask-oldest test-cupy-13 test-cupy-14 test-unit test-dashboards test-deploy test-pages
+# Two at a time: much of it is waiting for processes. The longest first.
+TARGETS := test-integration sanitize test-deploy test-unit test-dask-oldest test-cupy-13 test-cupy-14 test-dashboards test-pages lint
+RESULTS := $(CURDIR)/build/test-results
+
+test: $(VENV)/.test $(OLDEST)/.installed .venv-cupy-13/.installed .venv-cupy-14/.installed ## all tests: C plain and under the sanitizers, lint, Python, the oldest Dask we support, CuPy, dashboards, deploy/, the report's page
+	@$(MAKE) --no-print-directory results
+
+# All targets run, also after a failure. The exit code is that of the list of what failed.
+results:
+	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
+	@$(MAKE) --no-print-directory -j2 -Orecurse $(TARGETS:%=result-%)
+	@$(PYTHON) -m tests.results $(RESULTS) $(TARGETS)
+
+result-%:
+	@began=$$(date +%s); TEST_RESULTS=$(RESULTS)/$* $(MAKE) --no-print-directory $*; code=$$?; \
+	printf 'exit\t%d\t%d\t\n' $$(($$(date +%s) - began)) $$code >> $(RESULTS)/$*
 
 test-c: $(VENV)/.system ## C tests, plain build only
 	sh tests/c/run.sh plain

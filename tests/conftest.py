@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.results import pytest_collectreport, pytest_runtest_logreport, pytest_runtest_logstart  # noqa: F401
+
 
 def require(found, what):
     """Skip the test without a tool; `what` names the tool and how to install it."""

@@ -1,5 +1,6 @@
 #!/bin/sh
 # run.sh [plain|address|thread ...]: build csrc with each tests/c/test_*.c and run it, per sanitizer. Prints one line a test and a total.
+# Each test's outcome also goes to the file $TEST_RESULTS (tests/results.py).
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 out=build/c; passed=0; failed=0
@@ -20,11 +21,16 @@ for kind in "${@:-plain}"; do
     name=$(basename "$test" .c)
     ${CC:-cc} $flags "$test" -L"$out/$kind" -ldwsr -Wl,-rpath,"$PWD/$out/$kind" -o "$out/$kind/$name.run" || exit 1
     echo "== $name ($kind)"
-    timeout 300 "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
+    timeout 1800 "$out/$kind/$name.run" > "$out/$kind/$name.log" 2>&1; code=$?
     cat "$out/$kind/$name.log"
+    sed -nE "s#^(ok  |FAIL) (.*)#\\1\\t0\\t$test::\\2 ($kind)\\tits log: $out/$kind/$name.log#p" "$out/$kind/$name.log" |
+      sed 's/^ok  /passed/; s/^FAIL/failed/' >> "${TEST_RESULTS:-/dev/null}"
     passed=$((passed + $(grep -c '^ok  ' "$out/$kind/$name.log")))
     lines=$(grep -c '^FAIL' "$out/$kind/$name.log"); failed=$((failed + lines))
-    [ $code -eq 0 ] || [ "$lines" -gt 0 ] || { echo "FAIL $name ended with code $code"; failed=$((failed + 1)); }
+    [ $code -eq 0 ] || [ "$lines" -gt 0 ] || {
+      echo "FAIL $name ended with code $code"; failed=$((failed + 1))
+      printf 'failed\t0\t%s (%s)\tended with code %s\n' "$test" "$kind" "$code" >> "${TEST_RESULTS:-/dev/null}"
+    }
   done
 done
 # Once more at the end, where a long log is cut last.
