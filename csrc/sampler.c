@@ -146,7 +146,8 @@ static void *work(void *argument)
     uint64_t period = s->period_ns, deadline = now_ns();
     word begun = 0, boundary = 0;
     unsigned flat = 0, storm = 0;
-    prctl(PR_SET_NAME, "dwsr-sampler");
+    /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its capture file. */
+    syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);

@@ -384,6 +384,34 @@ show()
     own(records, "alone", 40 * MB)
 
 
+def test_memray_keeps_its_capture_file_when_the_job_forks(cli):
+    """memray notes the names of threads, and one that is noted in the middle of a fork damages its file. Ours is not noted."""
+    pytest.importorskip("memray")
+    done, _ = cli.job("""
+        import memray, os, threading
+        stop = threading.Event()
+        def churn():
+            while not stop.is_set():
+                blocks = [bytearray(5000) for _ in range(50)]; stop.wait(0.001)
+        with memray.Tracker(destination=memray.FileDestination("trace", compress_on_exit=False)):
+            threads = [threading.Thread(target=churn) for _ in range(3)]
+            for thread in threads: thread.start()
+            for _ in range(30):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            stop.set()
+            for thread in threads: thread.join()
+    """, "-q")
+    assert done.returncode == 0, done.stderr
+    assert b"dwsr-sampler" not in (cli.cwd / "trace").read_bytes()
+    # A damaged file crashes its reader: in a process of its own.
+    code = f"import memray; print(len(list(memray.FileReader({str(cli.cwd / 'trace')!r}).get_high_watermark_allocation_records())))"
+    read = subprocess.run([PY, "-c", code], capture_output=True, text=True)
+    assert read.returncode == 0 and int(read.stdout) > 0, read.stderr
+
+
 def test_memray_came_later(cli):
     """It takes our places and gives them back to malloc, not to us: from then on there is no number, and the report says why."""
     pytest.importorskip("memray")
