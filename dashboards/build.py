@@ -30,10 +30,12 @@ OVERVIEW, TASK, WORKER, GPU, PROBE = "dwsr-overview", "dwsr-task", "dwsr-worker"
 WHO = "{{program}} {{pid}} @ {{instance}}"
 USED = "1 - dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
 ROOM = "dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
-SMALLEST_LIMIT = "min by (job, instance) (dwsr_process_limit_bytes)"
 OWN_PEAK, OWN_PEAKS = 'dwsr_task_peak_max_bytes{kind="alloc"}', 'dwsr_task_peak_bytes_total{kind="alloc"}'
 PER_INPUT_BYTE = f"sum({rate(OWN_PEAKS)}) / sum({rate('dwsr_task_input_bytes_total')})"
-PEAK_OF_LIMIT = f"max by (job, instance, task_name) ({OWN_PEAK}) / on (job, instance) group_left () {SMALLEST_LIMIT}"
+# Each task against the limit of its own process. A Dask worker's port does not serve the ratio: one process is behind it.
+PEAK_OF_LIMIT = (f"(max by (job, instance, task_name) (dwsr_task_peak_max_ratio) or max by (job, instance, task_name) ({OWN_PEAK})"
+                 " / on (job, instance) group_left () max by (job, instance) (dwsr_process_limit_bytes unless on (job, instance) dwsr_task_peak_max_ratio))")
+LIMIT_WHERE_IT_RUNS = "(dwsr_process_limit_bytes and on (job, instance, pid) dwsr_slot_busy)"
 BOUND, RUNNING = 'dwsr_forecast_bound_bytes{kind="alloc"}', "{{task_name}} {{slot}}: {{pid}} @ {{target}}"
 SCORED, EXCEEDED = 'dwsr_forecasts_scored_total{kind="alloc"}', 'dwsr_forecasts_exceeded_total{kind="alloc"}'
 KILLED, FAILED = 'dwsr_tasks_total{outcome="killed"}', 'dwsr_tasks_total{outcome="error"}'
@@ -73,10 +75,10 @@ overview = dashboard(OVERVIEW, "Overview", "Who uses how much memory, against th
              ("Headroom", "bytes", told("dwsr_process_headroom_bytes"), None),
              ("Running tasks", "short", told("dwsr_process_running_tasks"), None),
              links=[("pid", "This worker", link(WORKER, instance="instance", pid="pid"))]),
-        lines("Used of the limit", "Resident size as a share of the limit. Dask pauses workers at 80 % and ends them at 95 %.", "percentunit",
+        lines("Used of the limit", "Share of the limit that is in use, by the process and by others in its cgroup, without page cache. Dask pauses workers at 80 % and ends them at 95 %.", "percentunit",
               (WHO, told(f"({USED})")), steps=USED_STEPS, top=1),
-        lines("Resident size", "Of each process, and the smallest limit among them.", "bytes",
-              (WHO, told("dwsr_process_resident_bytes")), ("limit (smallest)", "min(dwsr_process_limit_bytes)")),
+        lines("Resident size", "Of each process, and its limit.", "bytes",
+              (WHO, told("dwsr_process_resident_bytes")), (f"limit of {WHO}", told("dwsr_process_limit_bytes"))),
     )),
     ("Tasks by name", (
         grid("Tasks", "What one task of each name needed at most, since the start. Own peak: bytes that the task itself allocated, whoever ran beside it.",
@@ -99,7 +101,7 @@ overview = dashboard(OVERVIEW, "Overview", "Who uses how much memory, against th
 task = dashboard(TASK, "Task", "One kind of task: its peak, how it grows with the input, how it is distributed.", (
     ("How much does one $task_name need?", (
         number("Own peak, most", "The largest number of live bytes that one task itself had allocated.", "bytes", f"max({OWN_PEAK})"),
-        number("Of the limit", "The same, as a share of the smallest limit of a process.", "percentunit", f"max({PEAK_OF_LIMIT})", USED_STEPS),
+        number("Of the limit", "The largest share that one task took of the limit of its own process.", "percentunit", f"max({PEAK_OF_LIMIT})", USED_STEPS),
         number("Own peak, mean", "Of the tasks that ended lately.", "bytes", mean(OWN_PEAKS)),
         number("Peak per input byte", "Mean own peak over mean input of the tasks that ended lately. Where it is steady, a block twice as large needs twice as much.",
                "suffix:×", PER_INPUT_BYTE),
@@ -109,19 +111,19 @@ task = dashboard(TASK, "Task", "One kind of task: its peak, how it grows with th
     ("Peak", (
         lines("Mean peak", "Of the tasks that ended lately. alloc: the task's own bytes; rss_growth: how much the process grew meanwhile, neighbours included; "
               "cupy: own bytes on a device.", "bytes", ("{{kind}} {{device}}", mean("dwsr_task_peak_bytes_total", "kind, device"))),
-        lines("Largest peak", "Of one task since the start, by kind, and the smallest limit of a process.", "bytes",
-              ("{{kind}} {{device}}", "max by (kind, device) (dwsr_task_peak_max_bytes)"), ("limit (smallest)", "min(dwsr_process_limit_bytes)")),
+        lines("Largest peak", "Of one task since the start, by kind, and the limits of the processes that run such a task now.", "bytes",
+              ("{{kind}} {{device}}", "max by (kind, device) (dwsr_task_peak_max_bytes)"), ("limit of {{pid}} @ {{instance}}", LIMIT_WHERE_IT_RUNS)),
     )),
     ("Forecast (of dwsr-probe predict serve)", (
         number("99 % bound", "Of one task with the largest inputs seen: own peak that is exceeded once in a hundred times.", "bytes", f"max({BOUND})"),
-        number("Of the limit", "The same, as a share of the smallest limit of a process.", "percentunit", f"max({BOUND}) / min(dwsr_process_limit_bytes)", USED_STEPS),
+        number("Of the limit", "The same, as a share of the limit of the process that runs such a task now; of several the smallest.", "percentunit", f"max({BOUND}) / min({LIMIT_WHERE_IT_RUNS})", USED_STEPS),
         number("Error", "Of the expected own peak, relative; the newest tasks weigh most.", "percentunit", 'max(dwsr_forecast_error_ratio{kind="alloc"})'),
         number("Bound exceeded", "In the time shown: share of tasks whose own peak was above its 99 % bound. About 1 % is right.", "percentunit",
                f"sum({happened(EXCEEDED)}) / sum({happened(SCORED)})"),
         number("Trust", "0: nothing was seen, 1: low, 2: fair, 3: good.", "short", 'min(dwsr_forecast_trust{kind="alloc"})'),
         number("Overrun, most probable", "Of the running tasks: the largest probability that one exceeds what its process has left for it.", "percentunit", "max(dwsr_forecast_overrun_ratio)", CHANCE_STEPS),
-        lines("Expected peak and bound", "Own peak of one task with the largest inputs seen, the largest measured so far, and the smallest limit of a process.", "bytes",
-              ("expected", 'max(dwsr_forecast_mean_bytes{kind="alloc"})'), ("99 % bound", f"max({BOUND})"), ("largest so far", f"max({OWN_PEAK})"), ("limit (smallest)", "min(dwsr_process_limit_bytes)")),
+        lines("Expected peak and bound", "Own peak of one task with the largest inputs seen, the largest measured so far, and the limits of the processes that run such a task now.", "bytes",
+              ("expected", 'max(dwsr_forecast_mean_bytes{kind="alloc"})'), ("99 % bound", f"max({BOUND})"), ("largest so far", f"max({OWN_PEAK})"), ("limit of {{pid}} @ {{instance}}", LIMIT_WHERE_IT_RUNS)),
         lines("Running tasks: probability of an overrun", "That a running task exceeds what its process has left for it, given what it has taken already.", "percentunit",
               (RUNNING, "dwsr_forecast_overrun_ratio"), steps=CHANCE_STEPS, top=1),
         lines("Running tasks: room", "What the process has left for each: its own live bytes and the headroom.", "bytes", (RUNNING, "dwsr_forecast_room_bytes")),
@@ -174,7 +176,7 @@ worker = dashboard(WORKER, "Worker", "One process: what runs in it now, and what
               ("resident {{pid}} @ {{instance}}", "dwsr_process_resident_bytes"), ("highest {{pid}} @ {{instance}}", "dwsr_process_resident_max_bytes"),
               ("managed {{pid}} @ {{instance}}", "dwsr_process_managed_bytes"), ("unowned {{pid}} @ {{instance}}", "dwsr_process_unowned_bytes"),
               ("limit {{pid}} @ {{instance}}", "dwsr_process_limit_bytes"), span=24),
-        lines("Headroom", "What is left up to the limit.", "bytes", ("{{pid}} @ {{instance}}", "dwsr_process_headroom_bytes")),
+        lines("Headroom", "What the process may still take: others in its cgroup have taken their part, page cache has not.", "bytes", ("{{pid}} @ {{instance}}", "dwsr_process_headroom_bytes")),
         lines("Spilled", "What Dask has moved to disk.", "bytes", ("{{pid}} @ {{instance}}", "dwsr_process_spilled_bytes")),
     )),
     ("Slots", (

@@ -160,6 +160,17 @@ def unpack_samples(packed):
         yield time_ns, rss if rss < 1 << 63 else None, peak if peak < 1 << 63 else None, period_ns
 
 
+def process_limit(health):
+    """What a process may hold: its cgroup's or machine's limit, or that of the one Dask worker in it, whichever is less.
+
+    health: with limit_bytes and the facts, which are the job's own words.
+    """
+    limits, workers = [health.get("limit_bytes")], health.get("workers")
+    if isinstance(workers, list) and len(workers) == 1 and isinstance(workers[0], dict):
+        limits.append(workers[0].get("memory_limit_bytes"))
+    return min((n for n in limits if type(n) is int and n > 0), default=None)
+
+
 def process_name(pid, start):
     """The contract's `process`: pid and the moment when its measurement began. After exec a process has two."""
     return f"{pid}-{int(start * 1e6)}"

@@ -7,7 +7,7 @@ import errno
 import os
 
 from dwsr_probe import _core
-from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists
+from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists, process_limit
 from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of, to_row
 from dwsr_probe.store import Store
 
@@ -31,12 +31,15 @@ class _Followed:
 
 
 class Collector:
-    """run: which one's boards, None: all. ended(rows, records lost by process): called after each round. remove: boards that are stored and dead."""
+    """run: which one's boards, None: all. remove: boards that are stored and dead.
+
+    ended(rows, records lost by process, limits by process): called after each round.
+    """
 
     def __init__(self, store, run, directory, say, ended=None, remove=True):
         self.store, self.run, self.directory, self._say = store, run, directory, say
         self._ended, self._remove = ended, remove
-        self._new_rows, self._lost = [], {}
+        self._new_rows, self._lost, self._limits = [], {}, {}
         self._followed = {}  # path -> _Followed
         self._not_ours = set()
         self._exits = {}  # pid -> state, from wait4: better known than by guessing
@@ -120,7 +123,7 @@ class Collector:
             self._new_rows.clear()
             raise
         if self._ended is not None:
-            self._ended(self._new_rows, self._lost)
+            self._ended(self._new_rows, self._lost, self._limits)
             self._new_rows.clear()
         for path in ended:
             self._followed.pop(path).board.close()
@@ -153,9 +156,10 @@ class Collector:
         live = board.live()
         killed = [] if alive else self._store_killed(followed, live)
         state = "running" if alive else self._final_state(board, live, killed)
-        self.store.put_process(board.process_record(live, state), self._health(followed, live))
+        health = self._health(followed, live)
+        self.store.put_process(board.process_record(live, state), health)
         if self._ended is not None:
-            self._lost[board.process] = followed.records_lost
+            self._lost[board.process], self._limits[board.process] = followed.records_lost, process_limit(health)
         return alive
 
     def _has_newer(self, board):

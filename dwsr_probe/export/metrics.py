@@ -63,6 +63,8 @@ METRICS = (
     Metric("dwsr_task_peak_bytes_total", COUNTER, "Sum of the tasks' peaks; kind is rss_growth, alloc, or cupy with its device.", PEAK,
            "rss_peak_bytes - rss_before_bytes, alloc_peak_bytes, gpu.peak_bytes", _peaks(lambda peak: peak.total)),
     Metric("dwsr_task_peak_max_bytes", GAUGE, "Largest peak of one task, of the same kinds.", PEAK, "the same", _peaks(lambda peak: peak.most)),
+    Metric("dwsr_task_peak_max_ratio", GAUGE, "Largest own peak of one task (growth of the resident size where allocations are not accounted), as a share of its own process's limit.", NAME, "alloc_peak_bytes, limits",
+           lambda view: ((name, totals.of_limit) for name, totals in view.totals.names.items() if totals.of_limit is not None), own_port_only=True),
     Metric("dwsr_task_input_bytes_total", COUNTER, "Sum of the tasks' input bytes.", NAME, "input_bytes", _names(lambda t: t.input.total)),
     Metric("dwsr_task_input_max_bytes", GAUGE, "Largest input bytes of one task.", NAME, "input_bytes", _names(lambda t: t.input.most)),
     Metric("dwsr_task_output_bytes_total", COUNTER, "Sum of the tasks' output bytes.", NAME, "output_bytes", _names(lambda t: t.output.total)),

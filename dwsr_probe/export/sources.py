@@ -14,7 +14,7 @@ from functools import cache
 from itertools import islice
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, list_boards
+from dwsr_probe.board import Board, list_boards, process_limit
 from dwsr_probe.collector import Collector
 from dwsr_probe.export.metrics import METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
@@ -228,10 +228,10 @@ class Run(Source):
         self._boards = LiveBoards(lambda: [directory], lambda board: board.run == run)
         self._lock, self._lost = threading.RLock(), {}  # a view is made while its reader holds it
 
-    def ended(self, rows, lost):
+    def ended(self, rows, lost, limits):
         """Called by the collector after each round that stored something."""
         with self._lock:
-            self.totals.add_rows(rows)
+            self.totals.add_rows(rows, limits)
             self._lost = dict(lost)  # the collector goes on with its own
 
     def view(self):
@@ -274,12 +274,13 @@ class Recent:
         self.ended_before = set()  # processes that had ended before we came
         self._seqs = {}  # how far each living process is told
         self._rows, self._lines, self._processes = [], [], []  # of this round
+        self._limits = {}  # of the processes in it
 
     def merge_samples(self): ...
     def add_samples(self, process, first, packed, epoch): ...
 
     def begin(self):
-        self._rows, self._lines, self._processes = [], [], []
+        self._rows, self._lines, self._processes, self._limits = [], [], [], {}
 
     rollback = begin
 
@@ -289,13 +290,14 @@ class Recent:
 
     def put_process(self, record, health):
         self._processes.append((record, health.get("records_lost") or 0))
+        self._limits[record.process] = process_limit(health)
 
     def commit(self):
         with self.lock:
             self.lines.extend(self._lines)
             self.end += len(self._lines)
             if self.counting:
-                self.totals.add_rows(self._rows)
+                self.totals.add_rows(self._rows, self._limits)
             for row in self._rows:
                 self._seqs[row[_PROCESS]] = row[_SEQ]
             for record, lost in self._processes:

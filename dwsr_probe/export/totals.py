@@ -15,8 +15,8 @@ OUTCOMES = ("ok", "error", "cancelled", "killed")
 BUCKETS = tuple(4**n << 20 for n in range(11))  # 1 MiB to 1 TiB, by fours
 _DISTINCT_MOST = 10_000  # beyond which names are no longer told apart
 
-(_NAME, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION) = (FIELDS.index(name) for name in (
-    "task_name", "state", "rss_before_bytes", "rss_peak_bytes", "alloc_peak_bytes", "gpu", "input_bytes", "output_bytes", "duration"))
+(_NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION) = (FIELDS.index(name) for name in (
+    "task_name", "process", "state", "rss_before_bytes", "rss_peak_bytes", "alloc_peak_bytes", "gpu", "input_bytes", "output_bytes", "duration"))
 
 
 class Sum:
@@ -52,19 +52,23 @@ class Histogram:
 
 
 class NameTotals:
-    __slots__ = ("_all", "_is_other", "duration", "histogram", "input", "outcomes", "output", "peaks")
+    __slots__ = ("_all", "_is_other", "duration", "histogram", "input", "of_limit", "outcomes", "output", "peaks")
 
     def __init__(self, everything, is_other, histogram):
         self._all, self._is_other = everything, is_other
         self.outcomes, self.peaks = {}, {}  # peaks: (kind, device) → Sum
         self.input, self.output, self.duration = Sum(), Sum(), Sum()
         self.histogram = Histogram() if histogram else None
+        self.of_limit = None  # largest own peak as a share of the limit of the process that it was in
 
     def series(self):
         return SUMS + len(self.outcomes) + 2 * len(self.peaks)
 
-    def add(self, row, alloc, growth, devices):
+    def add(self, row, alloc, growth, devices, limit):
         self._count(row[_STATE])
+        own = growth if alloc is None else alloc
+        if own is not None and limit:
+            self.of_limit = max(own / limit, self.of_limit or 0.0)
         for kind, value in (("rss_growth", growth), ("alloc", alloc)):
             if value is not None:
                 self._peak(kind, "").add(value)
@@ -106,7 +110,9 @@ class Totals:
         """Distinct names that went to `other`."""
         return len(self._folded)
 
-    def add_rows(self, rows):
+    def add_rows(self, rows, limits=None):
+        """limits: bytes by process, of those of which it is known."""
+        limits = limits or {}
         for row in rows:
             alloc, growth = row[_ALLOC], None
             if row[_PEAK] is not None and row[_BEFORE] is not None:
@@ -114,7 +120,7 @@ class Totals:
             own = growth if alloc is None else alloc
             if own is not None:
                 self.all.add(own)
-            self._of(row[_NAME]).add(row, alloc, growth, _devices(row[_GPU]))
+            self._of(row[_NAME]).add(row, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS]))
 
     def take(self, count, always=False):
         """Room for so many series more."""

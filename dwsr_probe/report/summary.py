@@ -2,16 +2,18 @@
 from dataclasses import dataclass, field
 from statistics import median
 
+from dwsr_probe.board import process_limit
+
 
 class Limits:
-    """What a task's memory is held against: its Dask worker's limit, or its process's; of a device its pool's limit, or all of it."""
+    """What a task's memory is held against: its Dask worker's limit or its process's, whichever is less; of a device its pool's limit, or all of it."""
 
     def __init__(self, processes=()):
         self._host, self._devices = {}, {}
         for record, health in processes:
-            self._host[record.process, None] = health.get("limit_bytes")
+            self._host[record.process, None] = process_limit(health)
             for worker in health.get("workers") or ():
-                self._host[record.process, worker.get("address")] = worker.get("memory_limit_bytes")
+                self._host[record.process, worker.get("address")] = process_limit({**health, "workers": [worker]})
             for device in health.get("devices") or ():
                 self._devices[record.process, device["device"]] = device.get("pool_limit_bytes") or device.get("total_bytes")
 
@@ -175,12 +177,6 @@ def process_notes(record, health):
     note(health.get("children_unprobed"), "Python child ran without the probe (-I, -S, -E or a bare environment)",
          "Python children ran without the probe (-I, -S, -E or a bare environment)")
     return notes
-
-
-def process_limit(health):
-    """What a process may hold: its own limit, or that of the one Dask worker in it, whichever is less."""
-    limits = [health.get("limit_bytes"), *([w.get("memory_limit_bytes") for w in health["workers"]] if len(health.get("workers") or ()) == 1 else [])]
-    return min(filter(None, limits), default=None)
 
 
 def worker_facts(health):

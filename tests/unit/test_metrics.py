@@ -46,7 +46,7 @@ def process(pid="100", devices=(), slots=(), **live):
 
 def fixed_view(own_port=True):
     totals = Totals(names_most=3, histograms_most=2)
-    totals.add_rows([row("filter", alloc_peak_bytes=n * MIB, gpu=[{"device": 0, "peak_bytes": n, "end_bytes": 0}]) for n in (1, 5, 300)])
+    totals.add_rows([row("filter", alloc_peak_bytes=n * MIB, gpu=[{"device": 0, "peak_bytes": n, "end_bytes": 0}]) for n in (1, 5, 300)], {"1-1": 1 << 30})
     totals.add_rows([row("sum", state=state) for state in OUTCOMES] + [row('odd "name"\n\\'), row("too many"), row("far too many", alloc_peak_bytes=None)])
     gpu = {"device": 0, "peak_bytes": 11, "end_bytes": 10}
     mute = process("200", rss_bytes=None, headroom_bytes=None, alloc_state=2, unowned_bytes=7, pinned_bytes=None, gpu_hook=2, nvml_state=_core.NVML_STATES["lost"])
@@ -104,7 +104,7 @@ def test_every_metric_is_in_the_fixed_moment_with_its_type_and_labels():
 
 def test_on_a_workers_port_only_what_belongs_there():
     ours = {m.name for m in METRICS if m.own_port_only}
-    assert ours == {"dwsr_task_alloc_peak_bytes"}
+    assert ours == {"dwsr_task_alloc_peak_bytes", "dwsr_task_peak_max_ratio"}
     text = text_of(fixed_view(own_port=False), own_port=False)
     assert not any(name in text for name in ours) and "dwsr_tasks_total" in text
 
