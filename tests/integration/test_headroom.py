@@ -175,3 +175,26 @@ dwsr_probe.stop()
     wait_until(lambda: near(headroom(), group.headroom()), "the headroom after it")
     assert near(headroom(), before), (headroom(), before, group.usage())
     groups.end()
+
+
+def test_a_share_is_of_the_own_limit(cli, serve, board_dir, groups):
+    """A task of 1 GiB in a large process beside a process of 600 MiB: not 170.7 % of its limit."""
+    job = HOLDS + """
+say("up-" + sys.argv[1])
+wait_for("go")
+with dwsr_probe.task(sys.argv[1]):
+    block = bytearray(int(sys.argv[2]))
+wait_for("enough")
+dwsr_probe.stop()
+"""
+    groups.job(groups.group("worker", 600 * MIB), job, "small", str(60 * MIB))
+    large = groups.job(groups.group("large", 4 * GIB), job, "large", str(GIB))
+    heard(cli, "up-small")
+    heard(cli, "up-large")
+    served = exporter(serve, board_dir)
+    assert served.value("dwsr_process_limit_bytes", pid=str(large.pid)) == 4 * GIB
+    say(cli, "go")
+    wait_until(lambda: all(served.value("dwsr_task_peak_max_ratio", task_name=name) is not None for name in ("large", "small")), "both tasks")
+    assert 0.25 <= served.value("dwsr_task_peak_max_ratio", task_name="large") < 0.26
+    assert 0.1 <= served.value("dwsr_task_peak_max_ratio", task_name="small") < 0.11
+    groups.end()

@@ -232,6 +232,18 @@ def test_keys_change_the_screen():
     assert not screen.key("q")
 
 
+def test_a_share_is_of_the_tasks_own_process():
+    """A task of 1 GiB in a process of 25 GB, beside a worker of 600 MiB: 4 %, not 170.7 %."""
+    picture = Picture("here")
+    picture.take(Moment([Process("7", "large", run="a", limit=25 * 10**9), Process("8", "worker", run="b", limit=600 * MIB)], [],
+                        [ended(peak=GIB, pid=7), ended(peak=60 * MIB, pid=8), ended("other", peak=540 * MIB, pid=8)]))
+    grow, other = picture.names["grow"], picture.names["other"]
+    assert grow.share == 0.1 and grow.most == GIB and grow.share_median == pytest.approx((0.1 + GIB / 25e9) / 2) and other.share == 0.9
+    picture.take(Moment([], [], [{**ended("late", peak=60 * MIB, pid=99), "run": "b"}, {**ended("unknown", pid=99), "run": "c"}, {**ended("odd"), "pid": 99, "run": ["b"]}]))
+    assert picture.names["late"].share == 0.1 and picture.names["unknown"].share is None and picture.names["odd"].share is None
+    assert [line for line in drawn(picture, 120) if "unknown" in line]
+
+
 def test_a_log_has_one_line():
     picture = Picture("here")
     picture.take(Moment([Process("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)], [task("two\nlines")], [ended(), ended(state="error")]))

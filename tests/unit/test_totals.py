@@ -115,3 +115,12 @@ def test_names_that_look_the_same_are_one():
     totals.add_rows([row("a\nb"), row("a\\nb"), row("\ud800"), row("\\ud800"), row("")])
     assert {name: t.outcomes["ok"] for name, t in totals.names.items()} == {"a\\nb": 2, "\\ud800": 2, "": 1}
     assert visible("déjà 🛢") == "déjà 🛢" and visible("a\0\x7f\u2028") == "a\\x00\\x7f\\u2028"
+
+
+def test_a_share_is_of_the_tasks_own_process():
+    totals = Totals()
+    own = {"1-1": 25 * 10**9, "2-1": 600 << 20, "3-1": None}
+    there = FIELDS.index("process")
+    rows = [row("large", alloc_peak_bytes=1 << 30), row("small", alloc_peak_bytes=60 << 20), row("free", alloc_peak_bytes=5), row("grown", alloc_peak_bytes=None)]
+    totals.add_rows([tuple(process if i == there else value for i, value in enumerate(found)) for found, process in zip(rows, ("1-1", "2-1", "3-1", "1-1"), strict=True)], own)
+    assert {name: t.of_limit for name, t in totals.names.items()} == {"large": (1 << 30) / 25e9, "small": 0.1, "free": None, "grown": 40 / 25e9}

@@ -67,8 +67,9 @@ NAMES = (
     _plain("done", 9, "done"),
     _plain("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
     _size("median", "median", first=3),
-    _size("max", "most", style=lambda row: _danger(_ratio("most")(row))),
-    Column("of limit", 8, lambda row, width: figures.bar(row.median, row.most, row.limit, width), _ratio("most"), share=0.3, most=30, left=True, first=1, style=lambda row: GREEN),
+    _size("max", "most", style=lambda row: _danger(row.share)),
+    Column("of limit", 8, lambda row, width: figures.bar(row.share_median, row.share, None if row.share is None else 1.0, width), _of("share"),
+           share=0.3, most=30, left=True, first=1, style=lambda row: GREEN),
 )
 
 

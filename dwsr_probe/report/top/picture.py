@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dwsr_probe.export.totals import visible
-from dwsr_probe.report.top.moment import Moment, own_peak
+from dwsr_probe.report.top.moment import Moment, own_peak, pid_text
 
 COURSE_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
-NAMES_MOST, GONE_MOST = 2_000, 32
+NAMES_MOST, GONE_MOST, LIMITS_MOST = 2_000, 32, 4_096
 RATE_S = 2.0
 OTHER = "(other names)"
 
@@ -23,22 +23,30 @@ class Name:
     killed: int = 0
     running: int = 0
     most: float | None = None
-    limit: float | None = None  # the tightest of the processes that are there
+    share: float | None = None  # the largest, of the limit of the process that the task was in
     peaks: deque = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
-    _median: tuple = (0, None)
+    shares: deque = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
+    _medians: tuple = (0, None, None)  # of peaks and shares, when so many were done
 
     @property
     def median(self):
-        if self._median[0] != self.done:
-            self._median = self.done, median(self.peaks) if self.peaks else None
-        return self._median[1]
+        return self._both()[1]
+
+    @property
+    def share_median(self):
+        return self._both()[2]
+
+    def _both(self):
+        if self._medians[0] != self.done:
+            self._medians = self.done, *(median(found) if found else None for found in (self.peaks, self.shares))
+        return self._medians
 
     def frozen(self):
         copied = copy(self)
-        copied._median = self.done, self.median  # before its peaks go on
+        copied._medians = self._both()  # before its peaks go on
         return copied
 
-    def add(self, record):
+    def add(self, record, limit):
         self.done += 1
         self.failed += record.get("state") != "ok"
         self.killed += record.get("state") == "killed"
@@ -46,6 +54,9 @@ class Name:
         if own is not None:
             self.peaks.append(own)
             self.most = max(own, self.most or 0)
+            if limit:
+                self.shares.append(own / limit)
+                self.share = max(own / limit, self.share or 0.0)
 
 
 class Picture:
@@ -54,6 +65,8 @@ class Picture:
         self.names, self.processes = {}, []
         self.course, self._courses = deque(maxlen=COURSE_MOST), {}  # resident sizes: of all, by pid
         self._tracks, self._gone, self._killed = {}, {}, {}
+        self._limits = {}  # pid → (run, limit), of all processes that were seen, the newest last
+        self._run_limits = {}  # run → its processes' limits
         self._cpu, self.sampler_cpu = deque(maxlen=9), None  # share of a core
         self.done = self.failed = 0
 
@@ -61,15 +74,15 @@ class Picture:
         """One look. chances: of port.Predictor, or None."""
         now = time.monotonic()
         self.at, before, self.moment = time.time(), self.moment, moment
+        self._learn_limits(moment.processes)
         for record in moment.records:
             self._ended(record)
         self._follow_tasks(moment.tasks, now)
         if chances:
             _judge(moment.tasks, chances)
         self._follow_processes(before, moment, now)
-        limit = min((p.limit for p in moment.processes if p.limit), default=None)
         for name in self.names.values():
-            name.running, name.limit = 0, limit
+            name.running = 0
         for task in moment.tasks:
             self._name(task.name).running += 1
 
@@ -86,9 +99,25 @@ class Picture:
             name = OTHER
         return self.names.setdefault(name, Name(name))
 
+    def _learn_limits(self, processes):
+        for process in processes:
+            self._limits.pop(process.pid, None)
+            self._limits[process.pid] = process.run, process.limit
+        while len(self._limits) > LIMITS_MOST:
+            self._limits.pop(next(iter(self._limits)))
+        self._run_limits = {}
+        for run, limit in self._limits.values():
+            self._run_limits.setdefault(run, set()).add(limit)
+
+    def _limit_of(self, record):
+        """Of the process that ran a task. Of one that came and went between two looks, that of its run if its processes have only one."""
+        pid, run = pid_text(record.get("pid")), record.get("run")
+        of_run = self._run_limits.get(run, ()) if run and isinstance(run, str) else ()
+        return self._limits[pid][1] if pid in self._limits else next(iter(of_run)) if len(of_run) == 1 else None
+
     def _ended(self, record):
         name = self._name(str(record.get("task_name")))
-        name.add(record)
+        name.add(record, self._limit_of(record))
         self.done += 1
         self.failed += record.get("state") != "ok"
         if record.get("state") == "killed":
