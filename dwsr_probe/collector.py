@@ -42,13 +42,13 @@ class Collector:
         self._new_rows, self._lost, self._limits = [], {}, {}
         self._followed = {}  # path -> _Followed
         self._not_ours = set()
-        self._exits = {}  # pid -> state, from wait4: better known than by guessing
+        self._exits = {}  # pid -> (state, signal or None), from wait4: better known than by guessing
         self.pids = set()  # that had a board in this run
         self.replaced = set()  # of these: now another program, without a board
         self.stored = 0  # tasks
 
-    def note_exit(self, pid, state):
-        self._exits[pid] = state
+    def note_exit(self, pid, state, signal=None):
+        self._exits[pid] = state, signal
 
     # -- discovery
 
@@ -219,7 +219,7 @@ class Collector:
                 self.replaced.add(board.pid)
             return "ok"
         if board.pid in self._exits:
-            return self._exits[board.pid]
+            return self._exits[board.pid][0]
         if live["state"] == 2:
             return "ok"
         return "killed" if killed else None
@@ -229,7 +229,7 @@ class Collector:
         board = followed.board
         health.update(
             rss_peak_source=SOURCES.get(live["rss_source"]), limit_bytes=board.limit_bytes, period_ns=board.header["period_ns"],
-            records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, devices=board.devices(), **board.facts())
+            signal=self._exits.get(board.pid, (None, None))[1], records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, devices=board.devices(), **board.facts())
         return health
 
 

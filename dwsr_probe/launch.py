@@ -304,7 +304,8 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status):
     signalled = os.WIFSIGNALED(how)
     code = 128 + os.WTERMSIG(how) if signalled else os.WEXITSTATUS(how)
     state = "killed" if signalled else "error" if code else "ok"
-    collector.note_exit(pid, state)
+    ended_by = os.WTERMSIG(how) if signalled else None
+    collector.note_exit(pid, state, ended_by)
     alive = draining.round()
     while alive and time.time() < ended + _GRACE_S:
         signal.sigtimedwait([signal.SIGCHLD], 0.02)
@@ -316,7 +317,7 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status):
     if not draining.failing:
         try:
             if pid not in collector.pids or pid in collector.replaced:
-                _store_unprobed(store, settings.run, command, pid, started, ended, state, usage.ru_maxrss * 1024, floor, pid in collector.replaced)
+                _store_unprobed(store, settings.run, command, pid, started, ended, state, ended_by, usage.ru_maxrss * 1024, floor, pid in collector.replaced)
             store.set_meta(end=ended, exit_code=code)
             if not alive:
                 store.finish()
@@ -328,7 +329,7 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status):
     return code, store.directory
 
 
-def _store_unprobed(store, run, command, pid, started, ended, state, peak, floor, replaced):
+def _store_unprobed(store, run, command, pid, started, ended, state, ended_by, peak, floor, replaced):
     """The process row of a command without a board, from wait4; also of the program that a probed one became by exec."""
     from dwsr_probe.boot.start import options_keep_probe_out
     name = os.path.basename(command[0]) + (" (exec)" if replaced else "")
@@ -340,4 +341,4 @@ def _store_unprobed(store, run, command, pid, started, ended, state, peak, floor
         kind="process", run=run, host=os.uname().nodename, pid=pid, process=process_name(pid, started), thread=pid, task_name=name, state=state,
         start=started, duration=ended - started, rss_peak_bytes=peak if known else None, rss_peak_source="kernel" if known else None,
         overlap=0, attribution="exact")
-    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True, "peak_below_bytes": None if known else peak})
+    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True, "signal": ended_by, "peak_below_bytes": None if known else peak})
