@@ -17,7 +17,8 @@ EXIT_GREW, EXIT_NOT_COMPARED = 1, 2
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help='Write to this file; "-" is standard output. [standard output; html: report.html in the run\'s directory, compare.html in B\'s]')
 @click.option("--compare", nargs=2, type=click.Path(), metavar="A B", help="Two runs: what tasks of B need more or less than those of A, and whether that is more than noise. As table, json or html.")
 @click.option("--fail-above", "limit", metavar="PERCENT", help="With --compare: exit code 1 if a task needs more than so much more, as in 10%, and beyond noise.")
-def command(run, form, output, compare, limit):
+@click.option("-v", "--verbose", is_flag=True, help="With the table: every task name, and the statistics of the sampler.")
+def command(run, form, output, compare, limit, verbose):
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a crash). Or compare two."""
     import sqlite3
 
@@ -41,7 +42,7 @@ def command(run, form, output, compare, limit):
             if objections and (form == "html" or output):  # a log of CI says why
                 say(f"{len(objections):,} above {100 * limit:g} %: " + "; ".join(f"{line_of(name)}: {why}" for name, why in objections[:5]))
         else:
-            _show(open_run(run, say), form, output)
+            _show(open_run(run, say), form, output, verbose)
     except StoreError as error:
         fail(error, failed)
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -66,7 +67,7 @@ def _share_of(text):
     return share
 
 
-def _show(store, form, output):
+def _show(store, form, output, verbose):
     from dwsr_probe.report.output import destination
     if form == "html":
         _write_page(store, output or os.path.join(store.directory or "", "report.html"))
@@ -85,7 +86,7 @@ def _show(store, form, output):
                 fail(f"{MISSING} ({error})")
         else:
             with _text(file) as lines:
-                _print(store, form, lines)
+                _print(store, form, lines, verbose)
 
 
 def _show_comparison(compared, form, output, limit):
@@ -123,12 +124,12 @@ class _text:
             self._lines.detach()
 
 
-def _print(store, form, lines):
+def _print(store, form, lines, verbose):
     if form == "table":
         from dwsr_probe.report.table import print_report
         if store.directory:
             _print_heading(store, lines)
-        print_report(store, lines)
+        print_report(store, lines, verbose)
         return
     for record in store.tasks():
         print(record.to_json(), file=lines)

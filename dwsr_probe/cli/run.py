@@ -11,6 +11,7 @@ from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, G
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}, options_metavar="[OPTIONS]")
 @click.option("-o", "--output", type=click.Path(), metavar="DIR", help="The run directory. [dwsr-runs/<time>-<name>]")
 @click.option("-q", "--quiet", is_flag=True, help="No table at the end, and no status in the terminal's title.")
+@click.option("-v", "--verbose", is_flag=True, help="A table of every task name, and the statistics of the sampler.")
 @click.option("--period", "period_ms", type=click.FloatRange(PERIOD_MS_LEAST, PERIOD_MS_MOST), default=PERIOD_MS, show_default=True,
               metavar="MS", help="Sampling period in milliseconds. Peaks of tasks do not depend on it.")
 @click.option("--keep-peak", is_flag=True, help="Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled.")
@@ -27,7 +28,7 @@ from dwsr_probe.settings import ALLOC_FROM, ALLOC_FROM_LEAST, ALLOC_FROM_MOST, G
 @click.option("--strict", is_flag=True, help="Do not run the command if the probe cannot work (exit code 125).")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.pass_context
-def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_mode, metrics, linger_s, strict, command, **access):
+def command(ctx, output, quiet, verbose, period_ms, keep_peak, alloc, alloc_from_kib, gc_mode, metrics, linger_s, strict, command, **access):
     """Run COMMAND under the probe and print what its tasks needed.
 
     Options stand before the command. It keeps its input, output, signals and exit code (128+n if signal n ended it); Python programs that
@@ -46,7 +47,7 @@ def command(ctx, output, quiet, period_ms, keep_peak, alloc, alloc_from_kib, gc_
         launch.say(f"{error}. Nothing was run (--strict)")
         ctx.exit(launch.EXIT_STRICT)
     if directory and not quiet and sys.stderr is not None:
-        _print_table(directory, launch.say)
+        _print_table(directory, verbose, launch.say)
     _leave(code)
 
 
@@ -65,11 +66,11 @@ def _status(command, quiet):
     return Status(os.path.basename(command[0]) if len(command) < 2 else " ".join(map(os.path.basename, command[:2]))) if not quiet and wanted(sys.stderr) else None
 
 
-def _print_table(directory, say):
+def _print_table(directory, verbose, say):
     try:
         from dwsr_probe.report.table import print_report
         from dwsr_probe.store import Store
-        print_report(Store.open(directory), sys.stderr)
+        print_report(Store.open(directory), sys.stderr, verbose)
         say(f"the run is in {directory}")
     except (Exception, KeyboardInterrupt) as error:
         say(f"cannot print the table: {error!r}; dwsr-probe report {directory} may")

@@ -4,13 +4,17 @@ Needs the predict extra; without it there is no outlook, and the views say less.
 """
 from dataclasses import dataclass, field
 
+from dwsr_probe.report.words import inputs_text
+
 LEARNED_MOST = 60  # of a name: more would change the line by less than its width, and each takes a millisecond
 _SCALES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 
 
 @dataclass
 class Examples:
-    """Some records of one name, chosen in one pass: the one of the largest inputs, those that ended early, and evenly of the rest."""
+    """Some records of one name, chosen in one pass: the one of the largest inputs, those that ended early, and evenly of the rest.
+
+    The largest may be one that was killed: that is the block which people ask about."""
 
     seen: int = 0
     kept: list = field(default_factory=list)
@@ -19,12 +23,12 @@ class Examples:
     _stride: int = 1
 
     def add(self, record):
+        if record.state in ("ok", "running", "killed") and (self.largest is None or (record.known_input_bytes or 0) > (self.largest.known_input_bytes or 0)):
+            self.largest = record
         if record.state not in ("ok", "running"):
             if len(self.early) < LEARNED_MOST // 4:
                 self.early.append(record)
             return
-        if self.largest is None or (record.known_input_bytes or 0) > (self.largest.known_input_bytes or 0):
-            self.largest = record
         if self.seen % self._stride == 0:
             self.kept.append(record)
             if len(self.kept) >= 2 * LEARNED_MOST:  # thinned to every second: at the end between 60 and 120, evenly over the run
@@ -33,8 +37,8 @@ class Examples:
 
     def chosen(self):
         step = max(1, -(-len(self.kept) // LEARNED_MOST))
-        found = self.kept[::step]
-        return ([self.largest] if self.largest is not None and self.largest not in found else []) + found + self.early
+        found = self.kept[::step] + self.early
+        return ([self.largest] if self.largest is not None and self.largest not in found else []) + found
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,21 @@ class Outlook:
     def at(self, name, scale, kind="alloc"):
         """Forecast for inputs of so many times the largest volume seen; None for a name without sized inputs, or not learned."""
         inputs = self._base.get(name)
+        return self._forecast(name, _scaled(inputs, scale), kind) if inputs else None
+
+    def of_task(self, record, kind="alloc"):
+        """What the task of this record needs, or would have needed; None as above."""
+        return self._forecast(record.task_name, record.inputs, kind) if record.known_input_bytes else None
+
+    def _forecast(self, name, inputs, kind):
         if not inputs or kind not in self._model.kinds(name):
             return None
-        forecast = self._model.predict(_scaled(inputs, scale), name, kind)
+        forecast = self._model.predict(inputs, name, kind)
         return forecast if forecast.n else None
+
+    def inputs_text(self, name, scale):
+        """The largest inputs at another scale, as people write them."""
+        return inputs_text(_scaled(self._base[name], scale))
 
     def curve(self, name, kind="alloc"):
         if self.at(name, 1.0, kind) is None:
@@ -96,14 +111,20 @@ class Outlook:
                      here.trust, here.n)
 
     def largest_scale(self, name, room_bytes, kind="alloc", most=8.0):
-        """How many times the volume still fits into so many bytes with 99 %; None if that cannot be said."""
+        """How many times the volume still fits into so many bytes with 99 %; None if that cannot be said. On the host the inputs take their part of it."""
         here = self.at(name, 1.0, kind)
         if here is None or here.trust not in ("fair", "good") or room_bytes <= 0:
             return None
+
+        def fits(scale):
+            inputs = _scaled(self._base[name], scale)
+            given = sum(one.get("nbytes") or 0 for one in inputs) if kind == "alloc" else 0
+            return given + self._forecast(name, inputs, kind).upper(0.99) <= room_bytes
+
         low, high = 0.0, most
-        for _ in range(8):
+        for _ in range(10):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.at(name, middle, kind).upper(0.99) <= room_bytes else (low, middle)
+            low, high = (middle, high) if fits(middle) else (low, middle)
         return low or None
 
 

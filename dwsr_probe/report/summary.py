@@ -1,8 +1,14 @@
-"""A run in numbers: one row per task name, one line per process. Every view shows these."""
+"""A run in numbers: one row per task name, one line per process. Every view shows these.
+
+What a killed task had is a lower bound of what it needed: figures that it may have raised are AtLeast.
+"""
+from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 
 from dwsr_probe.board import process_limit
+from dwsr_probe.report.words import AtLeast
 
 
 class Limits:
@@ -28,8 +34,44 @@ def _ratio(part, whole):
     return part / whole if part is not None and whole else None
 
 
-def _largest(*values):
-    return max((v for v in values if v is not None), default=None)
+class Figures(list):
+    """One figure of all tasks of a name, in bytes. Those of killed tasks are lower bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self._known = []  # those that are no bounds
+
+    def add(self, value, is_bound):
+        self.append(value)
+        if not is_bound:
+            self._known.append(value)
+
+    @property
+    def bounds(self):
+        return len(self) - len(self._known)
+
+    @property
+    def median(self):
+        if not self:
+            return None
+        # It is known if it stays the same however much the killed ones would have needed.
+        low, high = median(self), median(self._known + [inf] * self.bounds)
+        return low if low == high else AtLeast(low)
+
+    @property
+    def max(self):
+        most = max(self, default=None)
+        return AtLeast(most) if self.bounds else most
+
+
+def need_of(record):
+    """What one task needed on the host: own bytes, else growth. Of a killed task what it had so far."""
+    return record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
+
+
+def device_need_of(record):
+    """The same of the device where it is largest; None where devices were not followed."""
+    return max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None
 
 
 @dataclass
@@ -38,37 +80,42 @@ class NameSummary:
     count: int = 0
     errors: int = 0
     cancelled: int = 0
-    killed: int = 0
-    growths: list = field(default_factory=list)  # rss peak minus rss before, bytes
+    killed_in: Counter = field(default_factory=Counter)  # process → killed tasks
+    worst: object = None  # of the killed tasks, the record of the one that had most
+    growths: Figures = field(default_factory=Figures)  # rss peak minus rss before
     durations: list = field(default_factory=list)  # seconds
-    alloc_peaks: list = field(default_factory=list)  # bytes
-    gpu_peaks: list = field(default_factory=list)  # bytes, on the device where it is largest
+    alloc_peaks: Figures = field(default_factory=Figures)
+    gpu_peaks: Figures = field(default_factory=Figures)  # on the device where it is largest
+    rss_peaks: Figures = field(default_factory=Figures)
+    held: list = field(default_factory=list)  # resident size at begin without the inputs, bytes
     host_ratio: float | None = None  # largest own peak (without accounting: growth) of the host's limit
     device_ratio: float | None = None  # the same of a device's
     ooms: int = 0  # tasks of which an allocation failed for lack of memory
     oom: dict | None = None  # of the largest request
     shared: int = 0  # tasks whose figures cannot be theirs alone
-    rss_peak_bytes: int | None = None
     overlap: int = 0
     sampled: int = 0  # tasks whose peak was sampled, not the kernel's
 
     def add(self, record, limits):
+        killed = record.state == "killed"
         self.count += 1
         self.errors += record.state == "error"
         self.cancelled += record.state == "cancelled"
-        self.killed += record.state == "killed"
+        if killed:
+            self.killed_in[record.process] += 1
+            self.worst = max(filter(None, (self.worst, record)), key=lambda one: max(need_of(one) or 0, device_need_of(one) or 0))
         self.sampled += record.rss_peak_source == "sampled"
         if record.rss_growth_bytes is not None:
-            self.growths.append(record.rss_growth_bytes)
-            self.rss_peak_bytes = max(self.rss_peak_bytes or 0, record.rss_peak_bytes)
+            self.growths.add(record.rss_growth_bytes, killed)
+            self.rss_peaks.add(record.rss_peak_bytes, killed)
+            self.held.append(max(0, record.rss_before_bytes - (record.known_input_bytes or 0)))
         self.shared += record.attribution == "shared"
         if record.alloc_peak_bytes is not None:
-            self.alloc_peaks.append(record.alloc_peak_bytes)
-        host = record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
-        self.host_ratio = _largest(self.host_ratio, _ratio(host, limits.host(record)))
+            self.alloc_peaks.add(record.alloc_peak_bytes, killed)
+        self.host_ratio = self._ratio(self.host_ratio, _ratio(need_of(record), limits.host(record)))
         if record.gpu is not None:
-            self.gpu_peaks.append(max((d["peak_bytes"] for d in record.gpu), default=0))
-            self.device_ratio = _largest(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
+            self.gpu_peaks.add(device_need_of(record), killed)
+            self.device_ratio = self._ratio(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
         if record.oom:
             self.ooms += 1
             self.oom = max(filter(None, (self.oom, record.oom)), key=lambda oom: oom.get("requested_bytes") or 0)
@@ -76,34 +123,51 @@ class NameSummary:
             self.durations.append(record.duration)
         self.overlap = max(self.overlap, record.overlap or 0)
 
+    def _ratio(self, *values):
+        largest = max((v for v in values if v is not None), default=None)
+        return AtLeast(largest) if largest is not None and self.killed_in else largest
+
+    @property
+    def killed(self):
+        return self.killed_in.total()
+
     @property
     def growth_median_bytes(self):
-        return median(self.growths) if self.growths else None
+        return self.growths.median
 
     @property
     def growth_max_bytes(self):
-        return max(self.growths, default=None)
+        return self.growths.max
 
     @property
     def alloc_peak_median_bytes(self):
-        return median(self.alloc_peaks) if self.alloc_peaks else None
+        return self.alloc_peaks.median
 
     @property
     def alloc_peak_max_bytes(self):
-        return max(self.alloc_peaks, default=None)
+        return self.alloc_peaks.max
+
+    @property
+    def rss_peak_bytes(self):
+        return self.rss_peaks.max
+
+    @property
+    def held_bytes(self):
+        """What the process had beside the inputs when the typical task began."""
+        return median(self.held) if self.held else None
 
     @property
     def need_bytes(self):
         """The most that one task needed on the host: own bytes, without accounting growth."""
-        return self.growth_max_bytes if self.alloc_peak_max_bytes is None else self.alloc_peak_max_bytes
+        return self.alloc_peaks.max if self.alloc_peaks else self.growths.max
 
     @property
     def gpu_peak_median_bytes(self):
-        return median(self.gpu_peaks) if self.gpu_peaks else None
+        return self.gpu_peaks.median
 
     @property
     def gpu_peak_max_bytes(self):
-        return max(self.gpu_peaks, default=None)
+        return self.gpu_peaks.max
 
     @property
     def binds(self):
@@ -122,19 +186,39 @@ class NameSummary:
 
 
 def summarise(records, processes=()):
-    """NameSummary per task name, the largest growth first. processes: (record, health) of each, for its limits."""
+    """NameSummary per task name, in every view's order: `ranked`. processes: (record, health) of each, for its limits."""
     names, limits = {}, Limits(processes)
     for record in records:
         summary = names.get(record.task_name)
         if summary is None:
             summary = names[record.task_name] = NameSummary(record.task_name)
         summary.add(record, limits)
-    return sorted(names.values(), key=lambda s: (-(s.growth_max_bytes or 0), s.task_name))
+    by_name = sorted(names.values(), key=lambda s: s.task_name)
+    on_device = binding(by_name) == "device"
+    return ranked(by_name, lambda s: s.gpu_peak_max_bytes if on_device else s.need_bytes, lambda s: s.worst and (device_need_of if on_device else need_of)(s.worst))
+
+
+_BYSTANDER = 0.1
+
+
+def ranked(things, need, killed_need):
+    """Names or tasks, the largest need first. Killed ones may have needed any more than they had, so they come before all others.
+
+    Not those that were only beside: they had less than a tenth of the largest killed one. killed_need: None of what was not killed.
+    """
+    found = [(killed_need(one), need(one) or 0, one) for one in things]
+    most = max((killed or 0 for killed, *_ in found), default=0)
+    return [one for *_, one in sorted(found, key=lambda row: (not row[0] or row[0] < _BYSTANDER * most, -row[1]))]
 
 
 def binding(names):
     """Which memory the run as a whole would exhaust first, "host" or "device"."""
     return "device" if max((s.device_ratio or 0 for s in names), default=0) > max((s.host_ratio or 0 for s in names), default=0) else "host"
+
+
+def missing_tasks(processes):
+    """(records lost, tasks not measured) of the whole run: what no table can show."""
+    return tuple(sum(health.get(name) or 0 for _, health in processes) for name in ("records_lost", "tasks_dropped"))
 
 
 _NVML_NOTES = {  # by the board's nvml_state
@@ -173,7 +257,6 @@ def process_notes(record, health):
     note(health.get("ends_unmatched"), "end without begin", "ends without begin")
     note(health.get("ends_elsewhere"), "end in another thread", "ends in another thread")
     note(health.get("ends_missing"), "task left open by its thread", "tasks left open by their threads")
-    note(health.get("reset_gaps"), "slow reset of the kernel's mark", "slow resets of the kernel's mark")
     note(health.get("children_unprobed"), "Python child ran without the probe (-I, -S, -E or a bare environment)",
          "Python children ran without the probe (-I, -S, -E or a bare environment)")
     return notes
@@ -193,7 +276,7 @@ def worker_facts(health):
 
 
 def sampler_health(record, health):
-    """"1,234 samples, 0.1 % late, 0.3 % of a core", or None without a sampler."""
+    """"1,234 samples, 0.1 % late, 0.3 % of a core, 1 slow reset of the kernel's mark", or None without a sampler."""
     written = health.get("samples_written")
     if not written:
         return None
@@ -201,4 +284,6 @@ def sampler_health(record, health):
     text = f"{written:,} samples, {late:.1f} % late"
     if record.duration:
         text += f", {100 * (health.get('sampler_cpu_ns') or 0) / 1e9 / record.duration:.2f} % of a core"
+    if gaps := health.get("reset_gaps"):
+        text += f", {gaps:,} slow reset{'s' if gaps > 1 else ''} of the kernel's mark"
     return text

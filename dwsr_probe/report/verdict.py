@@ -1,16 +1,19 @@
-"""A run in a few sentences: what needed most, how near the limit, what was killed and by what, which memory binds, what to do.
+"""A run in a few sentences: how it ended, what was killed and by what, what has no record, what needed most, what to do.
 
-Every sentence comes from the run's numbers; what they do not tell is not said. The HTML page shows them on top, the table ends with the first. A sentence is a tuple of texts, names among
-them as Name, so that each view can set them apart.
+Every sentence comes from the run's numbers; what they do not tell is not said. The HTML page shows all of them on top, the
+terminal those that somebody must know. A sentence is a tuple of texts, names among them as Name, so that each view can set
+them apart.
 """
+import signal
 from collections import Counter
 from dataclasses import dataclass
 
-from dwsr_probe.report.summary import binding, process_limit
-from dwsr_probe.report.words import bytes_text, line_of, percent_text
+from dwsr_probe.report.summary import binding, device_need_of, missing_tasks, need_of, process_limit
+from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text
 
 NEAR, NANNY = 0.80, 0.90  # Dask pauses a worker at 80 % of its limit and ends it at 95 %, looking every 100 ms
 _LEVELS = ("empty", "good", "near", "bad")
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
 
 class Name(str):
@@ -25,12 +28,13 @@ def _name(text):
 class Verdict:
     level: str  # of _LEVELS
     headline: tuple
-    sentences: list
+    troubles: list  # sentences on what went wrong
+    sentences: list  # on what went well or badly as usual
     advice: list
 
-    def line(self):
-        """For a terminal."""
-        return "".join(self.headline) + "".join(" " + "".join(one) for one in self.advice[:1])
+    def lines(self):
+        """For a terminal: what a table does not say."""
+        return ["".join(one) for one in (self.headline, *self.troubles, *self.advice[:1])]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class _Use:
     limit_bytes: int | None
     worker: str | None = None  # its Dask worker's address
     device: str | None = None
+    signal: int | None = None  # that ended it, where that is known
 
     @property
     def share(self):
@@ -51,32 +56,43 @@ class _Use:
     def whose(self):
         return "the device" if self.device else "the limit"
 
+    @property
+    def was_killed(self):
+        """Killed for certain, or as good as: a process may also leave tasks behind because it ended early."""
+        return self.signal is not None or self.share is None or self.share >= NANNY
+
     def name(self):
         return _name(f"worker {self.worker}" if self.worker else f"{self.record.task_name} {self.record.pid}")
 
 
-def verdict(names, processes, outlook=None, held_bytes=None):
-    """names: of summarise; processes: (record, health); held_bytes: {task name: resident size at begin, median}."""
+def verdict(names, processes, outlook=None, exit_code=None):
+    """names: of summarise; processes: (record, health); exit_code: the job's, None where it is not known."""
     on_device = binding(names) == "device"
     hosts, devices = _uses(processes)
-    biggest = max((s for s in names if _need(s, on_device) is not None), key=lambda s: _need(s, on_device), default=None)
-    nearest = max((use for use in (devices if on_device else hosts) if use.share is not None), key=lambda use: use.share, default=None)
-    killed = [use for use in hosts if use.record.state == "killed"]
+    biggest = next((s for s in names if _need(s, on_device) is not None), None)
+    uses = devices if on_device else hosts
+    nearest = max((use for use in uses if use.share is not None), key=lambda use: use.share, default=None)
+    dead = [use for use in hosts if use.record.state == "killed"]
+    victim = next((s for s in names if s.worst), None)
+    troubles = [_victim(victim, names, outlook, on_device)] if victim else []
+    troubles += _losses(names, dead) + _missing(processes) + _ooms(names)
     sentences = [_most(biggest, on_device)] if biggest else []
-    sentences += [_nearness(nearest)] if nearest and nearest not in killed else []
-    sentences += _losses(names, killed) + _ooms(names)
+    sentences += [_nearness(nearest)] if nearest and nearest not in dead else []
     sentences += [_binds(names, on_device)] if any(s.gpu_peaks for s in names) else []
-    level, headline = _headline(names, processes, nearest, killed)
-    return Verdict(level, headline, sentences, _advice(biggest, nearest, killed, outlook, held_bytes or {}))
+    level, headline = _headline(names, processes, nearest, dead, exit_code)
+    if victim and not on_device:  # its own process is what it must fit into
+        nearest = next((use for use in uses if use.record.process == victim.worst.process and use.share is not None), nearest)
+    return Verdict(level, headline, troubles, sentences, _advice(biggest, nearest, dead, outlook))
 
 
 def _uses(processes):
     hosts, devices = [], []
     for record, health in processes:
         worker = next((w["address"] for w in health.get("workers") or () if w.get("address")), None)
-        hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker))
+        hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker, signal=health.get("signal")))
         for d in health.get("devices") or ():
-            devices.append(_Use(record, d.get("peak_bytes"), d.get("pool_limit_bytes") or d.get("total_bytes"), worker, f"device {d['device']}" + (f" ({line_of(d['name'])})" if d.get("name") else "")))
+            name = f"device {d['device']}" + (f" ({line_of(d['name'])})" if d.get("name") else "")
+            devices.append(_Use(record, d.get("peak_bytes"), d.get("pool_limit_bytes") or d.get("total_bytes"), worker, name))
     return hosts, devices
 
 
@@ -84,39 +100,104 @@ def _need(summary, on_device):
     return summary.gpu_peak_max_bytes if on_device else summary.need_bytes
 
 
-def _headline(names, processes, nearest, killed):
-    tasks, failed, died = (sum(getattr(s, field) for s in names) for field in ("count", "errors", "killed"))
+def _headline(names, processes, nearest, dead, exit_code):
+    """How the job ended first, then what memory did."""
     if not names and not processes:
         return "empty", ("Nothing was recorded in this run.",)
+    tasks, failed = (sum(getattr(s, field) for s in names) for field in ("count", "errors"))
+    missing = sum(missing_tasks(processes))
     share = nearest.share if nearest else None
-    of_limit = f" at {percent_text(share)} of {nearest.whose}" if share is not None else ""
+    killed, early = ([p for p in dead if p.was_killed is wanted] for wanted in (True, False))
+    left = sum(s.killed for s in names) - sum(_under_way(names, p) for p in dead)
+    bad = []
     if killed:
-        own = max(killed, key=lambda p: p.share or 0)
-        at = f" at {percent_text(own.share)} of {'its' if len(killed) == 1 else 'the'} limit" if own.share is not None else ""
-        return "bad", (f"{_count(len(killed), 'process was', 'processes were')} killed{at}" + (f", with {_count(died, 'task', 'tasks', 'one')} under way." if died else "."),)
-    if died:
-        return "bad", (f"{_count(died, 'task was', 'tasks were')} killed{of_limit}.",)
+        bad.append(_killed_text(names, killed))
+    if early:
+        under_way = count_text(sum(_under_way(names, p) for p in early), "task", "tasks", "one")
+        more = "more " if killed else ""
+        bad.append(f"{count_text(len(early), f'{more}process', f'{more}processes', 'one')} ended with {under_way} under way{_at(early)}")
+    if _has_failed(processes, exit_code) and not killed:
+        bad.append(f"the job failed{_exit_text(exit_code)}")
+    if left:
+        bad.append(f"{count_text(left, 'task was', 'tasks were', 'one')} under way when {'its' if left == 1 else 'their'} process ended")
+    near = [f"{failed:,} of {count_text(tasks, 'task', 'tasks', '1')} failed"] if failed else []
+    if missing:
+        near.append(f"{missing:,} of {tasks + missing:,} tasks ({percent_text(missing / (tasks + missing))}) have no record")
+    if killed:
+        last = ["the job went on and ended well"] if exit_code == 0 else []
+    else:
+        last = [f"memory peaked at {percent_text(share)} of {nearest.whose}"] if share is not None else []
+    if bad or near:
+        text = "; ".join(bad + near + last)
+        return "bad" if bad else "near", (f"{text[0].upper()}{text[1:]}.",)
     if not names:
-        return "good", (f"No task was marked; the largest process peaked{of_limit}." if of_limit else "No task was marked.",)
-    if failed:
-        return "near", (f"{failed:,} of {_count(tasks, 'task', 'tasks', '1')} failed; memory peaked{of_limit}." if of_limit else f"{failed:,} of {_count(tasks, 'task', 'tasks', '1')} failed.",)
+        return "good", (f"No task was marked; {last[0]}." if last else "No task was marked.",)
     if share is not None and share >= NEAR:
-        return "near", (f"It fitted, narrowly: memory peaked{of_limit}.",)
-    return "good", (f"Everything fitted: memory peaked{of_limit}." if of_limit else f"{_count(tasks, 'task', 'tasks')} ended well.",)
+        return "near", (f"It fitted, narrowly: {last[0]}.",)
+    return "good", (f"Everything fitted: {last[0]}." if last else f"{count_text(tasks, 'task', 'tasks')} ended well.",)
 
 
-def _count(n, one, many, word="One"):
-    return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
+def _has_failed(processes, exit_code):
+    """By the job's exit code; of a single board by what its process left."""
+    return exit_code != 0 if exit_code is not None else any(record.state == "error" for record, _ in processes)
+
+
+def _exit_text(exit_code):
+    if exit_code is None:
+        return ""
+    name = _signal_text(exit_code - 128) if isinstance(exit_code, int) and exit_code > 128 else None
+    return f" with exit code {exit_code}" + (f" ({name})" if name else "")
+
+
+def _signal_text(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def _under_way(names, use):
+    return sum(s.killed_in[use.record.process] for s in names)
+
+
+def _killed_text(names, killed):
+    under_way = sum(_under_way(names, p) for p in killed)
+    known = killed[0].signal if len(killed) == 1 else None
+    how = "killed" if known is None else f"killed by {_signal_text(known) or f'signal {known}'}"
+    return (f"{count_text(len(killed), 'process was', 'processes were', 'one')} {how}{_at(killed)}"
+            + (f", with {count_text(under_way, 'task', 'tasks', 'one')} under way" if under_way else ""))
+
+
+def _at(uses):
+    """" at 97 % of its limit", " at 96 % to 99 % of their limits"."""
+    shares = sorted(p.share for p in uses if p.share is not None)
+    if not shares:
+        return ""
+    low, high = percent_text(shares[0]), percent_text(shares[-1])
+    return f" at {low if low == high else f'{low} to {high}'} of {'its limit' if len(uses) == 1 else 'their limits'}"
+
+
+def _victim(s, names, outlook, on_device):
+    """The killed task that had most: its inputs, its size, and what it would have needed."""
+    record = s.worst
+    given = inputs_text(record.inputs, record.inputs_omitted)
+    size = f", {bytes_text(record.known_input_bytes)} of input" if record.known_input_bytes else ""
+    had = AtLeast((device_need_of if on_device else need_of)(record) or 0)
+    what = "on a device" if on_device else "of its own" if record.alloc_peak_bytes is not None else "of growth in resident size"
+    more = sum(one.killed for one in names) > 1
+    parts = ["The largest task under way was " if more else "The task under way was ", _name(s.task_name), f" with {given}{size}" if given else "",
+             f". It had {bytes_text(had)} {what} when it was killed"]
+    forecast = outlook.of_task(record, "gpu" if on_device else "alloc") if outlook else None
+    if forecast is not None and forecast.trust in ("fair", "good") and forecast.mean > had:
+        parts.append(f", and needs about {bytes_text(forecast.mean)} by the forecast from {count_text(forecast.n, 'task', 'tasks', 'one')} that ended well")
+    return (*parts, ".")
 
 
 def _most(s, on_device):
-    if on_device:
-        most, typical, what = s.gpu_peak_max_bytes, s.gpu_peak_median_bytes, "on a device"
-    elif s.alloc_peak_max_bytes is not None:
-        most, typical, what = s.alloc_peak_max_bytes, s.alloc_peak_median_bytes, "of its own"
-    else:
-        most, typical, what = s.growth_max_bytes, s.growth_median_bytes, "of growth in resident size"
-    return (_name(s.task_name), f" needed most: {bytes_text(most)} {what} at most" + (f", {bytes_text(typical)} in the median of {s.count:,} tasks." if s.count > 1 else "."))
+    figures, what = (s.gpu_peaks, "on a device") if on_device else (s.alloc_peaks, "of its own") if s.alloc_peaks else (s.growths, "of growth in resident size")
+    at_most = "" if figures.bounds else " at most"
+    typical = f", {bytes_text(figures.median, 'at least ')} in the median of {s.count:,} tasks" if s.count > 1 else ""
+    return (_name(s.task_name), f" needed most: {bytes_text(figures.max, 'at least ')} {what}{at_most}{typical}.")
 
 
 def _nearness(use):
@@ -124,24 +205,48 @@ def _nearness(use):
     return (use.name(), f" came nearest to {where}: {bytes_text(use.peak_bytes)} {what} of {bytes_text(use.limit_bytes)}, {percent_text(use.share)}.")
 
 
-def _losses(names, killed):
+def _losses(names, dead):
     """What died, and by what as far as the numbers tell."""
     causes = {}
-    for p in sorted(killed, key=lambda p: -(p.share or 0)):
-        causes.setdefault(_cause(p), []).append(p)
+    for p in sorted(dead, key=lambda p: -(p.share or 0)):
+        causes.setdefault((p.was_killed, _cause(p)), []).append(p)
     found = []
-    for cause, dead in causes.items():
-        shares = [p.share for p in dead if p.share is not None]
-        at = f" with {bytes_text(dead[0].peak_bytes)} of {bytes_text(dead[0].limit_bytes)}, {percent_text(shares[0])}" if len(dead) == 1 and shares else \
-            f" at {percent_text(shares[-1])} to {percent_text(shares[0])} of their limits" if shares else ""
-        who = (dead[0].name(), " was killed") if len(dead) == 1 else (f"{len(dead):,} processes were killed",)
+    for (was_killed, cause), some in causes.items():
+        one = some[0]
+        at = f" with {bytes_text(one.peak_bytes)} of {bytes_text(one.limit_bytes)}, {percent_text(one.share)}" if len(some) == 1 and one.share is not None else _at(some)
+        how = "was killed" if was_killed else "ended with tasks under way"
+        who = (one.name(), f" {how}") if len(some) == 1 else (f"{len(some):,} processes {how.replace('was', 'were')}",)
         found.append((*who, f"{at}: {cause}."))
     tasks = Counter({s.task_name: s.killed for s in names if s.killed}).most_common()
-    if tasks:
+    if sum(count for _, count in tasks) > 1:
         parts = ["Under way then: "]
         for i, (name, count) in enumerate(tasks[:3]):
             parts += [", " if i else "", _name(name), f" ({count:,})" if count > 1 else ""]
         found.append((*parts, f", and {len(tasks) - 3:,} more names." if len(tasks) > 3 else "."))
+    return found
+
+
+def _cause(p):
+    if p.signal is not None and p.signal != signal.SIGKILL:
+        name = _signal_text(p.signal) or f"signal {p.signal}"
+        return f"it crashed ({name})" if p.signal in _CRASHES else f"by {name}, which somebody sent"
+    if p.share is None:
+        return "its limit is not known"
+    if p.share < NANNY:
+        known = "by SIGKILL" if p.signal else "a signal, a crash or an early end"
+        return f"{known}; not for its own memory, unless a limit is below the one that is known"
+    return "by Dask's nanny, which ends a worker at 95 %, or by the kernel" if p.worker else "most likely by the kernel, for want of memory"
+
+
+def _missing(processes):
+    """Tasks of which nothing is known: no figure here includes them."""
+    lost, dropped = missing_tasks(processes)
+    found = []
+    if lost:
+        found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored. No figure of a task includes them; those of processes do."
+                      " Fewer and larger tasks are all kept.",))
+    if dropped:
+        found.append((f"{count_text(dropped, 'task was', 'tasks were')} not measured: too many were under way at once in one process.",))
     return found
 
 
@@ -151,16 +256,9 @@ def _ooms(names):
     for s in sorted((s for s in names if s.ooms), key=lambda s: -s.ooms)[:3]:
         requested, live = s.oom.get("requested_bytes"), s.oom.get("live_bytes")
         asked = f": the largest request was for {bytes_text(requested)}{f' beside {bytes_text(live)} of its own' if live else ''}" if requested else ""
-        found.append((_name(s.task_name), f" ran out of {'host' if s.oom.get('where') == 'host' else 'device'} memory in {_count(s.ooms, 'task', 'tasks', 'one')}{asked}."))
+        where = "host" if s.oom.get("where") == "host" else "device"
+        found.append((_name(s.task_name), f" ran out of {where} memory in {count_text(s.ooms, 'task', 'tasks', 'one')}{asked}."))
     return found
-
-
-def _cause(p):
-    if p.share is None:
-        return "its limit is not known"
-    if p.share < NANNY:
-        return "not for its own memory; a signal, a crash, or a machine that others had filled"
-    return "by Dask's nanny, which ends a worker at 95 %, or by the kernel" if p.worker else "most likely by the kernel, for want of memory"
 
 
 def _binds(names, on_device):
@@ -168,26 +266,28 @@ def _binds(names, on_device):
     if not on_device:
         return ("Host memory binds: a larger block would exhaust it before the device's.",)
     s = max(names, key=lambda s: s.device_ratio or 0)
-    return ("Device memory binds: one task of ", _name(s.task_name), f" took {percent_text(s.device_ratio)} of the device, and {percent_text(s.host_ratio)} of the host's limit at most.")
+    return ("Device memory binds: one task of ", _name(s.task_name),
+            f" took {percent_text(s.device_ratio)} of the device, and {percent_text(s.host_ratio)} of the host's limit{'' if s.killed else ' at most'}.")
 
 
-def _advice(biggest, nearest, killed, outlook, held):
-    if biggest is None:
+def _advice(biggest, nearest, dead, outlook):
+    tight = _is_tight(nearest, dead)
+    if biggest is None or (dead and not tight):  # killed far below the limit: then the limit says nothing about room
         return []
     kind = "gpu" if nearest is not None and nearest.device else "alloc"
-    found, tight = [], _is_tight(nearest, killed)
+    found = []
     word, scale = ("half", 0.5) if tight else ("twice", 2.0)
     other = outlook.at(biggest.task_name, scale, kind) if outlook else None
     if other is not None and other.trust in ("fair", "good"):
         found.append((f"A block of {word} the volume of the largest would need about {bytes_text(other.mean)} in ", _name(biggest.task_name),
                       f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than {bytes_text(other.upper(0.99))}{'' if other.promised(0.99) else ' (not promised yet)'}."))
     if nearest is not None:
-        found[:0] = _room(biggest, nearest, tight, outlook, 0.0 if nearest.device else held.get(biggest.task_name), kind)
+        found[:0] = _room(biggest, nearest, tight, outlook, 0.0 if nearest.device else biggest.held_bytes, kind)
     return found
 
 
-def _is_tight(nearest, killed):
-    return nearest is not None and (nearest.share >= NEAR or any((p.share or 0) >= NANNY for p in killed))
+def _is_tight(nearest, dead):
+    return nearest is not None and (nearest.share >= NEAR or any((p.share or 0) >= NANNY for p in dead))
 
 
 def _room(biggest, nearest, tight, outlook, held, kind):
@@ -197,10 +297,12 @@ def _room(biggest, nearest, tight, outlook, held, kind):
         scale = outlook.largest_scale(biggest.task_name, (NEAR * limit - min(held, nearest.peak_bytes)) / together, kind)
     beside = f" with {together} tasks at once" if together > 1 else ""
     if tight and scale is not None and scale < 0.95:
-        return [("Use blocks of at most ", f"{percent_text(scale)} of the largest volume: they keep ", _name(biggest.task_name), f" below {percent_text(NEAR)} of {nearest.whose}{beside}.")]
+        return [("Use blocks of at most ", f"{percent_text(scale)} of the largest volume, {outlook.inputs_text(biggest.task_name, scale)}: they keep ", _name(biggest.task_name),
+                 f" below {percent_text(NEAR)} of {nearest.whose}{beside}.")]
     if tight:
         fewer = f"Run fewer tasks at once ({together} shared a process), or use" if together > 1 else "Use"
-        return [(f"{fewer} smaller blocks, or a device of more than {bytes_text(limit)}." if nearest.device else f"{fewer} smaller blocks, or give each process more than {bytes_text(limit)}.",)]
+        larger = f"a device of more than {bytes_text(limit)}" if nearest.device else f"give each process more than {bytes_text(limit)}"
+        return [(f"{fewer} smaller blocks, or {larger}.",)]
     if scale is not None and scale < 0.95 and together > 1:
         return [("It could have been tighter: ", f"{together} of the largest ", _name(biggest.task_name), f" tasks at once may pass {percent_text(NEAR)} of {nearest.whose}. Blocks of {percent_text(scale)} of the volume would not.")]
     if scale is not None and scale >= 1.25:

@@ -4,14 +4,19 @@ import unicodedata
 _NAME_MOST = 48
 
 
-def bytes_text(n):
-    """1.5 GiB, 12.0 MiB, 4.0 KiB."""
+class AtLeast(float):
+    """A lower bound: the task was killed, and may have needed more."""
+
+
+def bytes_text(n, at_least="≥ "):
+    """1.5 GiB, 12.0 MiB, 4.0 KiB; ≥ 500.0 MiB of a lower bound, or "at least" in other words."""
     if n is None:
         return "–"
+    sign = at_least if isinstance(n, AtLeast) else ""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n:.0f} B"
+            return f"{sign}{n / size:.1f} {unit}"
+    return f"{sign}{n:.0f} B"
 
 
 def seconds_text(s):
@@ -27,7 +32,14 @@ def seconds_text(s):
 
 
 def percent_text(ratio):
-    return "–" if ratio is None else f"{100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
+    if ratio is None:
+        return "–"
+    return f"{'≥ ' if isinstance(ratio, AtLeast) else ''}{100 * ratio:.{0 if ratio >= 0.1 else 1}f} %"
+
+
+def count_text(n, one, many, word="One"):
+    """"One task", "2 tasks"; word: what 1 is called."""
+    return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
 
 
 def counted(n, noun, plural=None):

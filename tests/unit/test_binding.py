@@ -59,7 +59,7 @@ def report(*records, **health):
 
 def test_columns_appear_with_a_gpu_only():
     with_gpu = report(task("glcm", 2 * GIB, [on(0, 20 * GIB)]), task("read", GIB, []), devices=[DEVICE], gpu_hook=1, nvml_state=3, gpu_ooms=2)
-    assert "gpu peak, median" in with_gpu and "gpu 50 %, host 3.1 %" in with_gpu
+    assert "gpu peak, max" in with_gpu and "gpu 50 %, host 3.1 %" in with_gpu
     assert "gpu 0 (A100): own peak 20.0 GiB of 40.0 GiB (50.0 %)" in with_gpu
     assert "NVML found no driver" in with_gpu and "2 device allocations failed for lack of memory" in with_gpu
     assert "gpu" not in report(task("glcm", 2 * GIB))

@@ -17,7 +17,7 @@ from dwsr_probe.report.html.packed import pack, short
 from dwsr_probe.report.html.tables import code, devices_table, largest_table, names_table, processes_table
 from dwsr_probe.report.html.tasks import STATES, collect
 from dwsr_probe.report.outlook import Outlook
-from dwsr_probe.report.summary import binding, process_limit
+from dwsr_probe.report.summary import binding, missing_tasks, process_limit
 from dwsr_probe.report.verdict import Name, verdict
 from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
 
@@ -33,12 +33,12 @@ def page_of(store, progress):
     tasks = collect(store, processes, progress)
     lines = memory_lines(store, processes, progress)
     on_device = binding(tasks.summaries) == "device"
-    by_need = sorted(tasks.summaries, key=lambda s: -((s.gpu_peak_max_bytes if on_device else s.need_bytes) or 0))
+    by_need = tasks.summaries
     panels = [s for s in by_need if _grows(tasks, s)][:SCATTERS]
     done = iter(range(1, len(panels) + 1))
     outlook = Outlook.of({s.task_name: tasks.examples[s.task_name] for s in panels}, lambda: progress("learning", next(done), len(panels)))
     progress("writing the page", 0, 1)
-    words = verdict(tasks.summaries, processes, outlook, tasks.held_bytes)
+    words = verdict(by_need, processes, outlook, meta.get("exit_code"))
     begin, seconds = _span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(by_need[:GROUPS])}
     head, arrays, frames = _timeline(tasks, lines, processes, begin, seconds, groups, on_device)
@@ -53,13 +53,13 @@ def page_of(store, progress):
     shown = sum(a.size for a in arrays.values()) > 0
     return _filled(
         title=escape(line_of(str(meta.get("run") or "a run"), 120)), facts=_facts(meta, processes, tasks, begin, seconds), level=words.level, headline=_sentence(words.headline),
-        sentences="".join(f"<li>{_sentence(s)}</li>" for s in words.sentences), advice="".join(f"<p>{_sentence(s)}</p>" for s in words.advice), figures=_figures(tasks, processes, by_need),
+        sentences="".join(f"<li>{_sentence(s)}</li>" for s in words.troubles + words.sentences), advice="".join(f"<p>{_sentence(s)}</p>" for s in words.advice), figures=_figures(tasks, processes, by_need),
         legend="".join(f'<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>' for s in by_need[:GROUPS]) + ('<span><i class="chip g6"></i>others</span>' if len(by_need) > GROUPS else ""),
         timeline_hidden="" if shown else "hidden", timeline_note=_timeline_note(tasks, processes, lines), tasks_hidden="" if tasks.count else "hidden",
         scatters="".join(f'<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}<small>{escape(_trust(head["scatters"][i]))}</small></figcaption><div id="scatter{i}"></div></figure>'
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
-        stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
+        stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip, sum(missing_tasks(processes))), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
         processes=processes_table(processes), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
 
 
@@ -187,7 +187,7 @@ def _figures(tasks, processes, by_need):
 
     cards = []
     if by_need:
-        s = max(by_need, key=lambda s: s.need_bytes or 0)
+        s = by_need[0] if by_need[0].killed else max(by_need, key=lambda s: s.need_bytes or 0)
         own = s.alloc_peak_max_bytes is not None
         cards.append(card(bytes_text(s.need_bytes), "largest task's own peak" if own else "largest task's growth", code(s.task_name, 40)))
     record, health = max(processes, key=lambda row: row[0].rss_peak_bytes or 0, default=(None, {}))
@@ -198,7 +198,9 @@ def _figures(tasks, processes, by_need):
     if device is not None and device.gpu_peak_max_bytes:
         cards.append(card(bytes_text(device.gpu_peak_max_bytes), "largest task on a device", code(device.task_name, 40)))
     failed = sum(s.killed + s.errors + s.cancelled for s in by_need)
-    cards.append(card(f"{tasks.count:,}", "tasks" if tasks.count != 1 else "task", f'<span class="bad">{failed:,} failed</span>' if failed else "none failed" if tasks.count else ""))
+    missing = sum(missing_tasks(processes))
+    notes = [f'<span class="bad">{text}</span>' for n, text in ((failed, f"{failed:,} failed"), (missing, f"{missing:,} more without a record")) if n]
+    cards.append(card(f"{tasks.count:,}", "tasks" if tasks.count != 1 else "task", ", ".join(notes) or ("none failed" if tasks.count else "")))
     cards.append(card(f"{len(processes):,}", "processes" if len(processes) != 1 else "process", ""))
     return "".join(cards)
 

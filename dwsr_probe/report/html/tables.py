@@ -1,8 +1,8 @@
 """The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts by a cell's data-v and searches its row's text."""
 from html import escape
 
-from dwsr_probe.report.summary import process_limit, process_notes, sampler_health, worker_facts
-from dwsr_probe.report.words import bytes_text, inputs_text, line_of, percent_text, seconds_text
+from dwsr_probe.report.summary import device_need_of, process_limit, process_notes, sampler_health, worker_facts
+from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, seconds_text
 
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
 _SHOWN_MOST = 300  # characters of a name
@@ -44,8 +44,8 @@ def _failed(s):
     return _cell(f'<span class="bad">{", ".join(parts)}</span>' if parts else "–", s.killed + s.errors + s.cancelled)
 
 
-def names_table(summaries, chip):
-    """One row per task name, in the order given. chip(name): a square of its colour in the plots."""
+def names_table(summaries, chip, missing=0):
+    """One row per task name, in the order given. chip(name): a square of its colour in the plots. missing: tasks without a record."""
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = max((s.alloc_peak_max_bytes or 0 for s in summaries), default=0) if accounted else max((s.growth_max_bytes or 0 for s in summaries), default=0)
     heads = ["<task", "count", "failed", *(["own peak, max", "median"] if accounted else []), *(["device peak, max", "binds"] if devices else []), "rss growth, max", "median", "rss peak, max",
@@ -58,7 +58,8 @@ def names_table(summaries, chip):
                     + (_bytes(s.gpu_peak_max_bytes) + _cell(binds, max(s.device_ratio or 0, s.host_ratio or 0)) if devices else "")
                     + _bytes(s.growth_max_bytes, None if accounted else most) + _bytes(s.growth_median_bytes) + _bytes(s.rss_peak_bytes) + _seconds(s.duration_max) + _seconds(s.duration_median)
                     + _cell(f"{s.overlap + 1}", s.overlap) + "</tr>")
-    notes = ([f"{len(summaries) - NAMES_MOST:,} more names, with smaller peaks: --format json has them."] if len(summaries) > NAMES_MOST else []) \
+    notes = ([f'<span class="bad">Not in the table: {count_text(missing, "task", "tasks", "one")} without a record.</span>'] if missing else []) \
+        + (["≥ at least: a task was killed, and may have needed more."] if any(s.killed for s in summaries) else []) + ([f"{len(summaries) - NAMES_MOST:,} more names, with smaller peaks: --format json has them."] if len(summaries) > NAMES_MOST else []) \
         + (["Some peaks were sampled: short ones may be higher."] if any(s.sampled for s in summaries) else []) \
         + (["Some own peaks are not one task's alone: native threads or coroutines of several tasks allocated together."] if any(s.shared for s in summaries) else [])
     return _table("names", heads, rows, " ".join(notes))
@@ -70,11 +71,15 @@ def largest_table(records, begin):
     for record in records:
         start = (record.start or begin) - begin
         place = f' data-from="{start * 1e3:.4f}" data-to="{(start + (record.duration or 0)) * 1e3:.4f}" tabindex="0"' if record.start else ""
-        devices = max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu else None
+        devices = device_need_of(record) if record.gpu else None
         state = escape(record.state or "–")
+
+        def peak(n, killed=record.state == "killed"):
+            return _bytes(AtLeast(n) if killed and n is not None else n)
+
         rows.append(f"<tr{place}>" + _cell(code(record.task_name, 80) + (f'<div class="key">{escape(line_of(record.key, 120))}</div>' if record.key else ""), kind="t")
-                    + _cell(escape(inputs_text(record.inputs, record.inputs_omitted)) or "–", kind="t") + _bytes(record.input_bytes) + _bytes(record.alloc_peak_bytes)
-                    + (_bytes(devices) if any(r.gpu for r in records) else "") + _bytes(record.rss_peak_bytes) + _seconds(record.duration) + _cell(f"{seconds_text(start)}", start)
+                    + _cell(escape(inputs_text(record.inputs, record.inputs_omitted)) or "–", kind="t") + _bytes(record.input_bytes) + peak(record.alloc_peak_bytes)
+                    + (peak(devices) if any(r.gpu for r in records) else "") + peak(record.rss_peak_bytes) + _seconds(record.duration) + _cell(f"{seconds_text(start)}", start)
                     + _cell(f'<span class="{"bad" if state in ("killed", "error") else ""}">{state}</span>', kind="t") + "</tr>")
     return _table("largest", ["<task", "<inputs", "input bytes", "own peak", *(["device peak"] if any(r.gpu for r in records) else []), "rss peak", "duration", "begin", "<state"], rows)
 

@@ -5,7 +5,7 @@ from heapq import heappush, heappushpop
 import numpy as np
 
 from dwsr_probe.report.outlook import Examples
-from dwsr_probe.report.summary import binding, summarise
+from dwsr_probe.report.summary import binding, device_need_of, need_of, ranked, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
 KEPT_MOST = 100_000  # in the plots; the sums have all
@@ -26,13 +26,7 @@ class Tasks:
     lanes: list = field(default_factory=list)  # labels
     largest: list = field(default_factory=list)  # records
     examples: dict = field(default_factory=dict)
-    held_bytes: dict = field(default_factory=dict)  # resident size at begin, median
     number_of: dict = field(default_factory=dict)  # name as recorded → number
-
-
-def need_of(record):
-    """What one task needed on the host: own bytes, else growth."""
-    return record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
 
 
 class _Numbers(dict):
@@ -55,9 +49,10 @@ def collect(store, processes, progress):
     """Tasks of the whole run."""
     numbers, names, inputs = {}, _Numbers(_NAMES_MOST, "other names"), _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
     process_of = {record.process: i for i, (record, _) in enumerate(processes)}
-    kinds = {"start": "f8", "duration": "f8", "name": "u4", "state": "u1", "own": "f8", "rss": "f8", "before": "f8", "gpu": "f8", "input": "f8", "inputs": "u4", "process": "i4", "thread": "i8"}
+    kinds = {"start": "f8", "duration": "f8", "name": "u4", "state": "u1", "own": "f8", "rss": "f8", "gpu": "f8", "input": "f8", "inputs": "u4", "process": "i4", "thread": "i8"}
     columns, rows = {name: [np.array([], kind)] for name, kind in kinds.items()}, []
-    keys, examples, total, largest = [], {}, store.task_count(), {"host": [], "device": []}
+    keys, examples, total = [], {}, store.task_count()
+    largest = {(memory, killed): [] for memory in ("host", "device") for killed in (True, False)}  # heaps; a killed one's size is a bound
 
     def flush():
         """Rows become columns; what is None becomes not-a-number."""
@@ -73,12 +68,13 @@ def collect(store, processes, progress):
             name = record.task_name
             if name not in numbers:
                 numbers[name] = names[line_of(name, 120)]
-            need, on_device = need_of(record), max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None
-            rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, record.rss_before_bytes,
-                         on_device, record.known_input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
+            need, on_device = need_of(record), device_need_of(record)
+            rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, on_device,
+                         record.known_input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
             keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
-            for heap, size in ((largest["host"], need), (largest["device"], on_device)):
+            for memory, size in (("host", need), ("device", on_device)):
                 if size is not None:
+                    heap = largest[memory, record.state == "killed"]
                     (heappush if len(heap) < LARGEST else heappushpop)(heap, (size, -count, record))
             if name not in examples:
                 examples[name] = Examples()
@@ -88,11 +84,16 @@ def collect(store, processes, progress):
     summaries = summarise(noted(), processes)
     flush()
     found = {name: np.concatenate(parts) for name, parts in columns.items()}
-    tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], [record for *_, record in sorted(largest[binding(summaries)], reverse=True)], examples, number_of=numbers)
-    tasks.held_bytes = {s.task_name: float(np.nanmedian(held)) for s in summaries[:LARGEST]
-                        if (held := found["before"][found["name"] == numbers[s.task_name]]).size and not np.isnan(held).all()}
+    tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], _largest(largest, binding(summaries)), examples, number_of=numbers)
     _keep(tasks, found)
     return tasks
+
+
+def _largest(heaps, memory):
+    """Records, in the order of the names."""
+    need = device_need_of if memory == "device" else need_of
+    records = [record for killed in (True, False) for *_, record in sorted(heaps[memory, killed], reverse=True)]
+    return ranked(records, need, lambda record: need(record) if record.state == "killed" else None)[:LARGEST]
 
 
 def _keep(tasks, found):

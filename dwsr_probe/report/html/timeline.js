@@ -26,7 +26,8 @@ const Timeline = (() => {
 
   // One task's texts for a tooltip; more: how many others lie under it.
   function texts(data, i, more) {
-    const facts = [`${bytesText(data.own[i])} own`, data.gpu[i] > 0 ? `${bytesText(data.gpu[i])} on a device` : "", `process ${bytesText(data.rss[i])}`, secondsText(data.duration[i]),
+    const peak = n => (data.states[data.state[i]] === "killed" && n >= 0 ? "≥ " : "") + bytesText(n);  // what it had so far
+    const facts = [`${peak(data.own[i])} own`, data.gpu[i] > 0 ? `${peak(data.gpu[i])} on a device` : "", `process ${peak(data.rss[i])}`, secondsText(data.duration[i]),
       data.state[i] ? data.states[data.state[i]] : ""];
     return {name: data.names[data.name[i]], key: data.keys[i] ?? "", facts: facts.filter(Boolean).join(" · "), inputs: data.inputs.length ? data.inputs[data.inputsOf[i]] : "",
       more: [data.processes[data.process[i]] ?? "", more ? `and ${thousands.format(more)} smaller here: zoom in` : ""].filter(Boolean).join(" · ")};
