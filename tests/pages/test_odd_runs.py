@@ -20,7 +20,7 @@ def test_hostile_texts_are_text(open_page, page_of):
         store.put_process(TaskRecord(kind="process", process="1-1" if not i else f"{i}-2", pid=i, host=text, worker=text, task_name=text, state="killed", start=1000.0, duration=20.0, rss_peak_bytes=MIB * i),
                           {"limit_bytes": 1 << 30, "python": text, "workers": [{"address": text, "nthreads": 1, "memory_limit_bytes": 1 << 29}],
                            "devices": [{"device": 0, "name": text, "peak_bytes": 5, "total_bytes": 10}]})
-    store.set_meta(run=HOSTILE[1], command=HOSTILE, exit_code=HOSTILE[0])
+    store.set_meta(run=HOSTILE[1], command=HOSTILE, exit_code=1)  # a text would be a damaged store
     opened = open_page(page_of(store))
     for _ in range(3):  # every tooltip that a row of spans has
         box = opened.page.locator("#spans").bounding_box()
