@@ -4,22 +4,28 @@
     for record in stream.follow():          # dicts, as in the record's contract; for ever
         ...
 
-Standard library only. Programs that read many workers have one Stream each.
+Standard library only. Programs that read many workers have one Stream each. A server is not trusted: each request has a
+budget of bytes and of time, and what identifies a record is checked before it is kept.
 """
 import gzip
+import io
 import json
 import ssl
 import time
-import urllib.error
-import urllib.request
 import zlib
+from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import islice
 from urllib.parse import quote, urlsplit
 
-_PROCESSES_MOST = 10_000
-_LINE_BYTES_MOST, _RUNNING_MOST, _PAGE_BYTES_MOST = 1 << 20, 100_000, 8 << 20  # more is not an answer of one of us
+_PROCESSES_MOST, _RUNNING_MOST = 2_000, 20_000
+# More is not an answer of one of us. A record has at most 6 KiB on its board, and JSON may take six times that.
+_LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
+_RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20  # of an answer: for each record that was asked for; for what runs
+_PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
+_SERIES_MOST, _SERIES_CHARS_MOST = 20_000, 32 << 10
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
 
 
@@ -30,12 +36,38 @@ class StreamError(Exception):
 class StreamRefused(StreamError):
     """It does not want to: no or a wrong password, not a port of ours. Trying again does not help."""
 
+    def __init__(self, text, status):
+        super().__init__(text)
+        self.status = status
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """It would take the token along, to wherever."""
 
-    def redirect_request(self, *_):
-        return None
+class StreamTooLong(StreamError):
+    """The answer exceeds its budget of bytes. Asking for fewer records may help."""
+
+
+class TooLong(ValueError):
+    """Raised while an answer is read, also by `keep`; becomes a StreamTooLong."""
+
+
+class _Timed(io.RawIOBase):
+    """A socket that is read until a deadline: its own timeout begins anew with each byte."""
+
+    def __init__(self, socket, deadline):
+        self._socket, self._deadline = socket, deadline
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left)
+        return self._socket.recv_into(buffer)
+
+    def makefile(self, mode):
+        """As HTTPResponse asks its socket."""
+        return io.BufferedReader(self)
 
 
 @dataclass
@@ -43,81 +75,123 @@ class Poll:
     records: list = field(default_factory=list)  # finished since the last poll
     running: list = field(default_factory=list)
     lost: int = 0  # by what is missing between them: also right when a restarted server begins anew
+    refused: int = 0  # finished ones that could not be
 
 
 class Stream:
     def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0):
-        """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was."""
+        """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was.
+        timeout_s: for a whole answer, however slowly it comes."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
-        self.host, self._base = parts.netloc, f"{parts.scheme}://{parts.netloc}"
+        self._address = parts.hostname, parts.port  # ValueError: not a port
+        self.host = parts.netloc.rpartition("@")[2]
+        self._base = f"{parts.scheme}://{self.host}"
         self.url = f"{self._base}/dwsr/tasks"
         self.lost = 0  # in all
-        context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
-        # No proxy: workers are near, and a token is not for others.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, urllib.request.HTTPSHandler(context=context)).open
+        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._timeout_s = timeout_s
-        self._headers = {"Accept-Encoding": "gzip"}
+        self._headers = {"Accept-Encoding": "gzip", "Connection": "close"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")  # http.client writes Latin-1: UTF-8 arrives
         elif basic:
-            import base64
-            self._headers["Authorization"] = "Basic " + base64.b64encode(basic.encode()).decode()
+            self._headers["Authorization"] = "Basic " + b64encode(basic.encode()).decode()
         state = state or {}
         self._cursor, self._seen = state.get("cursor", "0"), dict(state.get("seen", {}))
+        if not _is_cursor(self._cursor) or not all(_is_process(process) and _is_seq(seq) for process, seq in self._seen.items()):
+            raise ValueError(f"the state of {url!r} is not one of a Stream")
 
     @property
     def state(self):
         """JSON-able: where this reader is."""
         return {"cursor": self._cursor, "seen": dict(self._seen)}
 
-    def poll(self, wait_s=0.0, limit=10_000, running=False):
-        """What is new, after waiting for it at most so long; StreamError. What came before an error is not lost: the next poll brings it."""
-        found, told, last = Poll(), {}, None  # told: the newest of each process in this answer
-        with self._asked(f"{self.url}?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}", wait_s + self._timeout_s) as answer:
-            for count, line in enumerate(iter(lambda: answer.readline(_LINE_BYTES_MOST), b"")):
+    def poll(self, wait_s=0.0, limit=10_000, running=False, keep=None):
+        """What is new, after waiting for it at most so long; StreamError. What came before an error is not lost: the next poll brings it.
+
+        keep: called with each record as soon as it is read, returns what is kept of it; ValueError: nothing.
+        """
+        found, told = Poll(), {}  # told: of each process in this answer the newest seq, and how many
+        path = f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}"
+        with self._asked(path, wait_s + self._timeout_s) as answer:
+            for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
                 last = json.loads(line)
                 if "cursor" in last:
+                    cursor = last["cursor"]
                     break
-                if count > limit + _RUNNING_MOST:
-                    raise ValueError("the answer does not end")
-                if last["state"] == "running":
-                    found.running.append(last)
-                elif last["seq"] > told.get(last["process"], self._seen.get(last["process"], 0)):  # a server that was restarted tells it again
-                    told[last["process"]] = last["seq"]
-                    found.records.append(last)
-            if not isinstance(last, dict) or "cursor" not in last:
+                self._take(last, found, told, keep)
+                if max(len(told), len(found.records)) > limit or len(found.running) > _RUNNING_MOST:
+                    raise ValueError("it has more records than can be")
+            else:
                 raise ValueError("the answer was cut short")
+            if not _is_cursor(cursor):
+                raise ValueError("its cursor is none of ours")
         # Only now: an answer that was cut short is asked for again.
-        for record in found.records:
-            process, seq = record["process"], record["seq"]
-            found.lost += seq - self._seen.pop(process, 0) - 1
+        for process, (seq, count) in told.items():
+            found.lost += seq - self._seen.pop(process, 0) - count
             self._seen[process] = seq
         while len(self._seen) > _PROCESSES_MOST:
             self._seen.pop(next(iter(self._seen)))
-        self._cursor = last["cursor"]
+        self._cursor = cursor
         self.lost += found.lost
         return found
 
+    def _take(self, record, found, told, keep):
+        """One line of the answer."""
+        is_running = record["state"] == "running"
+        try:
+            if not is_running:
+                process, seq = record.get("process"), record.get("seq")
+                if not _is_process(process) or not _is_seq(seq):
+                    raise ValueError("a record without an identity")
+                newest, count = told.get(process, (self._seen.get(process, 0), 0))
+                if seq <= newest:  # a server that was restarted tells it again
+                    return
+                told[process] = seq, count + 1
+            kept = record if keep is None else keep(record)
+        except TooLong:
+            raise
+        except ValueError:
+            found.refused += not is_running
+            return
+        (found.running if is_running else found.records).append(kept)
+
     def page(self, path):
         """The text of another page of the same server, such as /metrics; StreamError."""
-        with self._asked(self._base + path, self._timeout_s) as answer:
+        with self._asked(path, self._timeout_s) as answer:
             text = answer.read(_PAGE_BYTES_MOST + 1)
             if len(text) > _PAGE_BYTES_MOST:
-                raise ValueError("the answer does not end")
+                raise TooLong("the answer does not end")
             return text.decode("utf-8", "replace")
 
     @contextmanager
-    def _asked(self, url, timeout_s):
+    def _asked(self, path, timeout_s):
         """The answer, to be read; whatever goes wrong with it is a StreamError."""
+        url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s
+        connection = None
         try:
-            with self._open(urllib.request.Request(url, headers=self._headers), timeout=timeout_s) as answer:
-                yield gzip.GzipFile(fileobj=answer) if answer.headers.get("Content-Encoding") == "gzip" else answer
-        except urllib.error.HTTPError as error:
-            raise (StreamRefused if 400 <= error.code < 500 else StreamError)(f"{url.partition('?')[0]}: {error}") from error
+            # No proxy and no redirect: workers are near, and a token is not for others.
+            connection = HTTPConnection(*self._address, timeout=timeout_s) if self._context is None else HTTPSConnection(
+                *self._address, timeout=timeout_s, context=self._context)
+            connection.request("GET", path, headers=self._headers)
+            answer = HTTPResponse(_Timed(connection.sock, deadline), method="GET")
+            answer.begin()
+            if answer.status != 200:
+                kind, given = (StreamRefused, (answer.status,)) if 400 <= answer.status < 500 else (StreamError, ())
+                raise kind(f"{url}: HTTP status {answer.status}: {_printable(answer.reason)}", *given)
+            yield gzip.GzipFile(fileobj=answer) if answer.getheader("Content-Encoding") == "gzip" else answer
+        except TooLong as error:
+            raise StreamTooLong(f"{url}: {error}") from error
+        except TimeoutError as error:
+            raise StreamError(f"{url}: no whole answer in {timeout_s:g} s: timed out") from error
+        except MemoryError as error:
+            raise StreamError(f"{url}: there is not enough memory for its answer") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError, zlib.error, HTTPException) as error:  # also: not the answer of one of us
-            raise StreamError(f"{url.partition('?')[0]}: {error}") from error
+            raise StreamError(f"{url}: {_printable(str(error))}") from error
+        finally:
+            if connection is not None:
+                connection.close()
 
     def follow(self, wait_s=10.0):
         """Records for ever, also when the server is away for a while; StreamRefused if it does not want to answer."""
@@ -133,3 +207,45 @@ class Stream:
                 continue
             again_s = _AGAIN_S
             yield from found.records
+
+
+def _is_cursor(given):
+    return isinstance(given, str) and len(given) <= _CURSOR_MOST
+
+
+def _is_process(given):
+    return isinstance(given, str) and len(given) <= _PROCESS_MOST
+
+
+def _is_seq(given):
+    return type(given) is int and 0 < given < SEQ_MOST
+
+
+def _printable(text):
+    """What a server wrote, for a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text[:300])
+
+
+def _lines(answer, bytes_most):
+    """Of at most so many bytes in all, as they are after decompression."""
+    while line := answer.readline(_LINE_BYTES_MOST):
+        bytes_most -= len(line)
+        if bytes_most < 0 or len(line) == _LINE_BYTES_MOST:
+            raise TooLong("the answer does not end" if bytes_most < 0 else "it has a line that does not end")
+        yield line
+
+
+def samples_of(page, prefixes):
+    """(name, labels, value) of the series of a page of metrics whose names begin with one of these; ValueError: it is none.
+
+    Lines and their lengths are bounded: the parser's time grows with their square.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+    lines = list(islice((line for line in io.StringIO(page) if line.startswith(prefixes)), _SERIES_MOST + 1))
+    if len(lines) > _SERIES_MOST or any(len(line) > _SERIES_CHARS_MOST for line in lines):
+        raise ValueError("too many series, or too long ones")
+    try:
+        return [(sample.name, sample.labels, sample.value)
+                for family in text_string_to_metric_families("".join(line.rstrip("\n") + "\n" for line in lines)) for sample in family.samples]
+    except (KeyError, IndexError) as error:  # of the parser, beside ValueError
+        raise ValueError(f"not a page of metrics: {error!r}") from error

@@ -1,6 +1,7 @@
 """From a view to prometheus_client's families. A custom collector: whoever serves, asks for a view at each scrape."""
 import logging
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
@@ -62,3 +63,10 @@ class Exposition:
     def describe(self):
         """Nothing in advance: registering must not read boards."""
         return []
+
+
+def registry(source):
+    """With the metrics of a source alone."""
+    made = CollectorRegistry()
+    made.register(Exposition(source.view, source.own_port, source.metrics))
+    return made

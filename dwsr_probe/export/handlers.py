@@ -8,12 +8,11 @@ import json
 import re
 import time
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
-from dwsr_probe.export.exposition import Exposition
+from dwsr_probe.export.exposition import registry
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
@@ -77,8 +76,7 @@ class Handler(RequestHandler):
 class Metrics(Handler):
     def initialize(self, source, guard=None, target=None):
         super().initialize(source, guard, target)
-        self.registry = CollectorRegistry()
-        self.registry.register(Exposition(source.view, source.own_port, source.metrics))
+        self.registry = registry(source)
 
     async def get(self):
         encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))

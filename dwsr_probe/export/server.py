@@ -152,7 +152,7 @@ class Server:
         self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
                                         default_handler_class=handlers.NotFound, default_handler_args=common)
         self._source, self._loop, self._thread, self._failure, self._body_bytes = source, None, None, None, body_bytes
-        self.secured = guard is not None
+        self.secured, self._stopping = guard is not None, False
 
     @property
     def url(self):
@@ -192,7 +192,11 @@ class Server:
             return
         finally:
             ready.set()
-        self._loop.run_forever()
+        while not self._stopping:
+            try:
+                self._loop.run_forever()
+            except MemoryError:  # of one request, in the loop's own code; the port goes on
+                pass
         self._loop.run_until_complete(self._end())
         self._loop.close()
 
@@ -216,6 +220,7 @@ class Server:
 
     def stop(self):
         if self._thread is not None:
+            self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(2)
             self._thread = None

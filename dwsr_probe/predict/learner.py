@@ -13,6 +13,7 @@ FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
 _MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
+_MOST_NUMBERS = 2048  # in the bounds of a learner
 _MOST_AXES = 8
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
 _MANY = 20  # before it counts in full: until then its deviation is a guess, and one surprise would widen bounds twentyfold for long
@@ -252,6 +253,12 @@ def _undominated(bounds):
         if bound > most[near]:
             most[near] = bound
             kept.append((arrays, bound, near))
-    if len(kept) > _MOST_BOUNDS:
-        kept = sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[:_MOST_BOUNDS]
+    if len(kept) > _MOST_BOUNDS or sum(map(_numbers, kept)) > _MOST_NUMBERS:
+        kept, room = sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[:_MOST_BOUNDS], _MOST_NUMBERS
+        kept = [given for given in kept if (room := room - _numbers(given)) >= 0] or kept[:1]
     return kept
+
+
+def _numbers(bound):
+    """How many a bound keeps: of thousands of names, with tens of inputs of tens of axes each, they would be gigabytes."""
+    return sum(3 + len(array.shape or ()) for array in bound[0])

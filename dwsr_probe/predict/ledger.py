@@ -2,14 +2,16 @@
 
 Names are kept as in export/totals.py: the first 80, then `other`.
 """
+import math
 from dataclasses import asdict, dataclass
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
 from dwsr_probe.predict.learner import FLOORS
-from dwsr_probe.predict.sizes import arrays_of
+from dwsr_probe.predict.sizes import MOST_BYTES, arrays_of, whole
 
 ERROR_WEIGHT = 0.1  # of the newest round in the relative error: it forgets within some twenty rounds
-_LARGEST_MOST = 1_000
+_LARGEST_MOST, _INPUTS_MOST = 1_000, 256
+_NAME_MOST = 100_000  # of a model's name ten characters for each that cannot be printed
 
 
 @dataclass
@@ -51,6 +53,10 @@ class Ledger:
         if (name in self._largest or len(self._largest) < _LARGEST_MOST) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]
 
+    def miss(self, lost, refused):
+        """Of a look. A target may claim any number: the sum stays one that can be shown and read again."""
+        self.lost, self.refused = min(MOST_BYTES, self.lost + lost), min(MOST_BYTES, self.refused + refused)
+
     def account(self, name, kind):
         return self.accounts.get(visible(name), {}).get(kind)
 
@@ -72,9 +78,37 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, found):
-        """Of its own to_dict; TypeError, KeyError, ValueError or AttributeError of anything else."""
+        """Of its own to_dict; TypeError, KeyError, ValueError, OverflowError or AttributeError of anything else."""
         made = cls()
-        made.accounts = {name: {kind: Account(**account) for kind, account in kinds.items()} for name, kinds in found["accounts"].items()}
-        made._largest = {name: (size, list(inputs)) for name, (size, inputs) in found["largest"].items()}
-        made.learned, made.refused, made.lost = int(found["learned"]), int(found["refused"]), int(found["lost"])
+        made.accounts = {_name(name): {_kind(kind): _account(account) for kind, account in kinds.items()} for name, kinds in found["accounts"].items()}
+        made._largest = {_name(name): (whole(size, "input bytes", MOST_BYTES << 10), _inputs(inputs)) for name, (size, inputs) in found["largest"].items()}
+        if len(made.accounts) > NAMES_MOST + 1 or len(made._largest) > _LARGEST_MOST:
+            raise ValueError("damaged scores: names")
+        made.learned, made.refused, made.lost = (whole(found[count], count) for count in ("learned", "refused", "lost"))
         return made
+
+
+def _name(name):
+    if len(name) > _NAME_MOST:
+        raise ValueError("damaged scores: a name that is too long")
+    return name
+
+
+def _kind(kind):
+    if kind not in FLOORS:
+        raise ValueError("damaged scores: a kind")
+    return kind
+
+
+def _account(found):
+    account = Account(**found)
+    if whole(account.exceeded, "exceeded") > whole(account.scored, "scored") or not all(map(math.isfinite, (account.reward, account.error or 0.0))):
+        raise ValueError("damaged scores: not a number")
+    return account
+
+
+def _inputs(inputs):
+    arrays_of(inputs)
+    if len(inputs) > _INPUTS_MOST:
+        raise ValueError("damaged scores: inputs")
+    return inputs

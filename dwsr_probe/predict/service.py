@@ -1,29 +1,38 @@
 """The predictor as a service: looks at its targets each second, learns, keeps its state. Its HTTP side is handlers.py and metrics.py.
 
 One thread learns (the caller of `turn`), a pool takes looks, the server's thread asks. One lock around the model, held for a few records at a time.
+Targets are not trusted: whatever one of them sends, memory is bounded and the others are asked.
 """
 import threading
 import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client import generate_latest
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.client import StreamError, StreamRefused
+from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamRefused
+from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources import Source
 from dwsr_probe.export.totals import visible
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.ledger import Ledger
 from dwsr_probe.predict.metrics import METRICS
 from dwsr_probe.predict.pool import Pool
+from dwsr_probe.predict.sizes import whole
 from dwsr_probe.predict.slots import Slots
 from dwsr_probe.predict.targets import LOOK_S, TARGETS_MOST
-from dwsr_probe.predict.watch import Login, Worker
+from dwsr_probe.predict.watch import LOOK_BYTES, RECORDS_MOST, Login, Worker, unpacked
 
 TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
-AGAIN_MOST_S = REFUSED_S = 60.0  # hundreds of targets that hang, for five seconds each, must not take all threads
-_PROCESSES_MOST = 20_000
+AGAIN_MOST_S = REFUSED_S = 60.0
+SLOW_S, PROBATION_S = 1.0, 60.0  # a look that took longer; how long its target stays in the slow lane
+WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what looks under way may bring
+PRESSED_BYTES = WAITING_BYTES // 4  # more: we do not keep up, and take a piece of each target instead of all that it has
+_PROCESSES_MOST, _WHO_MOST = 20_000, 512
 
 
 class Watched:
@@ -32,6 +41,7 @@ class Watched:
     def __init__(self, target, state):
         self.target, self.learned_state = target, state
         self.due, self.failures, self.busy, self.gone = 0.0, 0, False, False
+        self.slow_until = 0.0
         self.up = None  # not known yet
         self.ours = True  # False: it has no /dwsr/tasks
 
@@ -63,7 +73,9 @@ class Predictor(Source):
         self.model, self.ledger, self._seen = Model(), Ledger(), {}  # seen: (host, process) → the newest seq that was learned
         self._slots, self._watched, self._saved_states = Slots(), {}, {}
         self._lock, self._asking = threading.RLock(), 0
-        self._found, self._backlog, self._rounds = {}, deque(), []
+        self._found, self._rounds = {}, []
+        self._backlog, self.waiting_bytes, self._under_way = deque(), 0, 0  # records to be learned, and looks being taken
+        self._short_of_memory = False
         self.looked, self.failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
         if state is not None:
             state.load(self._restore)
@@ -98,23 +110,32 @@ class Predictor(Source):
 
     def turn(self):
         """One round of everything that is due. True: there is more to do at once."""
+        try:
+            more = self._turn()
+            self._short_of_memory = False
+            return more
+        except MemoryError:  # what it was needed for is freed by now
+            if not self._short_of_memory:
+                self._say("there is not enough memory; some records or a save were left out, forecasts go on")
+            self._short_of_memory = True
+            return False
+
+    def _turn(self):
         start = time.monotonic()
         self._discover(start)
-        for watched in list(self._watched.values()):
-            if not watched.busy and start >= watched.due:
-                watched.busy = True
-                self._pool.submit(watched, watched.target.look)
-        for owner, result, error in self._pool.results():
-            if error is not None and not isinstance(error, StreamError):
+        self._ask(start)
+        for owner, result, error, seconds in self._pool.results():
+            if error is not None and not isinstance(error, StreamError | MemoryError):
                 raise error
             if isinstance(owner, Watched):
-                self._looked(owner, result, error)
+                self._under_way -= 1
+                self._looked(owner, result, error, seconds)
             else:
                 self._found[owner] = result if result is not None else self._found.get(owner)
                 self._choose()
             if time.monotonic() > start + TURN_S:
                 break
-        self._learn(start + 2 * TURN_S)
+        self._learn(time.monotonic() + TURN_S)
         if self._state is not None:
             self._state.append(self._rounds, time.time())
             self._rounds.clear()
@@ -122,6 +143,16 @@ class Predictor(Source):
                 self.save()
         self._turn_seconds = time.monotonic() - start
         return bool(self._backlog) or self._pool.has_results()
+
+    def _ask(self, now):
+        """Those that have waited longest first, as many as there is memory for what they may send."""
+        most = PIECE if self.waiting_bytes > PRESSED_BYTES else RECORDS_MOST
+        for watched in sorted((w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due):
+            if self.waiting_bytes + (self._under_way + 1) * LOOK_BYTES > WAITING_BYTES:
+                return
+            self._pool.submit(watched, partial(watched.target.look, most), slow=now < watched.slow_until)
+            watched.busy = True
+            self._under_way += 1
 
     def _discover(self, now):
         for place, due in self._places.items():
@@ -141,7 +172,7 @@ class Predictor(Source):
                     self.failed += 1
                     self._watched[url] = Watched(None, None)  # so that it is said once
                     self._watched[url].busy = True
-                    self._say(f"{url!r} is not a target: {error}")
+                    self._say(f"{url[:200]!r} is not a target: {error}")
         for url in [url for url, watched in self._watched.items() if url not in wanted and not isinstance(url, tuple)]:
             watched = self._watched.pop(url)
             watched.gone = True
@@ -152,35 +183,36 @@ class Predictor(Source):
             if watched.target is not None:
                 self._drop(watched)
 
-    def _looked(self, watched, look, error):
+    def _looked(self, watched, look, error, seconds):
         watched.busy, now = False, time.monotonic()
+        if seconds > SLOW_S:
+            watched.slow_until = now + PROBATION_S
         if watched.gone:
             return
         if error is not None:
             self.failed += 1
             watched.failures += 1
-            watched.ours = not (isinstance(error, StreamRefused) and error.__cause__.code == 404)
-            watched.due = now + (REFUSED_S if isinstance(error, StreamRefused) else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10)))
+            refused = isinstance(error, StreamRefused)
+            watched.ours = not (refused and error.status == 404)
+            watched.due = now + (REFUSED_S if refused else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10)))
             if watched.up is not False and watched.ours:
-                self._say(f"{watched.target.name} does not answer: {error}; trying again")
+                self._say(f"{watched.target.name} does not answer: {error or 'out of memory'}; trying again")
             watched.up = False
             self._drop(watched)
             return
         watched.up, watched.ours, watched.failures = True, True, 0
         watched.due = now if look.more else now + self._interval_s
-        told = len(look.records)
-        look.running, look.records = ([record for record in found if _is_whole(record)] for found in (look.running, look.records))
         with self._lock:
-            self.ledger.lost += look.lost
-            self.ledger.refused += told - len(look.records)
+            self.ledger.miss(look.lost, look.refused)
             news, gone = self._slots.follow(watched.target.name, look, self.model, now)
             for process in gone:
                 self.model.forget_running(process)
             for record in news:
                 self._learn_one(record)
         if look.records:
-            watched.busy = True  # no further look before this one is learned: what waits is bounded
+            watched.busy = True  # no further look before this one is learned
             self._backlog.append((watched, look.state, deque(look.records)))
+            self.waiting_bytes += sum(map(len, look.records))
         else:
             watched.learned_state = look.state
         self.looked += 1
@@ -193,18 +225,22 @@ class Predictor(Source):
     def _learn(self, deadline):
         """Targets take turns, a piece each."""
         while self._backlog and time.monotonic() < deadline:
-            watched, state, records = self._backlog.popleft()
+            watched, state, records = self._backlog[0]
             with self._lock:
                 for _ in range(min(PIECE, len(records))):
-                    self._learn_one(records.popleft())
+                    packed = records.popleft()
+                    self.waiting_bytes -= len(packed)
+                    self._learn_one(unpacked(packed))
             if records:
-                self._backlog.append((watched, state, records))
+                self._backlog.rotate(-1)
             else:
+                self._backlog.popleft()
                 watched.learned_state, watched.busy = state, False
             while self._asking:  # a lock alone is not fair: we would have it back before they wake up
                 time.sleep(0.0005)
 
     def _learn_one(self, record):
+        """Of checked(): whole, and in range as far as that can be seen without the model."""
         if record["state"] != "running":
             who = f"{record.get('host')} {record['process']}"
             if record["seq"] <= self._seen.get(who, 0):
@@ -237,10 +273,24 @@ class Predictor(Source):
         self._changed = False
 
     def _restore(self, found):
+        """Of a saved state, checked as what targets send is: an earlier version may have kept anything. ValueError and the like: it cannot be used."""
         model, ledger, seen = Model.from_dict(found["model"]), Ledger.from_dict(found["ledger"]), dict(found["seen"])
-        self._saved_states = {tuple(name) if isinstance(name, list) else name: state for name, state in found["targets"]}
-        model.forget_running()
-        self.model, self.ledger, self._seen = model, ledger, seen
+        if len(seen) > _PROCESSES_MOST or not all(len(who) <= _WHO_MOST and whole(seq, "seq", SEQ_MOST) == seq for who, seq in seen.items()):
+            raise ValueError("what was learned of each process")
+        states = {tuple(name) if isinstance(name, list) else name: state for name, state in found["targets"]}
+        for name, state in states.items():
+            if isinstance(name, str):
+                Worker(name, state=state)
+            else:
+                whole(state["position"], "position")
+        before = self.model, self.ledger
+        self.model, self.ledger = model, ledger
+        try:
+            generate_latest(registry(self))  # as every scrape will
+        except Exception as error:
+            self.model, self.ledger = before
+            raise ValueError(f"its figures cannot be shown: {error!r}") from error
+        self._seen, self._saved_states = seen, states
 
     def end(self):
         """Learns what it has, for a moment, and keeps the state."""
@@ -249,10 +299,3 @@ class Predictor(Source):
             self._state.append(self._rounds, time.time())
             self.save()
             self._state.close()
-
-
-def _is_whole(record):
-    """A record has the fields that are relied on here; its figures are the model's to judge."""
-    return (isinstance(record.get("task_name"), str) and isinstance(record.get("process"), str) and isinstance(record.get("inputs"), list)
-            and isinstance(record.get("thread"), int | type(None)) and isinstance(record.get("start"), int | float | type(None))
-            and (record.get("state") == "running" or type(record.get("seq")) is int) and isinstance(record.get("input_bytes"), int | float | type(None)))

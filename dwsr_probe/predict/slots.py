@@ -118,8 +118,7 @@ class Slots:
                     continue
                 shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, chance, track.seconds_until(left))
         self._tracks[target], self._shown[target] = tracks, shown
-        ended = {identity(record) for record in look.records}
-        gone = {who[0] for who, track in before.items() if who not in tracks and who not in ended and track.learned_bytes >= 0}
+        gone = {who[0] for who, track in before.items() if who not in tracks and who not in look.ended and track.learned_bytes >= 0}
         # The model forgets a process's running tasks together: those that still run are told again.
         told = set(map(identity, news))
         news += [record for record in look.running if record["process"] in gone and identity(record) not in told and tracks.get(identity(record), _NEVER).learned_bytes >= 0]

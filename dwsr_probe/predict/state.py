@@ -9,7 +9,15 @@ from dataclasses import asdict
 
 VERSION = 1
 FILE, ROUNDS = "state.json", "rounds.jsonl"
+STATE_BYTES_MOST = 256 << 20
 ROUNDS_BYTES_MOST = 16 << 20  # then it is renamed, and the one before it goes
+
+
+def _opened(path, mode):
+    """For this user alone: names of tasks are in it. Also one that an earlier version left readable."""
+    file = open(path, mode, encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115 - the caller's
+    os.fchmod(file.fileno(), 0o600)
+    return file
 
 
 class StateError(Exception):
@@ -42,32 +50,34 @@ class State:
         path = os.path.join(self._directory, FILE)
         try:
             with open(path, encoding="utf-8") as f:
+                if os.fstat(f.fileno()).st_size > STATE_BYTES_MOST:
+                    raise ValueError(f"it has more than {STATE_BYTES_MOST >> 20} MiB, which no honest one has")
                 found = json.load(f)
             if found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}, this dwsr-probe knows {VERSION}")
             return use(found)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
             aside = f"{path}.damaged"
             try:
                 os.replace(path, aside)
             except OSError:
                 pass
-            self._say(f"the state in {path} cannot be used ({error}); it is now {aside}, and the model begins anew")
+            self._say(f"the state in {path} cannot be used ({str(error)[:200] or type(error).__name__}); it is now {aside}, and the model begins anew")
             return None
 
     def save(self, found):
         """Whole or not at all. What fails is said once, until it works again."""
         path = os.path.join(self._directory, FILE)
         try:
-            with open(f"{path}.new", "w", encoding="utf-8") as f:
+            with _opened(f"{path}.new", "w") as f:
                 json.dump({"version": VERSION, **found}, f)
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(f"{path}.new", path)
             self._failing = False
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._failed(error)
 
     def append(self, rounds, now):
@@ -76,7 +86,7 @@ class State:
             return
         path = os.path.join(self._directory, ROUNDS)
         try:
-            with open(path, "a", encoding="utf-8") as f:
+            with _opened(path, "a") as f:
                 f.writelines(json.dumps({"time": round(now, 3), **asdict(r)}) + "\n" for r in rounds)
                 size = f.tell()
             if size > ROUNDS_BYTES_MOST:
@@ -86,7 +96,7 @@ class State:
 
     def _failed(self, error):
         if not self._failing:
-            self._say(f"cannot write to {self._directory}: {error}; forecasts go on, a restart would begin where it was saved last")
+            self._say(f"cannot write to {self._directory}: {error or 'out of memory'}; forecasts go on, a restart would begin where it was saved last")
         self._failing = True
 
     def close(self):

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 from dwsr_probe.export.client import Stream, StreamError
 
 LOOK_S = 5.0  # between two looks at a file or at Prometheus
-TARGETS_MOST = 2_000
+TARGETS_MOST, _URL_MOST = 2_000, 2_000
 
 
 class Listed:
@@ -56,7 +56,7 @@ class Prometheus:
             found = []
             for target in active:
                 parts = urlsplit(target["scrapeUrl"])
-                if not self._jobs or target.get("scrapePool") in self._jobs or target["labels"].get("job") in self._jobs:
+                if len(target["scrapeUrl"]) <= _URL_MOST and (not self._jobs or target.get("scrapePool") in self._jobs or target["labels"].get("job") in self._jobs):
                     found.append(f"{parts.scheme}://{parts.netloc}")
             self._bad = False
             return found

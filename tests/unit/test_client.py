@@ -2,11 +2,13 @@
 import gzip
 import json
 import threading
+import tracemalloc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dwsr_probe.export.client import Stream, StreamError, StreamRefused
+from dwsr_probe.export.client import Stream, StreamError, StreamRefused, samples_of
+from tests.unit.hostile import OK, Hostile, drip, gzipped, line, lines
 
 
 def record(seq, process="p", state="ok"):
@@ -125,3 +127,104 @@ def test_urls_that_are_none(url):
 def test_nobody_there():
     with pytest.raises(StreamError, match="refused"):
         Stream("127.0.0.1:9").poll()
+
+
+# -- servers that mean harm --------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def hostile():
+    started = []
+
+    def start(answer):
+        started.append(Hostile(answer))
+        return started[-1]
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize("pieces", [[], [b"HTTP/1.1 200 OK\r\nX: "], [OK + b"\r\n"], [OK + b"Content-Length: 9999\r\n\r\n" + line(1)],
+                                    [b"HTTP/1.1 100 Continue\r\n\r\n" * 10, b"HTTP/1.1 100"], [OK + b"Transfer-Encoding: chunked\r\n\r\n"]], ids=range(6))
+def test_a_byte_now_and_then_does_not_prolong_a_request(hostile, pieces):
+    """Each byte comes long before the timeout of a silent socket."""
+    stream = Stream(hostile(drip(*pieces)).url, timeout_s=1.0)
+    for ask in (stream.poll, lambda: stream.page("/metrics")):
+        with pytest.raises(StreamError, match="timed out"):
+            ask()
+    assert stream.state == {"cursor": "0", "seen": {}}
+
+
+ENDLESS = {
+    "of megabytes": lambda n: b'{"state": "running", "pad": "' + b"x" * (1 << 20) + b'"}\n', "of nothing": lambda n: b"{}\n",
+    "of running tasks": lambda n: b'{"state": "running", "pad": "' + b"x" * 50_000 + b'"}\n',
+    "of small running tasks": lambda n: b'{"state": "running"}\n' * 1000,
+    "of records": lambda n: b"".join(line(1000 * n + k + 1, pad="x" * 2000) for k in range(10)),
+    "of processes": lambda n: b"".join(line(1, process=f"{n}-{k}") for k in range(100)),
+    "of one record": lambda n: line(1) * 100, "without an end": lambda n: b"x" * 1_000_000,
+}
+
+
+@pytest.fixture
+def memory():
+    """The most that Python's objects take from here on, in bytes; a server in this process included."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("packed", [gzipped, lines])
+def test_an_endless_answer_is_read_within_its_budget(hostile, memory, packed, kind):
+    stream = Stream(hostile(packed(ENDLESS[kind])).url)
+    with pytest.raises(StreamError, match="/dwsr/tasks"):
+        stream.poll(limit=100, running=True)
+    assert memory() < 48 << 20 and stream.state == {"cursor": "0", "seen": {}}
+
+
+def test_an_endless_page_is_read_within_its_budget(hostile, memory):
+    with pytest.raises(StreamError, match="does not end"):
+        Stream(hostile(gzipped(lambda n: b"dwsr_process_resident_bytes 5\n" * 10_000)).url).page("/metrics")
+    assert memory() < 48 << 20
+
+
+IDENTITIES = [{"seq": 10**4000}, {"seq": 1 << 53}, {"seq": 0}, {"seq": -1}, {"seq": 1.5}, {"seq": True}, {"seq": None}, {"process": "x" * 200}, {"process": 5}, {"process": None}]
+
+
+def test_records_without_an_identity_are_left_out(hostile):
+    """One such record does not keep the others from being read."""
+    told = [line(7), *(line(**{"seq": n + 10, **fields}) for n, fields in enumerate(IDENTITIES)), line(8), None]
+    stream = Stream(hostile(lines(told.__getitem__)).url)
+    found = stream.poll()
+    assert [r["seq"] for r in found.records] == [7, 8] and found.refused == len(IDENTITIES) and found.lost == 6
+    assert stream.state == {"cursor": "1", "seen": {"1-100": 8}}
+
+
+@pytest.mark.parametrize("cursor", [5, None, [], "x" * 100_000, {"a": 1}])
+def test_a_cursor_that_is_none(answers, cursor):
+    stream = Stream(answers.url)
+    answers.add(record(1), json.dumps({"cursor": cursor, "lost": 0}))
+    with pytest.raises(StreamError, match="/dwsr/tasks"):
+        stream.poll()
+    assert stream.state == {"cursor": "0", "seen": {}}
+
+
+@pytest.mark.parametrize("state", [{"cursor": 5}, {"cursor": "x" * 10_000}, {"seen": {"p": 10**4000}}, {"seen": {"p": "x"}}, {"seen": {"x" * 900_000: 1}}])
+def test_a_state_that_is_none(state):
+    with pytest.raises(ValueError, match="state"):
+        Stream("127.0.0.1:9", state=state)
+
+
+def test_escape_sequences_do_not_reach_the_terminal(hostile):
+    for said in (b"HTTP/1.1 403 \x1b]2;evil\x07\r\n\r\n", b"\x1b]2;evil\x07\r\n\r\n"):
+        with pytest.raises(StreamError, match="evil") as caught:
+            Stream(hostile(lambda server, request, said=said: [said]).url).poll()
+        assert str(caught.value).isprintable()
+
+
+def test_pages_of_metrics_have_bounds():
+    good = 'dwsr_process_resident_bytes{pid="1"} 5'
+    assert samples_of(f"# x\nother 5\n{good}", ("dwsr_process",)) == [("dwsr_process_resident_bytes", {"pid": "1"}, 5.0)]
+    many_labels = "dwsr_process_x{" + ",".join(f'a{n}="1"' for n in range(100_000)) + "} 1\n"
+    for page in (f"{good}\n" * 30_000, many_labels, "dwsr_process{pid=\n", 'dwsr_process_x{pid="1" five\n'):
+        with pytest.raises(ValueError, match=r"\w{3}"):
+            samples_of(page, ("dwsr_process",))

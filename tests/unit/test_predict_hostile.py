@@ -318,3 +318,14 @@ def test_equal_blocks_a_thousand_times_say_nothing_about_larger_ones():
     """The usual job of Dask. What one shape leaves open stays open: rounding must not choose a size function."""
     few, often = (learned([record([100, 100, 100])] * count).predict(inputs(400, 400, 400), "filter").calibrated.predictive for count in (10, 1500))
     assert often.mean == pytest.approx(few.mean, rel=0.01) and often.deviation == pytest.approx(few.deviation, rel=0.01)
+
+
+def test_lower_bounds_of_many_large_inputs_are_bounded():
+    """Each could not be dropped for another, and each has thousands of numbers."""
+    model = Model()
+    for n in range(200):
+        many = [{"dtype": "uint8", "shape": [1] * 59 + [n + 1], "nbytes": (n + 1) << 20}] * 60
+        model.learn({**record([50, 50, 50]), "state": "killed", "inputs": many, "alloc_peak_bytes": (n + 1) << 30})
+    kept = model._tasks["filter"].learners["alloc"].killed
+    assert 1 <= len(kept) < 32 and len(json.dumps(model.to_dict())) < 100_000
+    assert all(map(math.isfinite, answers(Model.from_dict(json.loads(json.dumps(model.to_dict()))))))

@@ -11,12 +11,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from dwsr_probe.export.exposition import Exposition
-from dwsr_probe.predict import Model
+from dwsr_probe.predict import Model, service
 from dwsr_probe.predict.metrics import METRICS
+from dwsr_probe.predict.pool import Pool
 from dwsr_probe.predict.service import Predictor
 from dwsr_probe.predict.state import State
 from dwsr_probe.predict.targets import Listed
-from dwsr_probe.predict.watch import Login, RunDirectory
+from dwsr_probe.predict.watch import LOOK_BYTES, Login, RunDirectory
 from dwsr_probe.record import FIELDS, TaskRecord
 from dwsr_probe.store import Store
 from tests.conftest import require, wait_until
@@ -109,7 +110,7 @@ def test_answers_that_are_nonsense(worker, body):
     said = []
     good, bad = worker([record(1)]), worker(body=body)
     found = predictor(good.url, bad.url, say=said.append)
-    until(found, lambda: found.failed >= 2 or (b'"cursor": "1"' in body and len(bad.asked) > 3), "two looks at it")
+    until(found, lambda: found.failed >= 2 or (b'"cursor"' in body and len(bad.asked) > 3), "two looks at it")
     learned(found, 1)
     assert len(said) <= 1 and all(bad.host in line and len(line.splitlines()) == 1 for line in said)
 
@@ -288,3 +289,131 @@ def test_promtool_finds_nothing(worker):
     learned(found, 9)
     done = subprocess.run([promtool, "check", "metrics"], input=text_of(found), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# -- what waits, and who waits -------------------------------------------------------------------------------------------
+
+def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
+    """Busy targets, and a predictor that does not keep up with them: all of them are heard, less often."""
+    monkeypatch.setattr(service, "TURN_S", 0.001)  # a turn takes one look or so, and learns one piece
+    monkeypatch.setattr(service, "WAITING_BYTES", 8 * MIB)
+    monkeypatch.setattr(service, "PRESSED_BYTES", 2 * MIB)
+    busy = [worker([record(n + 1, process=f"{number}-1") for n in range(1_000)]) for number in range(12)]
+    found, most = predictor(*(one.url for one in busy), interval_s=0.0), 0
+    wait_until(lambda: [found.turn()] and all(f"h {number}-1" in found._seen for number in range(12)), "a record of each")
+    monkeypatch.setattr(service, "PRESSED_BYTES", 0)  # whatever waits is too much
+    asked = [len(one.asked) for one in busy]
+    while any(len(one.asked) < before + 3 for one, before in zip(busy, asked, strict=True)):
+        found.turn()
+        waiting = sum(len(packed) for *_, records in found._backlog for packed in records)
+        assert waiting == found.waiting_bytes and waiting + found._under_way * LOOK_BYTES <= 8 * MIB
+        most = max(most, waiting)
+    assert most and all(f"limit={service.PIECE}&" in one.asked[-1] for one in busy)
+
+
+def test_a_full_backlog_stops_the_asking(worker, monkeypatch):
+    monkeypatch.setattr(service, "WAITING_BYTES", 3 * LOOK_BYTES)
+    workers = [worker([record(1, process=f"{number}-1")]) for number in range(20)]
+    found, most = predictor(*(one.url for one in workers)), 0
+    while found.ledger.learned < 20:
+        found.turn()
+        most = max(most, found._under_way)
+    assert 0 < most <= 3 and {len(one.asked) > 0 for one in workers} == {True}
+
+
+def test_long_records_are_asked_for_in_smaller_pieces(worker):
+    """A look has a megabyte; that these do not fit at once must not keep them from being learned."""
+    shape = {"dtype": "float64", "shape": [1] * 60, "nbytes": 8, "type": "x" * 250}
+    one = worker([record(n + 1, inputs=[shape] * 16) for n in range(300)])
+    found = predictor(one.url)
+    learned(found, 300)
+    assert found.failed >= 1 and "limit=250&" in one.asked[0]
+
+
+def test_slow_targets_wait_in_a_lane_of_their_own(worker):
+    """None of them has failed: each answers, in the last moment."""
+    pool, free, busy = Pool(quick_threads=2, slow_threads=1), threading.Event(), threading.Semaphore(0)
+
+    def slow():
+        busy.release()
+        free.wait()
+    for number in range(10):
+        pool.submit(number, slow, slow=True)
+    busy.acquire()
+    pool.submit("quick", lambda: "done")
+    wait_until(pool.has_results, "the quick one")
+    assert [result[:3] for result in pool.results()] == [("quick", "done", None)]
+    free.set()
+    found = []
+    wait_until(lambda: [found.extend(pool.results())] and len(found) == 10, "the others")
+
+
+def test_a_target_that_was_slow_stays_in_the_slow_lane(worker, monkeypatch):
+    monkeypatch.setattr(service, "SLOW_S", -1.0)  # each look takes longer
+    one = worker([record(1)])
+    found = predictor(one.url)
+    lanes = []
+    submit = found._pool.submit
+    monkeypatch.setattr(found._pool, "submit", lambda owner, function, slow=False: [lanes.append(slow), submit(owner, function, slow)])
+    until(found, lambda: len(lanes) > 4, "some looks")
+    assert lanes[:2] == [False, False] and set(lanes[2:]) == {True}  # the place's and the first one
+
+
+def test_memory_that_runs_out_in_the_middle_stops_nothing(worker, monkeypatch):
+    """At any line: here while a record is learned, while a look is followed, and while the state is made."""
+    said, one = [], worker([record(n + 1) for n in range(5)])
+    found = predictor(one.url, say=said.append)
+
+    def failing(*_):
+        raise MemoryError
+    for place, name in ((found.model, "learn"), (found._slots, "follow")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, failing)
+            until(found, lambda: found._short_of_memory, "what fails")
+            found.turn()
+        one.records += [record(len(one.records) + n + 1) for n in range(5)]
+        before = found.ledger.learned
+        until(found, lambda before=before: found.ledger.learned > before, "what works again")
+    assert 1 <= len(said) <= 2 and all("not enough memory" in text for text in said)
+
+
+POISONED = {
+    "lost": lambda s: s["ledger"].update(lost=10**4000), "learned": lambda s: s["ledger"].update(learned=-1), "score": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(scored=10**4000),
+    "error": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(error=float("nan")), "kind": lambda s: s["ledger"]["accounts"]["smooth"].update(evil={}),
+    "label": lambda s: s["ledger"]["accounts"].update({"x" * 900_000: {}}), "labels": lambda s: s["ledger"]["accounts"].update({f"x{n}": {} for n in range(500)}),
+    "largest": lambda s: s["ledger"]["largest"].update(smooth=[10**4000, []]), "inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 10**4000}]]),
+    "inputs that are none": lambda s: s["ledger"]["largest"].update(smooth=[5, 5]), "many inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 1}] * 10_000]),
+    "seq": lambda s: s["seen"].append(["h p", 10**4000]), "who": lambda s: s["seen"].append(["h" * 900_000, 1]), "what was seen": lambda s: s.update(seen=[["h p", "x"]]),
+    "cursor": lambda s: s["targets"].append(["http://x:1", {"cursor": 5}]), "a target's seq": lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p": 10**4000}}]),
+    "a target's process": lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p" * 900_000: 1}}]), "position": lambda s: s["targets"].append([["run", "x"], {"run": "x", "position": 10**4000}]),
+    "name": lambda s: s["model"]["tasks"].update({"x" * 900_000: s["model"]["tasks"]["smooth"]}), "model": lambda s: s["model"]["tasks"]["smooth"]["learners"]["alloc"].update(n=10**4000),
+}
+
+
+@pytest.mark.parametrize("kind", POISONED)
+def test_a_poisoned_state_is_put_aside(worker, tmp_path, kind):
+    one, said = worker([record(n + 1) for n in range(5)]), []
+    first = predictor(one.url, state=State(tmp_path, print))
+    learned(first, 5)
+    first.end()
+    saved = json.loads((tmp_path / "state.json").read_text())
+    POISONED[kind](saved)
+    (tmp_path / "state.json").write_text(json.dumps(saved))
+    second = predictor(one.url, state=State(tmp_path, said.append))
+    assert len(said) == 1 and "begins anew" in said[0] and len(said[0]) < 1_000 and (tmp_path / "state.json.damaged").exists()
+    learned(second, 5)
+    assert text_of(second)
+    second.end()
+
+
+def test_a_state_as_it_was_kept_is_used_again(worker, tmp_path):
+    """Whatever targets claimed meanwhile: what was kept of it can be read again."""
+    huge = [record(n + 1, process=f"{n}-1", host="h" * 250, name=chr(1) * 10_000) for n in range(3)]
+    one = worker([*huge, *(record((1 << 53) - 1, process=f"p{n}") for n in range(200)), *(record(1, process="killed", state="killed", peak=n * MIB, size=n * MIB) for n in range(1, 9))])
+    first, said = predictor(one.url, state=State(tmp_path, print)), []
+    until(first, lambda: first.ledger.learned >= 204, "all of them")
+    before = first.ledger.to_dict()
+    first.end()
+    second = predictor(state=State(tmp_path, said.append))
+    assert not said and second.ledger.to_dict() == before and second.ledger.lost == 1 << 60
+    second.end()

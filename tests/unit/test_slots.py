@@ -2,7 +2,7 @@
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.slots import SHOWN_MOST, Slots, Track
+from dwsr_probe.predict.slots import SHOWN_MOST, Slots, Track, identity
 from dwsr_probe.predict.watch import Look, Room, rooms_of
 from tests.unit.workers import MIB, record, rooms, running
 
@@ -94,7 +94,7 @@ def test_the_model_is_told_of_what_stays_and_grows(model):
     # One ends as it should, one vanishes: the other is told again, because the model forgets them together.
     assert told(running(6 * MIB), running(MIB, start=2e9, thread=8)) == ([MIB], set())
     assert told(running(6 * MIB)) == ([6 * MIB], {"1-100"})
-    assert told(records=[record(9, start=1e9)]) == ([], set())
+    assert told(ended={identity(record(9, start=1e9))}) == ([], set())
 
 
 def test_a_target_that_goes_takes_its_tasks_along(model):

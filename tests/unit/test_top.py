@@ -291,12 +291,13 @@ def test_a_page_that_is_none_of_ours():
 class Hostile(http.server.BaseHTTPRequestHandler):
     """A port that answers in our form, with what nobody should show as it is."""
 
-    record = {"process": "1", "pid": "\x1b[2J", "thread": [1], "start": {}, "seq": 1, "task_name": "\x1b]2;evil\x07", "state": "running", "alloc_peak_bytes": -5, "alloc_end_bytes": "x", "gpu": [5, {"device": 0}]}
+    record = {"process": "1", "pid": 1, "thread": 7, "start": 5.0, "seq": 1, "task_name": "\x1b]2;evil\x07", "state": "running", "inputs": [], "gpu": [{"device": 0}]}
+    bad = ({"pid": "\x1b[2J"}, {"thread": [1]}, {"start": {}}, {"seq": 10**4000}, {"alloc_peak_bytes": -5}, {"alloc_end_bytes": "x"}, {"gpu": [5]}, {"task_name": "x" * 50_000}, {"inputs": 5})
     page = 'dwsr_process_info{pid="\x1b[2J",program="\x1b[31m",worker="",worker_name="",run=""} 1\ndwsr_process_resident_bytes{pid="\x1b[2J"} 5e300\ndwsr_process_limit_bytes{pid="\x1b[2J"} -1\n' \
            'dwsr_probe_fallback{pid="\x1b[2J",kind="\x1b[1m"} 1\ndwsr_device_info{pid="\x1b[2J",device="\x9b1m",uuid="",name="\x07"} 1\ndwsr_slot_running_seconds{pid="1",slot="1"} 1e300\n'
 
     def do_GET(self):
-        tasks = [self.record, self.record | {"state": "killed", "task_name": ["\x1b"]}, {"cursor": "1", "lost": 0}]
+        tasks = [self.record, *(self.record | fields | {"state": state} for fields in self.bad for state in ("running", "killed")), {"cursor": "1", "lost": 0}]
         body = ("".join(json.dumps(line) + "\n" for line in tasks) if self.path.startswith("/dwsr/tasks") else self.page).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

@@ -11,6 +11,7 @@ from dwsr_probe.report.top.moment import Moment, own_peak, pid_text
 COURSE_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
 NAMES_MOST, GONE_MOST, LIMITS_MOST = 2_000, 32, 4_096
+KILLED_MOST = 512  # tasks of a process: as many as can run
 RATE_S = 2.0
 OTHER = "(other names)"
 
@@ -121,7 +122,9 @@ class Picture:
         self.done += 1
         self.failed += record.get("state") != "ok"
         if record.get("state") == "killed":
-            self._killed.setdefault(str(record.get("pid")), []).append(name.name)
+            names = self._killed.setdefault(str(record.get("pid")), [])
+            if len(names) < KILLED_MOST:
+                names.append(name.name)
             while len(self._killed) > 4 * GONE_MOST:
                 self._killed.pop(next(iter(self._killed)))
 

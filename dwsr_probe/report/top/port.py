@@ -2,9 +2,8 @@
 import os
 import time
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from dwsr_probe.export.client import Stream, StreamError
+from dwsr_probe.export.checked import checked
+from dwsr_probe.export.client import Stream, StreamError, samples_of
 from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, number, pid_text, task_of
 
 ASK_S = 5.0
@@ -23,7 +22,7 @@ class Port:
 
     def look(self):
         try:
-            found = self._stream.poll(limit=RECORDS_MOST, running=True)
+            found = self._stream.poll(limit=RECORDS_MOST, running=True, keep=checked)
             series = series_of(self._stream.page("/metrics"))
         except StreamError as error:
             raise WatchError(str(error)) from error
@@ -48,11 +47,10 @@ def series_of(page):
     """{metric: {labels as a sorted tuple of pairs: value}} of a page of metrics; of ours only."""
     found = {}
     try:
-        for family in text_string_to_metric_families("".join(f"{line}\n" for line in page.split("\n") if line.startswith(_PREFIXES))):
-            for sample in family.samples:
-                if number(sample.value) is not None:
-                    found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-    except (ValueError, KeyError, IndexError) as error:  # of the parser, on what is no such page
+        for name, labels, value in samples_of(page, _PREFIXES):
+            if number(value) is not None:
+                found.setdefault(name, {})[tuple(sorted(labels.items()))] = value
+    except ValueError as error:
         raise StreamError(f"/metrics: {error}") from error
     return found
 
