@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,6 +103,13 @@ static void once(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+int probe_check_limits(const char **failed_step)
+{
+    struct rlimit limit;
+    *failed_step = "use descriptors";
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < PROBE_DESCRIPTORS_LEAST ? -EMFILE : 0;
+}
+
 static int start(const struct probe_settings *s, const char **failed_step)
 {
     struct rss *rss = &probe.tasks.rss;
@@ -118,6 +126,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
         rss_close(rss);
         return e;
     }
+    rss_close(rss); /* until the first task: a program without one is to see no descriptor of ours */
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
     snprintf(probe.cgroup_root, sizeof probe.cgroup_root, "%s", s->cgroup_root);
@@ -138,7 +147,8 @@ int probe_start(const struct probe_settings *s, const char **failed_step)
     pthread_once(&prepared, once);
     pthread_mutex_lock(&probe.control);
     *failed_step = "start";
-    int e = load_relaxed(&probe.active) ? -EALREADY : start(s, failed_step);
+    int e = load_relaxed(&probe.active) ? -EALREADY : probe_check_limits(failed_step);
+    if (e == 0) e = start(s, failed_step);
     pthread_mutex_unlock(&probe.control);
     return e;
 }

@@ -19,6 +19,11 @@ struct probe_settings {
     int (*is_python_thread)(void); /* whether the calling thread has a Python thread state; NULL: all have */
 };
 
+/* The least limit on descriptors (RLIMIT_NOFILE) with which the probe starts: below it, the few that it needs would be missing to the job. */
+#define PROBE_DESCRIPTORS_LEAST 32
+/* 0, or -EMFILE. */
+int probe_check_limits(const char **failed_step);
+
 /* 0 or -errno (-EALREADY: it runs already); *failed_step says what was being done. */
 int probe_start(const struct probe_settings *s, const char **failed_step);
 /* Idempotent. at_exit: tasks still running die with the process and are left for the reader to find. remove: no reader will come. */

@@ -52,6 +52,7 @@ int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
     if (still_ours(f)) return 0;
     f->fd = -1; /* whatever the descriptor is now, it is the job's: not closed here */
+    if (!f->ino) return open_again(f);
     if (!standard_streams_are_open()) return -EBADF;
     ++*reopened;
     return open_again(f);
@@ -61,6 +62,7 @@ int proc_file_open(struct proc_file *f, const char *root, const char *name, int 
 {
     f->flags = flags;
     f->fd = -1;
+    f->ino = 0;
     int n = snprintf(f->path, sizeof f->path, "%s/self/%s", root, name);
     if (n < 0 || (size_t)n >= sizeof f->path) return -ENAMETOOLONG;
     return open_again(f);
@@ -70,6 +72,7 @@ void proc_file_close(struct proc_file *f)
 {
     if (still_ours(f)) close(f->fd);
     f->fd = -1;
+    f->ino = 0;
 }
 
 ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size)

@@ -15,13 +15,13 @@ struct proc_file {
     char path[256];
     int flags, fd; /* fd < 0: closed */
     dev_t dev;
-    ino_t ino;
+    ino_t ino; /* 0: not opened yet */
 };
 
 /* All return 0 or a count, or -errno. `reopened` counts descriptors that the job took away. */
 int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags);
 void proc_file_close(struct proc_file *f);
-/* Open again if the descriptor is no longer the file that was opened. */
+/* Open it, if it is closed; again, if the descriptor is no longer the file that was opened. */
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened);
 /* Up to size-1 bytes from the start, zero-terminated, of whatever the descriptor is now. */
 ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size);

@@ -73,7 +73,10 @@ uint64_t rss_now(struct rss *r)
 uint64_t rss_mark(struct rss *r, int precise)
 {
     uint64_t mark = maxrss();
-    if (mark != ABSENT && mark > load_relaxed(r->floor)) return mark;
+    if (mark != ABSENT && mark > load_relaxed(r->floor)) {
+        if (r->status.fd >= 0) proc_file_close(&r->status); /* not needed up here: one descriptor less in the job */
+        return mark;
+    }
     return precise ? status_bytes(r, "\nVmHWM:") : ABSENT;
 }
 
@@ -128,9 +131,8 @@ void rss_open_reader(struct rss *r, const struct rss *first)
     *r = *first;
     r->floor = &first->floor_bytes;
     r->reopened = 0;
-    proc_file_open(&r->statm, r->proc_root, "statm", O_RDONLY);
-    proc_file_open(&r->status, r->proc_root, "status", O_RDONLY);
-    r->clear_refs.fd = -1;
+    r->statm.fd = r->status.fd = r->clear_refs.fd = -1;
+    r->statm.ino = r->status.ino = 0;
 }
 
 void rss_close(struct rss *r)
@@ -149,7 +151,7 @@ void rss_window_take(struct rss *r, struct rss_window *w)
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
     w->reset = 0;
     w->gap_ns = 0;
-    w->source = r->source;
+    w->source = mark == ABSENT ? RSS_SAMPLED : r->source;
     if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
     if (!r->resettable) return;
     if (reset(r, rss) < 0) {

@@ -31,10 +31,13 @@ struct rss_window {
     uint64_t gap_ns;     /* from reading the mark to the end of the reset */
 };
 
-/* proc_root: "/proc", or a fixture. keep_peak: never touch the mark. *max_bytes: the mark as found, before any reset.
+/* Files are opened at their first use, so that a handle in a process without tasks needs no descriptor; and, after rss_close, again.
+ * /proc/self/status is held open only while ru_maxrss is at its floor.
+ *
+ * proc_root: "/proc", or a fixture. keep_peak: never touch the mark. *max_bytes: the mark as found, before any reset.
  * Always succeeds: `source` says what is available. The handle must not move afterwards. */
 void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max_bytes);
-/* A second handle, for reading only, that follows the first one's floor. `first` must outlive it and not move. */
+/* A second handle, for reading only and from its own thread, that follows the first one's floor. `first` must outlive it and not move. */
 void rss_open_reader(struct rss *r, const struct rss *first);
 void rss_close(struct rss *r);
 

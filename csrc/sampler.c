@@ -2,6 +2,7 @@
 #include "sampler.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -15,6 +16,13 @@
 #include "gpu.h"
 #include "limit.h"
 #include "owners.h"
+
+#ifndef SYS_close_range /* older headers */
+#define SYS_close_range 436
+#endif
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE 2u
+#endif
 
 #define MOVED_BYTES       (256 << 10)
 #define STORM_SAMPLES     4   /* with a boundary between each two, before ... */
@@ -137,6 +145,19 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     return moved;
 }
 
+/* A table of descriptors of this thread's own: what it opens has no number in the job, and what the job does to its descriptors does not
+ * reach it. The copies of the job's low descriptors that the kernel makes are closed by the same call, as in any forked child. Where the
+ * call is missing (before Linux 5.9), the files are opened on high numbers of the job. */
+static void leave_descriptors(const char *any_file)
+{
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+    return; /* sanitizers know one table per process, and report on descriptor 2 */
+#endif
+    if (syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) < 0) return;
+    int place = open(any_file, O_RDONLY | O_CLOEXEC); /* 0, 1 and 2 are taken: closed, they would mean a daemon that is about to open its own */
+    while (place >= 0 && place < 2) place = fcntl(place, F_DUPFD_CLOEXEC, 0);
+}
+
 static void *work(void *argument)
 {
     struct sampler *s = argument;
@@ -148,6 +169,7 @@ static void *work(void *argument)
     unsigned flat = 0, storm = 0;
     /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its capture file. */
     syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
+    leave_descriptors(s->rss.statm.path);
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
@@ -177,6 +199,7 @@ static void *work(void *argument)
         }
     }
     take(s, &p, now_ns(), period, 1);
+    rss_close(&s->rss); /* here, where its numbers mean what they meant */
     return NULL;
 }
 
@@ -200,7 +223,6 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
     int e = pthread_create(&s->thread, &attr, work, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    if (e) rss_close(&s->rss);
     s->started = e == 0;
     return -e;
 }
@@ -211,7 +233,6 @@ void sampler_stop(struct sampler *s)
     store_release(&s->stop, 1);
     ring(s);
     pthread_join(s->thread, NULL);
-    rss_close(&s->rss);
     s->started = 0;
 }
 

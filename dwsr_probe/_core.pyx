@@ -79,6 +79,8 @@ cdef extern from "probe.h" nogil:
         uint64_t period_ns, alloc_from
         int keep_peak, alloc
         int (*is_python_thread)() noexcept nogil
+    const int PROBE_DESCRIPTORS_LEAST
+    int probe_check_limits(const char **failed_step)
     int probe_start(const probe_settings *s, const char **failed_step)
     void probe_stop(int state, int at_exit, int remove)
     int probe_active()
@@ -155,6 +157,7 @@ cdef tuple names(const char **list):
 ABSENT = C_ABSENT
 BOARD_VERSION = C_BOARD_VERSION
 BOARD_BYTES = C_BOARD_BYTES
+DESCRIPTORS_LEAST = PROBE_DESCRIPTORS_LEAST
 HEADER_FIELDS = names(<const char **>board_header_names)[:-1]  # without the checksum
 HEADER_TEXTS = names(<const char **>board_text_names)
 LIVE_FIELDS = names(<const char **>board_live_names)
@@ -242,7 +245,9 @@ def try_board(bytes directory):
     memset(&s, 0, sizeof(s))
     s.directory = directory
     s.pid = os.getpid()
-    cdef int e = board_create(&b, &s, &failed_step)
+    cdef int e = probe_check_limits(&failed_step)
+    if e == 0:
+        e = board_create(&b, &s, &failed_step)
     if e < 0:
         raise OSError(-e, failed_step.decode())
     board_unmap(&b, 1)

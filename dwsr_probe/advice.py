@@ -29,6 +29,8 @@ _BY_ERRNO = {
 
 def failure_text(error, directory, worked=False):
     """One line: what failed, why, what to do. worked: boards could be made there when the run, or this program, began."""
+    if error.strerror == "use descriptors":
+        return f"cannot start: the limit on open files (ulimit -n) is below {_core.DESCRIPTORS_LEAST}; raise it"
     why = "it is a symbolic link or not a directory" if error.errno in (errno.ENOTDIR, errno.ELOOP) else os.strerror(error.errno or 0)
     advice = _BY_ERRNO.get(error.errno, "run dwsr-probe doctor")
     if error.errno in (errno.EPERM, errno.EACCES) and worked:

@@ -62,9 +62,17 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit code with it
     try:
-        pid, error, floor = _spawn(command, environ, mask, on_child)
+        try:
+            pid, error, floor = _spawn(command, environ, mask, on_child)
+        except OSError as failed:  # no descriptors for a pipe, or no processes left
+            _forget(store, made)
+            if store:
+                _unprobed(f"cannot follow the command: {failed}", strict)
+            store = None
+            pid, error = _spawn_bare(command, mask)
         if error:
-            os.waitpid(pid, 0)
+            if pid:
+                os.waitpid(pid, 0)
             _forget(store, made)
             missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not shutil.which(command[0]))
             say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
@@ -226,6 +234,14 @@ def _spawn(command, environ, mask, on_child):
     with os.fdopen(readable, "rb") as pipe:
         floor, _, failed = pipe.read().partition(b" ")
     return pid, int(failed or 0), int(floor or 0)
+
+
+def _spawn_bare(command, mask):
+    """The same without a descriptor and without a floor: (pid, errno)."""
+    try:
+        return os.posix_spawnp(command[0], command, os.environ, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]), 0
+    except OSError as error:
+        return 0, error.errno or errno.ENOEXEC
 
 
 def _wait(pid, watched, look_s, look):

@@ -37,12 +37,15 @@ def _watch_spawns():
     and every open() of the job slower.
     """
     import _posixsubprocess
-    _posixsubprocess.fork_exec = _noting(_posixsubprocess.fork_exec, _on_fork_exec)
+    _replace(_posixsubprocess, "fork_exec", _on_fork_exec)
     for name in ("execv", "execve"):
-        setattr(os, name, _noting(getattr(os, name), lambda *_: _core.note_exec()))
+        _replace(os, name, lambda *_: _core.note_exec())
 
 
-def _noting(function, note):
+def _replace(module, name, note):
+    """Have `note` called before a function, which stays what programs may ask of it: its name, its signature, its place in os.supports_fd."""
+    function = getattr(module, name)
+
     def noted(*args, **kwargs):
         try:
             note(*args)
@@ -52,7 +55,11 @@ def _noting(function, note):
 
     noted.__name__ = noted.__qualname__ = function.__name__
     noted.__doc__ = function.__doc__
-    return noted
+    noted.__wrapped__ = function  # inspect.signature asks that one
+    noted.__module__ = module.__name__  # where pickle finds it
+    if function in os.supports_fd:
+        os.supports_fd.add(noted)
+    setattr(module, name, noted)
 
 
 def _on_fork_exec(args, executables, close_fds, fds, cwd, env, *_):

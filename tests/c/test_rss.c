@@ -231,6 +231,27 @@ static void descriptors_taken_away_are_opened_again(void)
     remove_tree(root);
 }
 
+static void few_descriptors_are_held(void)
+{
+    struct rss r, reader;
+    struct rss_window w;
+    uint64_t max;
+    rss_open(&r, "/proc", 0, &max);
+    rss_close(&r);
+    CHECK(r.statm.fd < 0 && r.status.fd < 0 && r.clear_refs.fd < 0);
+    rss_open_reader(&reader, &r);
+    CHECK(reader.statm.fd < 0 && reader.status.fd < 0);
+    CHECK(rss_now(&reader) != ABSENT && reader.reopened == 0); /* opened at its first use, which is nobody's fault */
+    spike(80 * MIB);
+    rss_window_take(&r, &w);
+    CHECK(w.reset && w.source == RSS_KERNEL && r.reopened == 0);
+    spike(80 * MIB);
+    rss_window_take(&r, &w);
+    if (rss_mark(&r, 0) != ABSENT) CHECK(r.status.fd < 0); /* above the floor it is not needed */
+    rss_close(&reader);
+    rss_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "floor")) return floor_child();
@@ -244,5 +265,6 @@ int main(int argc, char **argv)
     RUN(a_failed_reset_is_tried_again);
     RUN(closed_streams_are_not_filled);
     RUN(descriptors_taken_away_are_opened_again);
+    RUN(few_descriptors_are_held);
     return failures;
 }

@@ -1,8 +1,13 @@
+#define _GNU_SOURCE
 #include "check.h"
 #include "clock.h"
 #include "sampler.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define MS UINT64_C(1000000)
 #define MIB (UINT64_C(1) << 20)
@@ -131,6 +136,43 @@ static void started_and_stopped_many_times(void)
     close_all();
 }
 
+static int descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 4096; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* The job's files stay open and locked as they are, and it sees none of ours. */
+static void it_has_descriptors_of_its_own(void)
+{
+    if (SANITIZED || syscall(436, 1, 0, 0) >= 0 || errno != EINVAL) return; /* no close_range: it would refuse a range that ends before it begins */
+    open_all(1);
+    sampler_stop(&sampler);
+    rss_close(&rss); /* its files are the tasks', not the sampler's */
+    FILE *kept = tmpfile();
+    CHECK(fcntl(fileno(kept), F_SETLK, &(struct flock){ .l_type = F_WRLCK }) == 0);
+    int before = descriptors();
+    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    wait_for_samples(3);
+    CHECK(descriptors() == before);
+    for (int fd = 900; fd < 910; fd++) close(fd); /* the job closes what it may: nothing of the sampler's is reached */
+    wait_for_samples(3);
+    CHECK(load_acquire(&board.live->rss_bytes) > 0 && load_relaxed(&board.live->files_reopened) == 0);
+    sampler_stop(&sampler);
+    CHECK(descriptors() == before);
+    pid_t pid = fork();
+    if (pid == 0) { /* the lock is the parent's still */
+        struct flock lock = { .l_type = F_WRLCK };
+        _exit(fcntl(fileno(kept), F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_pid == getppid() ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    fclose(kept);
+    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    close_all();
+}
+
 int main(void)
 {
     RUN(the_period_backs_off);
@@ -138,5 +180,6 @@ int main(void)
     RUN(an_idle_one_wakes_at_a_nudge);
     RUN(headroom_is_read_seldom);
     RUN(started_and_stopped_many_times);
+    RUN(it_has_descriptors_of_its_own);
     return failures;
 }

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 import venv
@@ -375,3 +376,46 @@ def test_a_failure_of_many_interpreters_is_one_line(cli):
     assert done.stdout == "ran" * 5
     (line,) = done.stderr.splitlines()
     assert "cannot create the board directory /proc/none" in line
+
+
+DESCRIPTORS = """
+    import os, dwsr_probe
+    def ours():
+        found = {}
+        for fd in os.listdir("/proc/self/fd"):
+            try: target = os.readlink(f"/proc/self/fd/{fd}")
+            except OSError: continue  # the listing's own
+            if target.startswith(f"/proc/{os.getpid()}/") and not target.endswith("/fd"): found[int(fd)] = target.rpartition("/")[2]
+        return found
+"""
+
+
+def test_few_descriptors_and_none_without_a_task(cli):
+    """The sampler has a table of its own; a task needs two files, and a third below the floor of ru_maxrss."""
+    done, _ = cli.job(textwrap.dedent(DESCRIPTORS) + textwrap.dedent("""
+        before = ours()
+        memory = bytearray(200 << 20)  # above the floor
+        for i in range(3):
+            with dwsr_probe.task("x"): bytearray(50 << 20)
+        print(before, sorted(ours().values()), min(ours()) >= 900)
+    """), "-q")
+    assert done.stdout == "{} ['clear_refs', 'statm'] True\n", done.stderr
+
+
+def test_os_execve_is_still_what_it_was(cli):
+    done, _ = cli.job("""
+        import inspect, os, pickle
+        assert os.execve in os.supports_fd and pickle.loads(pickle.dumps(os.execve)) is os.execve
+        print(inspect.signature(os.execve), os.execve.__name__, flush=True)
+        descriptor = os.open("/bin/echo", os.O_RDONLY)
+        os.execve(descriptor, ["echo", "replaced"], {})
+    """, "-q")
+    assert done.stdout == "(path, argv, env) execve\nreplaced\n" and done.returncode == 0, done.stderr
+
+
+def test_cpythons_own_tests_of_descriptors(cli):
+    """They list all descriptors of a child interpreter."""
+    if not list(Path(sysconfig.get_path("stdlib")).glob("test/test_subprocess.py")):
+        pytest.skip("this Python is installed without its tests")
+    done = cli("run", "-q", PY, "-m", "test", "test_subprocess", "-m", "test_pass_fds*", "-m", "test_close_fds*")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """`dwsr-probe run` as a wrapper: streams, signals, exit codes, and what bad input gets. The command always comes first."""
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -386,3 +387,31 @@ def test_a_child_with_too_small_a_limit_is_told_which(cli, limit, least, said):
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+def bare(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("limit", [3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 31, 32, 40])
+def test_few_descriptors(cli, limit):
+    """The job runs wherever it would alone, unprobed if they are too few, and that is one line."""
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    command = [PY, "-c", "import os; os.write(1, b'ran'); os._exit(7)"]
+    alone, done = bare(command, preexec_fn=few), cli("run", "-q", *command, preexec_fn=few)
+    assert (done.stdout, done.returncode) == (alone.stdout, alone.returncode)
+    if alone.returncode == 7:
+        lines = done.stderr.splitlines()
+        assert [("ulimit -n" in line, "unprobed" in line) for line in lines] == [(True, True)] * (limit < 32), done.stderr
+
+
+@pytest.mark.parametrize("left", [2, 3, 4, 5, 6, 7, 8, 9])
+def test_few_descriptors_left(cli, left):
+    """The limit would do, but others have taken them before us."""
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        for number in range(3, 64 - left):
+            os.dup2(0, number)
+    done = cli("run", "-q", PY, "-c", "import os; os.write(1, b'ran'); os._exit(7)", preexec_fn=few, close_fds=False)
+    assert (done.stdout, done.returncode) == ("ran", 7) and len(done.stderr.splitlines()) <= 1 and "Traceback" not in done.stderr
