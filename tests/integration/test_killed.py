@@ -95,13 +95,15 @@ def test_fifty_kills_at_random_moments(board_dir, tmp_path):
 def test_the_running_tasks_are_reported(cli, end, code):
     done, records = cli.job(f"""
         import ctypes, os, signal, time, dwsr_probe
+        dwsr_probe.snapshot()  # what it imports is not a task's
         for i in range(3):
             with dwsr_probe.task("finished"): pass
         with dwsr_probe.task("outer", inputs=[bytes(100)], key="k-1"):
             block = bytearray(60 << 20)
             del block
             with dwsr_probe.task("inner"):
-                time.sleep(0.1)  # longer than a sampling period
+                begun = time.monotonic_ns()
+                while dwsr_probe.snapshot().live["heartbeat_ns"] < begun + 50_000_000: time.sleep(0.01)  # until the sampler has seen it
                 {end}
     """)
     assert done.returncode == code
@@ -119,9 +121,11 @@ def test_the_peak_so_far_is_one_period_old(cli):
     """A task that grows without ever reaching a boundary: only the sampler can have told."""
     _, records = cli.job("""
         import os, signal, time, dwsr_probe
+        dwsr_probe.snapshot()
         with dwsr_probe.task("grows"):
             block = bytearray(80 << 20)
-            time.sleep(0.05)
+            grown = time.monotonic_ns()
+            while dwsr_probe.snapshot().live["heartbeat_ns"] <= grown: time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
     """)
     (grows,) = tasks(records)

@@ -76,6 +76,50 @@ def test_only_killed_tasks(open_page, page_of):
     assert opened.page.locator("section.verdict.bad").count() == 1 and opened.colors("#spans").get(opened.css("--bad"), 0) > 20
 
 
+def test_a_killed_task_comes_first_and_is_a_lower_bound(open_page, page_of):
+    """Though one that finished had more: the killed one may have needed any more than it had."""
+    store = Store.in_memory()
+    block = {"type": "ndarray", "dtype": "float32", "shape": [100, 100, 100], "nbytes": 4_000_000}
+    killed = record(9, 9, 3, 300 * MIB, "semblance", thread=2, inputs=[block], input_bytes=4_000_000)
+    beside = record(10, 10, 2, 3 * MIB, "poll", thread=3)
+    killed.state = beside.state = "killed"
+    store.add_tasks([*(record(i, i, 0.9, 400 * MIB, "finished") for i in range(1, 4)), record(5, 5, 0.9, 0, "load"), record(6, 6, 0.9, 100 * MIB, "semblance"), killed, beside])
+    store.put_process(TaskRecord(kind="process", process="1-1", pid=1, task_name="job.py", state="killed", start=1000.0, duration=12.0, rss_peak_bytes=970 * MIB), {"limit_bytes": 1000 * MIB, "signal": 9})
+    store.set_meta(run="r", exit_code=137)
+    opened = open_page(page_of(store))
+    opened.assert_clean()
+    assert opened.page.locator(".verdict h2").inner_text() == "One process was killed by SIGKILL at 97 % of its limit, with 2 tasks under way."
+    text = opened.page.locator(".verdict").inner_text()
+    assert "The largest task under way was semblance with float32 (100, 100, 100), 3.8 MiB of input. It had ≥ 300.0 MiB of its own when it was killed" in text
+    assert "semblance needed most: at least 300.0 MiB of its own, at least 200.0 MiB in the median of 2 tasks." in text
+    assert opened.column("names", 1) == ["semblance", "finished", "poll", "load"] and opened.column("names", 4) == ["≥ 300.0 MiB", "400.0 MiB", "≥ 3.0 MiB", "0 B"]
+    assert opened.column("names", 5)[0] == "≥ 200.0 MiB"
+    assert [name.split("\n")[0] for name in opened.column("largest", 1)] == ["semblance", "finished", "finished", "finished", "semblance", "poll", "load"]
+    assert opened.column("largest", 4)[:2] == ["≥ 300.0 MiB", "400.0 MiB"] and opened.column("largest", 5)[0] == "≥ 301.0 MiB"
+    assert opened.page.locator(".cards").inner_text().startswith("≥ 300.0 MiB\nlargest task's own peak\nsemblance")
+    spans = opened.page.locator("#spans").bounding_box()
+    opened.page.locator("#spans").scroll_into_view_if_needed()
+    tip = opened.page.locator(".tip-name:visible", has_text="semblance")
+    for lane in range(24):  # its lane is one of three
+        opened.page.mouse.move(spans["x"] + spans["width"] - 60, opened.page.locator("#spans").bounding_box()["y"] + 4 + 4 * lane)
+        opened.settle()
+        if tip.count():
+            break
+    assert "≥ 300.0 MiB own · process ≥ 301.0 MiB" in opened.page.locator(".bk-tooltip-content:visible").first.inner_text()
+
+
+def test_lost_records_and_a_job_that_failed(open_page, page_of):
+    store = Store.in_memory()
+    store.add_tasks([record(1, 1, 0.5, MIB, "tiny")])
+    store.put_process(TaskRecord(kind="process", process="1-1", pid=1, task_name="job.py", state="error", start=1000.0, duration=4.0, rss_peak_bytes=100 * MIB), {"limit_bytes": 1000 * MIB, "records_lost": 999})
+    store.set_meta(run="r", exit_code=1)
+    opened = open_page(page_of(store))
+    opened.assert_clean()
+    assert opened.page.locator(".verdict h2").inner_text() == "The job failed with exit code 1; 999 of 1,000 tasks (100 %) have no record; memory peaked at 10 % of the limit."
+    assert "999 records were lost" in opened.page.locator(".verdict").inner_text() and "999 more without a record" in opened.page.locator(".cards").inner_text()
+    assert "Not in the table: 999 tasks without a record." in opened.page.locator("body").inner_text() and opened.page.locator("section.verdict.bad").count() == 1
+
+
 def test_one_task(open_page, page_of):
     store = Store.in_memory()
     store.add_tasks([record(1, 0, 0.0, 5 * MIB, "only", input_bytes=MIB, inputs=[{"dtype": "u1", "shape": [MIB], "nbytes": MIB}])])
