@@ -64,17 +64,23 @@ def memory_cgroup(limit_bytes):
 
 
 GLCM = """
-import sys
+import sys, time
 import numpy as np
 import dwsr_probe
 
+def wait_for_the_sampler():
+    now = time.monotonic_ns()
+    while dwsr_probe.snapshot().live["heartbeat_ns"] <= now: time.sleep(0.001)
+
 def glcm(block):
     with dwsr_probe.task("glcm", inputs=[block]):
-        doubled = block * 2
-        both = np.concatenate([doubled, block])
-        return np.concatenate([both, doubled]).sum()
+        held = []
+        for _ in range(16):
+            held.append(block * 2)
+            if len(block) > 20: wait_for_the_sampler()
 
-for length in [*range(8, 40, 2), int(sys.argv[1])]:
+wait_for_the_sampler()
+for length in [*range(4, 20), int(sys.argv[1])]:
     glcm(np.ones((length, 256, 256), np.float32))
 """
 
@@ -89,18 +95,18 @@ def test_after_a_kill(cli, shown, columns):
     job = cli.script(GLCM)
     within = f"echo $$ > {group}/cgroup.procs; exec {PY} {job} "
     try:
-        code, lines = shown("run", "-o", "killed", "sh", "-c", within + "300", columns=columns)
+        code, lines = shown("run", "-o", "killed", "sh", "-c", within + "80", columns=columns)
         text = one_line(lines)
         assert code == 137 and all(len(line) <= columns for line in lines if not line.startswith("dwsr-probe:"))
         assert lines[0].startswith("One process was killed by SIGKILL at ") and "with one task under way." in text
-        assert re.search(r"The task under way was glcm with float32 \(300, 256, 256\), 75\.0 MiB of input\. It had ≥ \d+\.\d MiB of its own when it was killed", text)
+        assert re.search(r"The task under way was glcm with float32 \(80, 256, 256\), 20\.0 MiB of input\. It had ≥ \d+\.\d MiB of its own when it was killed", text)
         row = next(line for line in lines if line.startswith("glcm "))
         assert re.match(r"glcm +17 +1 killed +≥ \d+\.\d MiB +\d+\.\d MiB", row), row  # the median of 17 is known
         head = lines[lines.index(row) - 1]
         assert head.startswith("task  count    failed  own peak, max") and "…" not in head and "samples" not in text
         length = int(re.search(r"Use blocks of at most \d+ % of the largest volume, float32 \((\d+), 256, 256\): they keep glcm below 80 % of the limit", text)[1])
         code, lines = shown("run", "-o", "fits", "sh", "-c", within + str(length), columns=columns)
-        assert code == 0 and re.match(r"Everything fitted: memory peaked at [67]\d % of the limit", lines[0]), lines
+        assert code == 0 and re.match(r"Everything fitted: memory peaked at [3-7]\d % of the limit", lines[0]), lines
     finally:
         wait_until(lambda: not (group / "cgroup.procs").read_text(), "an empty cgroup")
         group.rmdir()
