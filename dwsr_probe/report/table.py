@@ -112,10 +112,10 @@ def _columns(names):
     columns = [_Column("count", 2, lambda s: f"{s.count:,}"), _Column("failed", 1 if failed else 11, _outcome)]
     if accounted:
         columns += [_Column("own peak, max", 0, lambda s: bytes_text(s.alloc_peak_max_bytes) + ("†" if s.shared else "")),
-                    _Column("median", 4, lambda s: bytes_text(s.alloc_peak_median_bytes))]
+                    _Column("median", 3, lambda s: bytes_text(s.alloc_peak_median_bytes))]
     if on_devices:
         columns += [_Column("gpu peak, max", 0, lambda s: bytes_text(s.gpu_peak_max_bytes)),
-                    _Column("median", 4, lambda s: bytes_text(s.gpu_peak_median_bytes)), _Column("binds", 3, _binding)]
+                    _Column("median", 3, lambda s: bytes_text(s.gpu_peak_median_bytes)), _Column("binds", 4, _binding)]
     return columns + [
         _Column("rss growth, max", 7 if accounted else 0, lambda s: bytes_text(s.growth_max_bytes)), _Column("median", 9, lambda s: bytes_text(s.growth_median_bytes)),
         _Column("rss peak, max", 5, lambda s: bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else "")),

@@ -73,13 +73,14 @@ def verdict(names, processes, outlook=None, exit_code=None):
     uses = devices if on_device else hosts
     nearest = max((use for use in uses if use.share is not None), key=lambda use: use.share, default=None)
     dead = [use for use in hosts if use.record.state == "killed"]
+    unknown = [use for use in hosts if use.record.state is None and (use.share or 0) >= NANNY]
     victim = next((s for s in names if s.worst), None)
     troubles = [_victim(victim, names, outlook, on_device)] if victim else []
-    troubles += _losses(names, dead) + _missing(processes) + _ooms(names)
+    troubles += _losses(names, dead, unknown) + _missing(processes) + _ooms(names)
     sentences = [_most(biggest, on_device)] if biggest else []
     sentences += [_nearness(nearest)] if nearest and nearest not in dead else []
     sentences += [_binds(names, on_device)] if any(s.gpu_peaks for s in names) else []
-    level, headline = _headline(names, processes, nearest, dead, exit_code)
+    level, headline = _headline(names, processes, nearest, dead, unknown, exit_code)
     if victim and not on_device:  # its own process is what it must fit into
         nearest = next((use for use in uses if use.record.process == victim.worst.process and use.share is not None), nearest)
     return Verdict(level, headline, troubles, sentences, _advice(biggest, nearest, dead, outlook))
@@ -100,7 +101,7 @@ def _need(summary, on_device):
     return summary.gpu_peak_max_bytes if on_device else summary.need_bytes
 
 
-def _headline(names, processes, nearest, dead, exit_code):
+def _headline(names, processes, nearest, dead, unknown, exit_code):
     """How the job ended first, then what memory did."""
     if not names and not processes:
         return "empty", ("Nothing was recorded in this run.",)
@@ -120,7 +121,9 @@ def _headline(names, processes, nearest, dead, exit_code):
         bad.append(f"the job failed{_exit_text(exit_code)}")
     if left:
         bad.append(f"{count_text(left, 'task was', 'tasks were', 'one')} under way when {'its' if left == 1 else 'their'} process ended")
-    near = [f"{failed:,} of {count_text(tasks, 'task', 'tasks', '1')} failed"] if failed else []
+    near = [f"{count_text(len(unknown), 'process', 'processes', 'one')} ended{_at(unknown)}, how is not known"] if unknown else []
+    if failed:
+        near.append(f"{failed:,} of {count_text(tasks, 'task', 'tasks', '1')} failed")
     if missing:
         near.append(f"{missing:,} of {tasks + missing:,} tasks ({percent_text(missing / (tasks + missing))}) have no record")
     if killed:
@@ -205,7 +208,7 @@ def _nearness(use):
     return (use.name(), f" came nearest to {where}: {bytes_text(use.peak_bytes)} {what} of {bytes_text(use.limit_bytes)}, {percent_text(use.share)}.")
 
 
-def _losses(names, dead):
+def _losses(names, dead, unknown):
     """What died, and by what as far as the numbers tell."""
     causes = {}
     for p in sorted(dead, key=lambda p: -(p.share or 0)):
@@ -217,6 +220,7 @@ def _losses(names, dead):
         how = "was killed" if was_killed else "ended with tasks under way"
         who = (one.name(), f" {how}") if len(some) == 1 else (f"{len(some):,} processes {how.replace('was', 'were')}",)
         found.append((*who, f"{at}: {cause}."))
+    found += [(p.name(), f" ended with {bytes_text(p.peak_bytes)} of {bytes_text(p.limit_bytes)}, {percent_text(p.share)}: it may have been killed for its memory.") for p in unknown[:3]]
     tasks = Counter({s.task_name: s.killed for s in names if s.killed}).most_common()
     if sum(count for _, count in tasks) > 1:
         parts = ["Under way then: "]

@@ -92,6 +92,14 @@ def test_killed_without_a_task():
     assert "by SIGINT, which somebody sent" in words([], [process(990, state="killed", told={"signal": 2})])[1]
 
 
+def test_a_child_that_ended_at_its_limit_without_a_task():
+    """Nobody saw how: its parent is not ours."""
+    level, text = words([task()], [process(), process(970, state=None, name="2-2")], exit_code=0)
+    assert level == "near" and text.startswith("One process ended at 97 % of its limit, how is not known; memory peaked at 97 % of the limit.")
+    assert "ended with 970.0 MiB of 1000.0 MiB, 97 %: it may have been killed for its memory." in text
+    assert "Everything fitted" in words([task()], [process(), process(500, state=None, name="2-2")], exit_code=0)[1]
+
+
 @pytest.mark.parametrize(("told", "said"), [
     ({"records_lost": 4}, ["4 of 5 tasks (80 %) have no record; memory peaked at 50 % of the limit.", "4 records were lost"]),
     ({"tasks_dropped": 1}, ["1 of 2 tasks (50 %) have no record", "One task was not measured: too many"]),
