@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from dwsr_probe import _core
+from dwsr_probe.probe import SPAWNED
 from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
 
 SUFFIX = ".board"
@@ -63,6 +64,14 @@ class Board:
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
+
+    def name(self, facts=None):
+        """What people call the process: the name of its one Dask worker, or the one that multiprocessing gave it; else its script."""
+        facts = self.facts() if facts is None else facts
+        workers, given = facts.get("workers"), facts.get("name")
+        if self.task_name == SPAWNED and isinstance(workers, list) and len(workers) == 1 and isinstance(workers[0], dict):
+            given = f"worker {workers[0].get('name') or workers[0].get('address') or ''}".rstrip()
+        return given if isinstance(given, str) and given else self.task_name
 
     def devices(self):
         """The GPUs that the process has allocated on, each a dict: its number there, name, uuid, and the board's fields by name."""
@@ -119,7 +128,7 @@ class Board:
         start = self.epoch_of(self.header["start_ns"])
         return TaskRecord(
             kind="process", run=self.run, host=self.host, pid=self.pid, process=self.process, worker=self.worker, thread=self.pid,
-            task_name=self.task_name, state=state, start=start,
+            task_name=self.name(), state=state, start=start,
             duration=None if state == "running" else max(0.0, self.epoch_of(end_ns) - start),
             rss_before_bytes=self.header["rss_before_bytes"], rss_peak_bytes=live["rss_max_bytes"] or None,
             rss_peak_source="kernel" if live["rss_max_bytes"] else None,

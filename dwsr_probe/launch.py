@@ -16,6 +16,7 @@ from dwsr_probe import _core
 from dwsr_probe.advice import failure_text
 from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
+from dwsr_probe.probe import program_of
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import remember, sweep
 from dwsr_probe.say import remove_marks, say
@@ -194,10 +195,9 @@ def _forget(store, made):
 
 def _run_name(command):
     """A word for the run's directory: the script of an interpreter, else the program."""
-    words = [word for word in command[1:] if not word.startswith("-")]
     program = os.path.basename(command[0])
-    chosen = os.path.basename(words[0]) if program.startswith("python") and words and "-c" not in command else program
-    stem = os.path.splitext(chosen)[0]
+    kind, value = program_of(command) if program.startswith("python") else ("", "")
+    stem = value if kind == "-m" else os.path.splitext(os.path.basename(value) if kind == "script" and value != "-" else program)[0]
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in stem)[:40] or "run"
 
 

@@ -15,6 +15,9 @@ from dwsr_probe.settings import Settings
 
 _settings = None  # of the running probe, for a forked child's own one
 _hooks_installed = False
+_follows_children = False  # of multiprocessing
+SPAWNED = "multiprocessing"  # the name of its children, until they know their own
+_CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
 
 
 def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None):
@@ -51,6 +54,9 @@ def start_board(settings, name):
         _core.use_gc(None, False)
     if settings.alloc:
         unseen.watch()
+    when_imported("multiprocessing.util", _follow_children)
+    if name == SPAWNED:
+        when_imported("multiprocessing.spawn", _follow_spawned)
     if "cupy" in sys.modules:
         when_imported("cupy", _hook_cupy_late)
     else:
@@ -78,27 +84,55 @@ def stop():
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run)
     unseen.unwatch()
+    forget(_follow_children, _follow_spawned)
     _unhook_cupy()
     _settings = None  # children that are forked from here on are not probed either
+
+
+def program_of(argv):
+    """What an interpreter is told to run: ("-c", code), ("-m", module), ("script", path or "-"), or ("", "") of a bare one."""
+    rest = iter(argv[1:])
+    for word in rest:
+        if word == "--check-hash-based-pycs":
+            next(rest, None)
+        elif not word.startswith("-") or word == "-":
+            return "script", word
+        elif not word.startswith("--"):
+            for at, letter in enumerate(word[1:], 2):
+                if letter in "cmWX":  # its value is the rest of the word, or the next word
+                    value = word[at:] or next(rest, "")
+                    if letter in "cm":
+                        return f"-{letter}", value
+                    break
+    return "", ""
 
 
 def process_name(argv=None):
     """What to call this process in tables: its script, module, or the interpreter."""
     argv = sys.orig_argv if argv is None else argv
-    for i, word in enumerate(argv[1:], 1):
-        if word == "-c":
-            code = argv[i + 1] if i + 1 < len(argv) else ""
-            return "multiprocessing" if "multiprocessing" in code else "python -c"
-        if word == "-m" and i + 1 < len(argv):
-            return argv[i + 1]
-        if word.startswith("-m") and not word.startswith("--"):
-            return word[2:]
-        if word in ("-X", "-W", "--check-hash-based-pycs") or (i > 1 and argv[i - 1] in ("-X", "-W", "--check-hash-based-pycs")):
-            continue
-        if word.startswith("-") and word != "-":
-            continue
-        return os.path.basename(word) if word != "-" else "python -"
+    kind, value = program_of(argv)
+    if kind == "-c":
+        return "fork server" if "multiprocessing.forkserver import" in value else SPAWNED if "multiprocessing" in value else "python -c"
+    if kind == "-m":
+        return value
+    if kind == "script":
+        return os.path.basename(value) if value != "-" else "python -"
     return os.path.basename(argv[0]) if argv else "python"
+
+
+def is_housekeeping(argv=None):
+    """The resource tracker of multiprocessing, or of joblib's loky: it runs nothing of the job, and nobody wants to read about it."""
+    kind, value = program_of(sys.orig_argv if argv is None else argv)
+    return kind == "-c" and ".resource_tracker import main" in value
+
+
+def child_name(name):
+    """What people call a process of multiprocessing: "worker 0" by its number, "worker 0.1" in a pool within a pool; a name that somebody gave it as it is."""
+    kind, _, numbers = name.rpartition("-")
+    for suffix in ("Process", "PoolWorker"):
+        if kind.endswith(suffix) and kind.removesuffix(suffix) in _CONTEXTS and all(number.isdecimal() for number in numbers.split(":")):
+            return "worker " + ".".join(str(int(number) - 1) for number in numbers.split(":"))
+    return name
 
 
 def _install_hooks():
@@ -142,11 +176,41 @@ def _after_fork_in_child():
     if _settings is None:
         return
     start(settings=_settings)
-    # multiprocessing's children leave through os._exit, which skips atexit but not multiprocessing's own finalizers. Those are
-    # cleared first thing in the child; callbacks registered like this run right after that.
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.register_after_fork(_anchor, lambda _: util.Finalize(None, _at_exit, exitpriority=-100))
+
+
+def _follow_children(util):
+    """Callbacks registered like this run in every forked child of multiprocessing, once it knows its name and its finalizers are cleared."""
+    global _follows_children
+    if not _follows_children:
+        util.register_after_fork(_anchor, _begin_as_child)
+    _follows_children = True
+
+
+def _begin_as_child(_):
+    if _core.active():
+        # It leaves through os._exit, which skips atexit but not multiprocessing's own finalizers.
+        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=-100)
+        _call_it(sys.modules["multiprocessing.process"].current_process().name)
+
+
+def _follow_spawned(spawn):
+    """In a spawned child: it is told its name once, with what it needs to begin."""
+    original = spawn.prepare
+
+    def prepare(data):
+        spawn.prepare = original
+        try:
+            _call_it(data["name"])
+        except Exception:
+            pass
+        return original(data)
+    spawn.prepare = prepare
+
+
+def _call_it(name):
+    name = child_name(str(name))[:64]
+    # Written out: json would be one more module in the job.
+    _core.set_facts(('{"name":"' + "".join(c if c >= " " and c not in '"\\' else "?" for c in name) + '"}').encode("utf-8", "replace"))
 
 
 def _at_exit():

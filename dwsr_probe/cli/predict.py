@@ -167,7 +167,7 @@ def _print_all(model, ledger, kind, q, form):
     from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.question import Question, answer, input_bytes
     from dwsr_probe.report.forecast import print_names
-    from dwsr_probe.report.words import counted
+    from dwsr_probe.report.words import count_text
 
     def of(kinds):
         return [(name, k, ledger.inputs_of(name, model, k)) for name in model.names() for k in model.kinds(name) if k in kinds]
@@ -188,7 +188,7 @@ def _print_all(model, ledger, kind, q, form):
     names = sorted(largest, key=lambda name: (-largest[name], name))
     print_names([row for name in names[:_NAMES] for row in rows if row[0] == name], q, sys.stdout)
     if len(names) > _NAMES:
-        print(f"and {counted(len(names) - _NAMES, 'smaller task')}: --task NAME, or --format json for all")
+        print(f"and {count_text(len(names) - _NAMES, 'smaller task', 'smaller tasks', '1')}: --task NAME, or --format json for all")
 
 
 @click.command("serve")

@@ -116,7 +116,7 @@ def look_at(board, live, pid=None, user="", now=None, tasks=True):
     pid = pid or str(board.pid)
     now = time.time() if now is None else now
     slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live) if tasks else (), key=lambda found: found[1])]
-    return Process(pid, board.task_name, board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
+    return Process(pid, board.name(facts), board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
 
 
 def _workers(facts):

@@ -4,7 +4,7 @@ import math
 from rich.table import Table
 
 from dwsr_probe.report.table import console_for, name_text
-from dwsr_probe.report.words import bytes_text, counted
+from dwsr_probe.report.words import bytes_text, count_text
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
 TRUST = {"none": "none: nothing of this name was seen, this is the prior alone", "low": "low: too few tasks were seen, or they tell too little",
@@ -31,7 +31,7 @@ def words(found, limit=None):
         yield f"more than {limit or bytes_text(found['limit_bytes'])}: {_chance(found['exceeds'])}"
     if found["kind"] != "output":
         yield f"output: {_output(found['output'])}"
-    yield f"learned from {counted(found['n'], 'task')}; trust {TRUST.get(found['trust'], found['trust'])}"
+    yield f"learned from {count_text(found['n'], 'task', 'tasks', '1')}; trust {TRUST.get(found['trust'], found['trust'])}"
     for note in found["notes"]:
         yield f"note: {note}" + (f": {NOTES[note]}" if note in NOTES else "")
 

@@ -262,6 +262,13 @@ def process_notes(record, health):
     return notes
 
 
+def process_outcome(record, exit_code):
+    """How a process ended, in words. exit_code: of the job.
+
+    A pool ends its workers by a signal, and many programs leave by os._exit: in a job that succeeded, such an end is no news."""
+    return record.state or ("ended" if exit_code == 0 else "ended, how is not known")
+
+
 def worker_facts(health):
     """"worker tcp://…, 2 threads, limit 4.0 GiB" for each of Dask's workers in the process."""
     facts = []

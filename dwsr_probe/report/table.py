@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dwsr_probe.report.outlook import Examples, Outlook
-from dwsr_probe.report.summary import missing_tasks, process_limit, process_notes, sampler_health, summarise, worker_facts
+from dwsr_probe.report.summary import missing_tasks, process_limit, process_notes, process_outcome, sampler_health, summarise, worker_facts
 from dwsr_probe.report.verdict import verdict
 from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_text, seconds_text
 
@@ -65,7 +65,7 @@ def print_report(store, file, verbose=False):
     """The whole report of one run. verbose: all task names, and the sampler's statistics."""
     console = console_for(file)
     wraps = console.is_terminal  # by words; nobody wraps lines in a log
-    processes, examples = store.processes(), {}
+    processes, exit_code, examples = store.processes(), store.meta().get("exit_code"), {}
 
     def noted():
         for record in store.tasks():
@@ -77,7 +77,7 @@ def print_report(store, file, verbose=False):
     names = summarise(noted(), processes)
     # A model takes a second to load and learn: only where somebody must know which block fits.
     outlook = Outlook.of({names[0].task_name: examples[names[0].task_name]}) if names and names[0].killed else None
-    found = verdict(names, processes, outlook, store.meta().get("exit_code"))
+    found = verdict(names, processes, outlook, exit_code)
     for i, line in enumerate(found.lines()):
         console.print(Text(line, style=_STYLES.get(found.level, "bold") if i == 0 else ""), soft_wrap=not wraps)
     if names:
@@ -86,7 +86,7 @@ def print_report(store, file, verbose=False):
     by_size = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))
     shown = [row for i, row in enumerate(by_size) if i < _PROCESSES_MOST or row[0].state not in ("ok", None) or process_notes(*row)]
     for record, health in sorted(shown[:_PROCESSES_AT_ALL], key=lambda row: row[0].start or 0):
-        console.print(_process_line(record, health, verbose), soft_wrap=not wraps)
+        console.print(_process_line(record, health, exit_code, verbose), soft_wrap=not wraps)
     if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
         console.print(f"and {len(processes) - len(shown[:_PROCESSES_AT_ALL]):,} more processes (all of them: --format json)", style="dim")
     if not names:
@@ -151,10 +151,10 @@ def _print_names(console, shown, names, processes):
         console.print(f"not in the table: {count_text(missing, 'task', 'tasks', 'one')} without a record", style="bold yellow", soft_wrap=not console.is_terminal)
 
 
-def _process_line(record, health, verbose):
+def _process_line(record, health, exit_code, verbose):
     line = Text("process ", style="dim", no_wrap=False)
     line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
-    line.append(record.state or "ended, how is not known", style="red" if record.state in ("killed", "error") else "green")
+    line.append(process_outcome(record, exit_code), style="red" if record.state in ("killed", "error") else "green")
     limit = process_limit(health)
     below = health.get("peak_below_bytes")
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)

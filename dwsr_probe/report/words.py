@@ -42,11 +42,6 @@ def count_text(n, one, many, word="One"):
     return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
 
 
-def counted(n, noun, plural=None):
-    """"1 task", "1,200 tasks", "2 processes"."""
-    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
-
-
 def line_of(text, most=_NAME_MOST):
     """Any text as one safe line: control characters become visible, long ones are cut."""
     if len(text) > most:

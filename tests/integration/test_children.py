@@ -1,5 +1,6 @@
 """Every Python below `run` on its own board: fork, multiprocessing, subprocess, shells; and jobs that do odd things to themselves."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,81 @@ def test_every_kind_of_child(cli):
     assert len({r["process"] for r in names.values()}) == 7 and len({r["pid"] for r in names.values()}) == 7
     assert all(19 << 20 < r["rss_peak_bytes"] - r["rss_before_bytes"] < 22 << 20 for n, r in names.items() if n not in ("subprocess", "shell"))
     assert {r["state"] for r in processes(records)} == {"ok"}
+
+
+POOL = """
+    import multiprocessing as mp, sys
+    import dwsr_probe
+
+    def begin(barrier):
+        global meet
+        meet = barrier
+
+    def work(_):
+        with dwsr_probe.task("work"):
+            meet.wait()
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        barrier = context.Barrier(2)  # both have begun, whatever becomes of them then
+        BODY
+"""
+
+
+def processes_of(done):
+    """The table's lines about processes, by name."""
+    return {line.split()[1] if line.split()[1] != "worker" else " ".join(line.split()[1:3]): line for line in done.stderr.splitlines() if line.startswith("process ")}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["terminated pool", "closed pool", "executor"])
+def test_workers_have_the_names_that_people_know(cli, method, kind):
+    body = {
+        "terminated pool": "with context.Pool(2, begin, [barrier]) as pool: pool.map(work, range(2), chunksize=1)",
+        "closed pool": "pool = context.Pool(2, begin, [barrier]); pool.map(work, range(2), chunksize=1); pool.close(); pool.join()",
+        "executor": "from concurrent.futures import ProcessPoolExecutor as Pool\n        with Pool(2, context, begin, [barrier]) as pool: list(pool.map(work, range(2)))"}[kind]
+    script = cli.script(POOL.replace("BODY", body))
+    done = cli("run", "-o", "run", PY, script, method)
+    assert done.returncode == 0, done.stderr
+    found = processes(cli.records("run"))
+    assert sorted(r["task_name"] for r in found) == sorted(["job.py", "worker 0", "worker 1"] + (["fork server"] if method == "forkserver" else []))  # and no resource tracker
+    assert {r["process"] for r in tasks(cli.records("run"))} == {r["process"] for r in found if r["task_name"].startswith("worker")}
+    lines = processes_of(done)
+    assert "not known" not in done.stderr and all(re.search(": (ok|ended);", line) for line in lines.values()) and {"job.py", "worker 0", "worker 1"} <= lines.keys()
+    if kind != "terminated pool":
+        assert {r["state"] for r in found} == {"ok"}
+
+
+def test_names_that_the_job_gave(cli):
+    done, records = cli.job("""
+        import multiprocessing as mp
+        def nested(): q = mp.get_context("fork").Process(target=print); q.start(); q.join()
+        if __name__ == "__main__":
+            for method, name in (("fork", 'reader "0"\\\\é'), ("spawn", "writer"), ("fork", None)):
+                process = mp.get_context(method).Process(target=nested if name is None else print, name=name)
+                process.start(); process.join()
+    """, "-q")
+    assert done.returncode == 0, done.stderr
+    assert sorted(r["task_name"] for r in processes(records)) == ["job.py", "reader ?0??é", "worker 2", "worker 2.0", "writer"]
+
+
+def test_workers_of_joblib(cli):
+    pytest.importorskip("joblib")
+    done, records = cli.job("""
+        import joblib, multiprocessing as mp, dwsr_probe
+        def work(i):
+            with dwsr_probe.task("work"): return i
+        if __name__ == "__main__":
+            assert joblib.Parallel(n_jobs=2)(joblib.delayed(work)(i) for i in range(4)) == [0, 1, 2, 3]
+    """, "-q")
+    assert done.returncode == 0, done.stderr
+    assert {"job.py"} < {r["task_name"] for r in processes(records)} <= {"job.py", "worker 0", "worker 1"}
+
+
+def test_the_end_of_a_worker_in_a_job_that_failed_is_not_known(cli):
+    """As of an idle worker that was killed: then it may matter."""
+    done, _ = cli.job("import os\nif os.fork() == 0: os._exit(0)\nos.wait()\nraise SystemExit(3)")
+    assert done.returncode == 3 and "ended, how is not known" in done.stderr
 
 
 def test_forks_from_a_busy_threaded_job(cli):

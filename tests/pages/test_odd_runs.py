@@ -59,7 +59,24 @@ def test_a_run_without_tasks(open_page, page_of):
     opened = open_page(page_of(store))
     opened.assert_clean()
     assert "No task was marked" in opened.page.locator(".verdict").inner_text() and "30 %" in opened.page.locator(".verdict").inner_text()
-    assert opened.colors("#memory").get(opened.css("--line"), 0) > 30 and not opened.page.locator("#names").is_visible()
+    assert opened.colors("#memory").get(opened.css("--p0"), 0) > 30 and not opened.page.locator("#names").is_visible()
+
+
+def test_the_lines_have_a_legend(open_page, page_of):
+    """Each of the largest processes in a colour of its own, with its name; the rest counted. Light and dark."""
+    store = Store.in_memory()
+    for i in range(8):
+        store.put_process(TaskRecord(kind="process", process=f"{i}-1", pid=100 + i, host="h", task_name="job.py" if i == 0 else f"worker {i - 1}", state="ok", start=1000.0, duration=7.0,
+                                     rss_peak_bytes=(900 - 100 * i) * MIB), {"limit_bytes": 1000 * MIB})
+        store.add_samples(f"{i}-1", 0, b"".join(struct.pack("=4Q", t * 10**9, (900 - 100 * i - 9 * t) * MIB, (900 - 100 * i - 9 * t) * MIB, 10**6) for t in range(8)), 1000.0)
+    opened = open_page(page_of(store))
+    opened.assert_clean()
+    assert opened.page.locator("#lines").inner_text().split("\n") == ["job.py (pid 100)", *(f"worker {i} (pid {101 + i})" for i in range(4)), "3 other processes", "limit"]
+    for _ in range(2):
+        drawn, keys, shown = opened.colors("#memory"), opened.colors("#lines"), [opened.css(f"--p{i}") for i in range(5)]
+        assert len(set(shown)) == 5 and all(drawn.get(color, 0) > 30 and keys.get(color, 0) > 10 for color in shown)
+        opened.page.locator("#theme").click()
+        opened.settle()
 
 
 def test_only_killed_tasks(open_page, page_of):

@@ -17,7 +17,7 @@ def test_drawn_without_a_complaint_and_without_a_request(open_page, real_page):
     found = [opened.css(name) for name in GROUPS]
     assert sum(spans.get(color, 0) > 50 for color in found) >= 2
     assert sum(stack.values()) - max(stack.values()) > 1000, "an empty plot"
-    assert memory.get(opened.css("--line"), 0) > 30
+    assert memory.get(opened.css("--p0"), 0) > 30
     assert opened.page.locator("#failure").is_hidden()
 
 
@@ -142,11 +142,11 @@ def test_dark_by_the_system_and_by_the_switch(open_page, real_page):
     assert max(light.colors(".verdict"), key=light.colors(".verdict").get) == (255, 255, 255)
     colors = dark.colors("#memory")
     sheet = max(colors, key=colors.get)
-    assert sum(sheet) < 150 and colors.get(dark.css("--line"), 0) > 30 and light.css("--line") != dark.css("--line")
+    assert sum(sheet) < 150 and colors.get(dark.css("--p0"), 0) > 30 and light.css("--p0") != dark.css("--p0")
     dark.page.click("#theme")
     dark.settle()
     colors = dark.colors("#memory")
-    assert max(colors, key=colors.get) == (255, 255, 255) and colors.get(light.css("--line"), 0) > 30
+    assert max(colors, key=colors.get) == (255, 255, 255) and colors.get(light.css("--p0"), 0) > 30
     dark.assert_clean()
 
 
@@ -191,4 +191,4 @@ def test_a_tooltip_has_all_of_a_task(open_page, page_of):
     opened.page.mouse.move((left + right) / 2, opened.page.locator("#spans").bounding_box()["y"] + 25)
     opened.page.wait_for_selector(".tip-key:visible")
     assert opened.page.locator(".bk-tooltip-content:visible").inner_text().split("\n") == [
-        "only", "('only-1', 0)", "64.0 MiB own · process 65.0 MiB · 10.00 s", "float32 (4, 5)", "job · 1 on node1"]
+        "only", "('only-1', 0)", "64.0 MiB own · process 65.0 MiB · 10.00 s", "float32 (4, 5)", "job (pid 1)"]

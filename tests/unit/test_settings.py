@@ -3,7 +3,8 @@ import os
 import pytest
 
 from dwsr_probe.boot.start import cannot_be_probed, options_keep_probe_out
-from dwsr_probe.probe import process_name
+from dwsr_probe.launch import _run_name
+from dwsr_probe.probe import child_name, is_housekeeping, process_name
 from dwsr_probe.settings import Settings, default_board_directory
 
 
@@ -38,12 +39,36 @@ def test_board_directory(tmp_path, monkeypatch):
     (["python", "-mpytest"], "pytest"),
     (["python", "-c", "pass"], "python -c"),
     (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], "multiprocessing"),
+    (["python", "-c", "from multiprocessing.forkserver import main; main(5, 6, ['__main__'], **{})"], "fork server"),
+    (["python", "-uWignore", "-Xdev", "--check-hash-based-pycs", "always", "job.py"], "job.py"),
+    (["python", "-uW", "ignore", "job.py"], "job.py"),
     (["python", "-"], "python -"),
     (["/usr/bin/python3"], "python3"),
     ([], "python"),
 ])
 def test_process_name(argv, name):
     assert process_name(argv) == name
+
+
+@pytest.mark.parametrize(("given", "name"), [
+    ("Process-1", "worker 0"), ("SpawnPoolWorker-12", "worker 11"), ("ForkServerProcess-2:1", "worker 1.0"), ("LokyProcess-1", "worker 0"),
+    ("reader-1", "reader-1"), ("MyProcess-1", "MyProcess-1"), ("SyncManager-1", "SyncManager-1"), ("Process-x", "Process-x"), ("Process-", "Process-"), ("", "")])
+def test_names_of_children(given, name):
+    assert child_name(given) == name
+
+
+@pytest.mark.parametrize(("argv", "hidden"), [
+    (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], True), (["python", "-c", "from joblib.externals.loky.backend.resource_tracker import main; main(5, False)"], True),
+    (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], False), (["python", "resource_tracker import main"], False), (["python"], False)])
+def test_housekeeping_is_not_probed(argv, hidden):
+    assert is_housekeeping(argv) is hidden
+
+
+@pytest.mark.parametrize(("command", "name"), [
+    (["python", "-W", "ignore", "pipe.py"], "pipe"), (["python3", "-X", "dev", "-u", "a/pipe.py", "-x"], "pipe"), (["python", "-m", "dask.worker", "x"], "dask.worker"),
+    (["python", "-c", "pass"], "python"), (["python", "-"], "python"), (["python3.11"], "python3"), (["./job.sh", "x.py"], "job"), (["a b"], "a_b"), (["python", ".py"], ".py")])
+def test_the_run_is_named_after_the_script(command, name):
+    assert _run_name(command) == name
 
 
 @pytest.mark.parametrize(("words", "out"), [

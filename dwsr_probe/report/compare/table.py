@@ -4,7 +4,7 @@ from rich.text import Text
 
 from dwsr_probe.report.compare.comparison import ALPHA
 from dwsr_probe.report.table import console_for, name_text
-from dwsr_probe.report.words import bytes_text, counted, line_of
+from dwsr_probe.report.words import bytes_text, count_text, line_of
 
 STYLES = {"grew": "bold red", "largest grew": "bold red", "shrank": "green", "cannot tell": "yellow", "new": "cyan", "vanished": "cyan"}
 
@@ -52,10 +52,10 @@ def summary_lines(compared, limit):
     if not compared.names:
         return ["Neither run has a task."]
     counts = [f"{verdicts.count(word):,} {word}" for word in ("grew", "largest grew", "shrank", "within noise", "no difference", "cannot tell", "new", "vanished") if word in verdicts]
-    lines = [f"{counted(len(verdicts), 'task name')}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
+    lines = [f"{count_text(len(verdicts), 'task name', 'task names', '1')}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
     differ = sum(any(d.sizes_differ for d in name.differences) for name in compared.names)
     if differ:
-        lines.append(f"Block sizes differ in {counted(differ, 'task name')}: peaks are compared per byte, at the size of A's blocks")
+        lines.append(f"Block sizes differ in {count_text(differ, 'task name', 'task names', '1')}: peaks are compared per byte, at the size of A's blocks")
     if limit is not None:
         failures = compared.failures(limit)
         lines += [f"FAILED: {line_of(name)}: {why}" for name, why in failures]

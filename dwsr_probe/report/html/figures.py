@@ -19,6 +19,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 GROUPS = 6  # task names with a colour of their own; the rest share grey
+LINES = 5  # processes with one; page.js and page.css have the same number
 _STYLES = {"name": "font-weight:600", "key": "opacity:.65;font-size:11.5px", "facts": "", "inputs": "", "more": "opacity:.65;font-size:11.5px"}
 _TASK = "".join(f'<div class="tip-{name}" style="max-width:400px;overflow-wrap:anywhere;{style}">@{name}</div>' for name, style in _STYLES.items())
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -1,7 +1,7 @@
 // The page: theme, tables, and the plots' sources for the range in view. Names only ever become text.
 "use strict";
 (() => {
-  const root = document.documentElement, GROUPS = 7;
+  const root = document.documentElement, GROUPS = 7, PROCESSES = 5;
   const css = name => getComputedStyle(root).getPropertyValue(name).trim();
 
   // -- theme: the system's, until the switch says otherwise
@@ -59,9 +59,9 @@
     for (const lines of plot.center) if ("grid_line_color" in lines) lines.grid_line_color = lines.dimension === 1 && plot.name !== "spans" ? css("--grid") : null;
     for (const tool of plot.toolbar.tools) if (tool.type === "BoxZoomTool") tool.overlay.setv({fill_color: css("--accent"), fill_alpha: 0.12, line_color: css("--accent"), line_width: 1, line_dash: []});
     for (const renderer of plot.renderers) {
-      const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [], main = {value: number === "0" ? css("--line") : soft};
+      const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [], main = {value: css(`--p${Math.min(number ?? 0, PROCESSES)}`)};
       if (kind === "group") renderer.glyph.setv({fill_color: {value: shades[number]}, fill_alpha: {value: 0.85}});
-      if (kind === "line") renderer.glyph.setv({line_color: main, line_alpha: {value: number === "0" ? 1 : 0.55}});
+      if (kind === "line") renderer.glyph.setv({line_color: main, line_alpha: {value: number < PROCESSES ? 1 : 0.7}});
       if (kind === "band") renderer.glyph.fill_color = main;
       if (kind === "curve-band") renderer.glyph.fill_color = {value: soft};
       if (kind === "curve-line") renderer.glyph.line_color = {value: soft};

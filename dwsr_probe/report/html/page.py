@@ -11,7 +11,7 @@ from string import Template
 import numpy as np
 from bokeh.resources import Resources
 
-from dwsr_probe.report.html.figures import GROUPS, Frames, Timeline, scatter, unit_of
+from dwsr_probe.report.html.figures import GROUPS, LINES, Frames, Timeline, scatter, unit_of
 from dwsr_probe.report.html.memory import memory_lines
 from dwsr_probe.report.html.packed import pack, short
 from dwsr_probe.report.html.tables import code, devices_table, largest_table, names_table, processes_table
@@ -19,7 +19,7 @@ from dwsr_probe.report.html.tasks import STATES, collect
 from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import binding, missing_tasks, process_limit
 from dwsr_probe.report.verdict import Name, verdict
-from dwsr_probe.report.words import bytes_text, line_of, percent_text, seconds_text
+from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_text, seconds_text
 
 DATA_MOST = 6_000_000  # bytes; with Bokeh and the tables the file stays below 8 MB
 SCATTERS = 9  # names with a panel of their own
@@ -55,12 +55,12 @@ def page_of(store, progress):
         title=escape(line_of(str(meta.get("run") or "a run"), 120)), facts=_facts(meta, processes, tasks, begin, seconds), level=words.level, headline=_sentence(words.headline),
         sentences="".join(f"<li>{_sentence(s)}</li>" for s in words.troubles + words.sentences), advice="".join(f"<p>{_sentence(s)}</p>" for s in words.advice), figures=_figures(tasks, processes, by_need),
         legend="".join(f'<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>' for s in by_need[:GROUPS]) + ('<span><i class="chip g6"></i>others</span>' if len(by_need) > GROUPS else ""),
-        timeline_hidden="" if shown else "hidden", timeline_note=_timeline_note(tasks, processes, lines), tasks_hidden="" if tasks.count else "hidden",
+        lines=_lines_legend([head["processes"][line.process] for line in lines], head["limit"]), timeline_hidden="" if shown else "hidden", timeline_note=_timeline_note(tasks, processes, lines), tasks_hidden="" if tasks.count else "hidden",
         scatters="".join(f'<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}<small>{escape(_trust(head["scatters"][i]))}</small></figcaption><div id="scatter{i}"></div></figure>'
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
         stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip, sum(missing_tasks(processes))), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
-        processes=processes_table(processes), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
+        processes=processes_table(processes, meta.get("exit_code")), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
 
 
 def _packed_keys(tasks, most):
@@ -118,17 +118,27 @@ def _timeline(tasks, lines, processes, begin, seconds, groups, on_device):
     labels, counts = {}, {}
     for lane, thread in enumerate(tasks.lanes):
         if thread is not None:
-            pid = processes[thread[0]][0].pid if 0 <= thread[0] < len(processes) else "?"
-            counts[pid] = counts.get(pid, 0) + 1
-            labels[lane] = f"{pid} · {counts[pid]}" if len(processes) > 1 else f"thread {counts[pid]}"
+            whose = processes[thread[0]][0] if 0 <= thread[0] < len(processes) else None
+            counts[thread[0]] = number = counts.get(thread[0], 0) + 1
+            labels[lane] = f"{line_of(whose.task_name, 10) if whose else '?'} · {number}" if len(processes) > 1 else f"thread {number}"
     frames = Frames("timeline")
     timeline = Timeline(seconds, max(1, len(tasks.lanes)), labels, len(lines), float(top), float(stack), limit, "device" if on_device else "own")
     for name in ("memory", "stack", "spans"):
         frames.add(getattr(timeline, name), name)
     head = {
-        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": [_process_name(record) for record, _ in processes], "seconds": seconds, "lanes": len(tasks.lanes), "on_device": on_device,
+        "names": tasks.names, "inputs": tasks.inputs, "states": STATES, "processes": _process_names(processes), "seconds": seconds, "lanes": len(tasks.lanes), "on_device": on_device, "limit": limit is not None,
         "lines": [line.process for line in lines], "memory_unit": unit_of(top)[0], "stack_unit": unit_of(stack)[0]}
     return head, arrays, frames
+
+
+def _lines_legend(names, limit):
+    """Which line is which process: the largest have a colour of their own."""
+    found = [f'<span><i class="stroke p{i}"></i>{code(name, 60)}</span>' for i, name in enumerate(names[:LINES])]
+    if len(names) > LINES:
+        found.append(f'<span><i class="stroke"></i>{count_text(len(names) - LINES, "other process", "other processes", "1")}</span>')
+    if limit and names:
+        found.append('<span><i class="stroke limit"></i>limit</span>')
+    return "".join(found)
 
 
 def _stack_top(c, need):
@@ -141,8 +151,10 @@ def _stack_top(c, need):
     return max(1.0, float(np.cumsum(change[np.lexsort((change, moments))]).max()), float(own.max()))
 
 
-def _process_name(record):
-    return line_of(f"{record.worker or record.task_name} · {record.pid}" + (f" on {record.host}" if record.host else ""), 120)
+def _process_names(processes):
+    """With the host where there are several."""
+    several = len({record.host for record, _ in processes if record.host}) > 1
+    return [line_of(f"{record.worker or record.task_name} (pid {record.pid})" + (f" on {record.host}" if several and record.host else ""), 120) for record, _ in processes]
 
 
 def _scatter(number, summary, tasks, outlook, frames):

@@ -1,7 +1,7 @@
 """The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts by a cell's data-v and searches its row's text."""
 from html import escape
 
-from dwsr_probe.report.summary import device_need_of, process_limit, process_notes, sampler_health, worker_facts
+from dwsr_probe.report.summary import device_need_of, process_limit, process_notes, process_outcome, sampler_health, worker_facts
 from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, seconds_text
 
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
@@ -95,12 +95,12 @@ def devices_table(processes):
     return _table("devices", ["<process", "<device", "tasks' peak", "limit", "share", "pool", "unseen", "driver: used", "by this process"], rows[:PROCESSES_MOST]) if rows else ""
 
 
-def processes_table(processes):
+def processes_table(processes, exit_code):
     """Each process against its limit, and how well it could be measured. Those with something to say first."""
     rows = []
     for record, health in sorted(processes, key=lambda row: (row[0].state in ("ok", None) and not process_notes(*row), -(row[0].rss_peak_bytes or 0)))[:PROCESSES_MOST]:
         limit, peak = process_limit(health), record.rss_peak_bytes
-        state = record.state or "ended, how is not known"
+        state = process_outcome(record, exit_code)
         notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
         rows.append("<tr>" + _cell(code(f"{record.task_name} {record.pid}", 80) + (f'<div class="key">{escape(line_of(record.host))}</div>' if record.host else ""), kind="t")
                     + _cell(f'<span class="{"bad" if state in ("killed", "error") else ""}">{escape(state)}</span>', kind="t") + _bytes(peak, limit) + _bytes(limit)

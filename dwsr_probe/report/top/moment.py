@@ -76,6 +76,11 @@ def own_peak(get):
     return peak
 
 
+def name_of(program, worker):
+    """Of a process: its Dask worker's name with the program, unless that says it already."""
+    return f"{worker} ({program})" if worker and program != f"worker {worker}" else program
+
+
 def pid_text(value):
     """Shown as it is: of a port it may be anything."""
     return line_of(str(value), 32)

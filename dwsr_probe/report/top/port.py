@@ -4,7 +4,7 @@ import time
 
 from dwsr_probe.export.checked import checked
 from dwsr_probe.export.client import Stream, StreamError, samples_of
-from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, number, pid_text, task_of
+from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, number, pid_text, task_of
 
 ASK_S = 5.0
 
@@ -66,7 +66,7 @@ def _processes(series):
     for labels in map(dict, series.get("dwsr_process_info", {})):
         worker = labels.get("worker_name") or labels.get("worker")
         pid, program = labels.get("pid", ""), labels.get("program", "")
-        found[pid] = Process(pid_text(pid), f"{worker} ({program})" if worker else program, labels.get("run", ""))
+        found[pid] = Process(pid_text(pid), name_of(program, worker), labels.get("run", ""))
     for name, attribute in [(f"dwsr_process_{n}", a) for n, a in _OF_PROCESS.items()] + [(f"dwsr_probe_{n}", a) for n, a in _OF_PROBE.items()]:
         for labels, value in series.get(name, {}).items():
             if (pid := dict(labels).get("pid")) in found:

@@ -10,7 +10,7 @@ from functools import partial
 
 from dwsr_probe.board import process_exists
 from dwsr_probe.export.sources import Machine, Run
-from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, task_of
+from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, task_of
 from dwsr_probe.store import FILE, Store, StoreError
 
 FOLLOW_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
@@ -81,9 +81,8 @@ def _records(lines):
 
 def _process(p, headroom):
     live = p.live
-    worker = p.of_workers("name") or p.of_workers("address")
     return Process(
-        p.pid, f"{worker} ({p.program})" if worker else p.program, p.run, live["rss_bytes"], live["rss_max_bytes"], p.limit_bytes, headroom, len(p.slots),
+        p.pid, name_of(p.program, p.of_workers("name") or p.of_workers("address")), p.run, live["rss_bytes"], live["rss_max_bytes"], p.limit_bytes, headroom, len(p.slots),
         live["samples_written"] or 0, live["samples_late"] or 0, (live["sampler_cpu_ns"] or 0) / 1e9, live["tasks_dropped"] or 0,
         tuple(kind for kind, value in p.fallbacks.items() if value), p.devices)
 
