@@ -139,11 +139,22 @@ class Board:
         live["rss_source"] = SOURCES.get(live["rss_source"])
         return Snapshot(self.process_record(live, "running"), [record for _, _, record in self.running(live)], live, self.devices())
 
+    def now_ns(self, live):
+        """Now by the board's clock. Clocks of other hosts and containers may not be ours: of their boards, the last heartbeat."""
+        return time.monotonic_ns() if self._is_of_here() else live["heartbeat_ns"] or self.header["start_ns"]
+
+    def silent_s(self, live):
+        """Seconds since its last sign of life. Dates are compared only for another host's: ours may be set meanwhile."""
+        last, now = live["heartbeat_ns"] or self.header["start_ns"], time.monotonic_ns()
+        if self.host != os.uname().nodename:
+            return time.time() - self.epoch_of(last)
+        return (now - last if now >= last else now) / 1e9  # of an earlier boot: since this one, at least
+
     def is_alive(self, live):
         """The process exists and still is the program that made this board. A closed board of a living process counts as alive."""
         age_ns = time.monotonic_ns() - (live["heartbeat_ns"] or 0)  # negative: of another machine, or of an earlier boot
         stale = not 0 <= age_ns <= max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
-        if self.header["pid_namespace"] != _own_pid_namespace() or self.host != os.uname().nodename:
+        if not self._is_of_here():
             return live["state"] == 1 and not stale  # its pid means nothing here: only its heartbeat does
         if not process_exists(self.pid, self.start_ticks):
             return False
@@ -152,6 +163,9 @@ class Board:
     def tried_to_exec(self, live):
         """The last sign of life was an attempt to exec another program; the sampler may still have run on the way into it."""
         return live["state"] == 1 and bool(live["exec_ns"]) and live["exec_ns"] + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
+
+    def _is_of_here(self):
+        return self.header["pid_namespace"] == _own_pid_namespace() and self.host == os.uname().nodename
 
     def _is_mapped(self):
         try:

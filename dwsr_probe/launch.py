@@ -304,7 +304,7 @@ def raise_descriptor_limit():
 
 
 def _follow(command, pid, floor, watched, store, settings, metrics, status):
-    started = time.time()
+    started, begin = time.time(), time.monotonic()
     raise_descriptor_limit()
     collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None)
     if metrics:
@@ -316,14 +316,15 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status):
         if status:
             status.look(collector)
     how, usage = _wait(pid, watched, _LOOK_S, look)
-    ended = time.time()
+    end = time.monotonic()
+    ended = started + end - begin  # the machine's clock may have been set meanwhile
     signalled = os.WIFSIGNALED(how)
     code = 128 + os.WTERMSIG(how) if signalled else os.WEXITSTATUS(how)
     state = "killed" if signalled else "error" if code else "ok"
     ended_by = os.WTERMSIG(how) if signalled else None
     collector.note_exit(pid, state, ended_by)
     alive = draining.round()
-    while alive and time.time() < ended + _GRACE_S:
+    while alive and time.monotonic() < end + _GRACE_S:
         signal.sigtimedwait([signal.SIGCHLD], 0.02)
         alive = draining.round()
     if metrics:

@@ -1,7 +1,6 @@
 """Which run is meant: by directory, by board file, or the last one of this user."""
 import os
 import sqlite3
-import time
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board, explain, list_boards, process_exists
@@ -57,8 +56,7 @@ def sweep(directory, older_s=7 * 86_400):
             board = Board(path)
             try:
                 live = board.live()
-                last = board.epoch_of(live["heartbeat_ns"] or board.header["start_ns"])
-                if time.time() - last < older_s or board.is_alive(live):
+                if board.silent_s(live) < older_s or board.is_alive(live):
                     continue
             finally:
                 board.close()

@@ -151,14 +151,15 @@ class Store:
     def merge_samples(self, now=None):
         """Samples ten minutes older than the newest become one row a second, with their least and largest values. Looks once a minute.
 
-        By the newest, not by the clock: a run that is over keeps its last ten minutes however late it is looked at."""
-        clock = time.time() if now is None else now
+        By the newest, not by the clock: a run that is over keeps its last ten minutes however late it is looked at. Ages are of the boards' own
+        clock, in seconds (end - epoch): dates jump when the machine's clock is set."""
+        clock = time.monotonic() if now is None else now
         if clock < self._merge_due:
             return
         self._merge_due = clock + 60.0
         if now is None:
-            now = self._db.execute("SELECT MAX(end) FROM samples").fetchone()[0] or 0.0
-        old = self._db.execute("SELECT rowid, process, epoch, packed FROM samples WHERE end < ?", (now - MERGE_AFTER_S,)).fetchall()
+            now = self._db.execute("SELECT MAX(end - epoch) FROM samples").fetchone()[0] or 0.0
+        old = self._db.execute("SELECT rowid, process, epoch, packed FROM samples WHERE end - epoch < ?", (now - MERGE_AFTER_S,)).fetchall()
         for rowid, process, epoch, packed in old:
             seconds = {}
             for t, rss, peak, _ in unpack_samples(packed):

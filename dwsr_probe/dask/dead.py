@@ -7,7 +7,6 @@ for, removed when the worker leaves cleanly. Under `dwsr-probe run` the parent c
 import os
 import pickle
 import threading
-import time
 import zlib
 
 from dwsr_probe import _core
@@ -92,16 +91,17 @@ def _look_at(path, facts):
     try:
         board = Board(path)
         try:
-            if board.run or (CLAIMED not in path and board.is_alive(board.live())):
+            live = board.live()
+            if board.run or (CLAIMED not in path and board.is_alive(live)):
                 return
-            theirs = board.facts().get("workers") or []
+            theirs, is_old = board.facts().get("workers") or [], board.silent_s(live) > _OLD_S
         finally:
             board.close()
         if any(_same_place(worker, facts) for worker in theirs):
             claimed = f"{path.partition(CLAIMED)[0]}{CLAIMED}{os.getpid()}.{start_ticks(os.getpid())}"
             os.rename(path, claimed)
             _claimed.append(claimed)
-        elif time.time() - os.stat(path).st_mtime > _OLD_S:  # nobody has come for it
+        elif is_old:  # nobody has come for it
             _remove(path)
     except (_core.BoardError, OSError, AttributeError):
         return

@@ -1,5 +1,4 @@
 """One moment of everything behind a port, as metrics.py reads it: totals of what has ended, and each living process now."""
-import time
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
@@ -110,11 +109,11 @@ class View:
         return [d for d in devices_of(slot.record.gpu) if self.own_port or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)]
 
 
-def look_at(board, live, pid=None, user="", now=None, tasks=True):
+def look_at(board, live, pid=None, user="", tasks=True):
     """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name, where its number is not one. tasks: with what it runs, which is most of the work."""
     facts = board.facts()
     pid = pid or str(board.pid)
-    now = time.time() if now is None else now
+    now = board.epoch_of(board.now_ns(live))  # by the board's clock, which nobody sets
     slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live) if tasks else (), key=lambda found: found[1])]
     return Process(pid, board.name(facts), board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
 

@@ -1,6 +1,7 @@
 """What a process may still take: real cgroups of the test's own, jobs in them, and what the exporter and the predictor say of these."""
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,8 +104,11 @@ dwsr_probe.stop()
     heard(cli, "holding-a")
     heard(cli, "holding-b")
     served = exporter(serve, board_dir)
+
+    def agrees(group, job):
+        return near(served.value("dwsr_process_headroom_bytes", pid=str(job.pid)), group.headroom())
     for group, job in ((first, jobs[0]), (second, jobs[1])):
-        wait_until(lambda: near(served.value("dwsr_process_headroom_bytes", pid=str(job.pid)), group.headroom()), "its group's headroom")
+        wait_until(partial(agrees, group, job), "its group's headroom")
         assert served.value("dwsr_process_limit_bytes", pid=str(job.pid)) == GIB
         found = served.value("dwsr_process_headroom_bytes", pid=str(job.pid))
         assert 300_000_000 < found < GIB - 656_000_000, found

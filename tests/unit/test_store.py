@@ -46,11 +46,11 @@ def test_old_samples_merge_to_min_and_max(tmp_path):
     store.add_samples("p", 2000, packed(new), 1000.0)  # a second collector: nothing doubled
     raw = list(store.samples("p"))
     assert len(raw) == 2016 and raw[5] == (1000.005, 105, 105, 505, 1)
-    store.merge_samples(now=2000.0)
+    store.merge_samples(now=1000.0)
     rows = list(store.samples("p"))
     assert rows[:2] == [(1000.0, 100, 1099, 1499, 1000), (1001.0, 1100, 2099, 2499, 1000)]
     assert rows[2:] == [(1990 + i / 8, 7, 7, 9, 1) for i in range(16)]
-    store.merge_samples(now=2070.0)
+    store.merge_samples(now=1070.0)
     assert list(store.samples("p")) == rows and store.progress_of("p") == (0, 2016)
 
 
@@ -60,7 +60,7 @@ def test_packed_pieces_come_as_they_went_in(tmp_path):
     for i, piece in enumerate(pieces):
         store.add_samples("p", 8 * i, piece, 1000.0)
     assert list(store.packed_samples("p")) == [(1000.0, piece) for piece in pieces] and not list(store.merged_samples("p"))
-    store.merge_samples(now=1002.5 + 600)
+    store.merge_samples(now=2.5 + 600)
     assert list(store.packed_samples("p")) == [(1000.0, pieces[2])] and [row[0] for row in store.merged_samples("p")] == [1000.0, 1001.0]
     assert store.task_count() == 0
 
@@ -75,6 +75,19 @@ def test_a_run_that_is_over_keeps_its_samples(tmp_path):
     store = Store.open(tmp_path, writable=True)
     store.merge_samples()
     assert [row[4] for row in store.samples("p")] == [8, 1]
+
+
+def test_samples_do_not_age_when_the_clock_is_set(tmp_path):
+    store = Store.create(tmp_path)
+    store.add_samples("before", 0, packed([(50 + i / 8, 5, 6) for i in range(8)]), 1000.0)
+    store.add_samples("after", 0, packed([(60 + i / 8, 5, 6) for i in range(8)]), 4600.0)  # began after the clock was put an hour ahead
+    store.merge_samples()
+    assert len(list(store.samples("before"))) == len(list(store.samples("after"))) == 8
+    store.add_samples("after", 8, packed([(700.0, 5, 6)]), 1000.0)  # and back
+    store.close()
+    store = Store.open(tmp_path, writable=True)
+    store.merge_samples()
+    assert [row[4] for row in store.samples("before")] == [8] and sorted(row[4] for row in store.samples("after")) == [1, 8]
 
 
 def test_damaged_text_is_said(tmp_path):

@@ -307,6 +307,28 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): ...
 
 
+class Stepped(Hostile):
+    """Two processes; the clock was put an hour ahead between their starts, and is a day behind ours."""
+
+    def do_GET(self):
+        then = time.time() - 86_400
+        rows = [{"pid": 1, "thread": 1, "start": then - 50.0}, {"pid": 1, "thread": 2, "start": then - 20.0}, {"pid": 2, "thread": 1, "start": then + 3590.0}]
+        self.page = "".join(f'dwsr_slot_running_seconds{{pid="{pid}",slot="{slot}"}} {s}\n' for pid, slot, s in ((1, 0, 50), (1, 1, 20), (2, 0, 10)))
+        body = ("".join(json.dumps({"state": "running", "seq": None, "task_name": "x", "process": "1-1"} | row) + "\n" for row in rows) + '{"cursor": "1"}\n' if self.path.startswith("/dwsr/tasks") else self.page).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_port_whose_clock_was_set():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stepped) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        first, second, third = Port(f"127.0.0.1:{server.server_port}").look().tasks
+        server.shutdown()
+    assert first.seconds == pytest.approx(50, abs=1e-3) and second.seconds == pytest.approx(20, abs=1e-3) and third.seconds == pytest.approx(10, abs=1e-3)
+
+
 def test_a_hostile_port():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

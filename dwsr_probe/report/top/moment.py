@@ -38,7 +38,7 @@ class Task:
     who: tuple  # process, thread, start: as long as it runs
     pid: str
     name: str
-    seconds: float
+    seconds: float | None
     live: float | None
     peak: float | None
     limit: float | None = None  # of its process

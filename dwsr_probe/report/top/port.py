@@ -19,6 +19,7 @@ class Port:
         self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ASK_S)
         self.host, self.title = self._stream.host, self._stream.host
         self._lost_before = None
+        self._clocks = {}  # pid → date of its clock, less our monotonic one
 
     def look(self):
         try:
@@ -32,15 +33,28 @@ class Port:
         moment.lost = self._stream.lost - (self._stream.lost if self._lost_before is None else self._lost_before)
         moment.more_processes, moment.unreadable = (int(sum(series.get(f"dwsr_{name}", {}).values())) for name in ("processes_dropped", "boards_unreadable"))
         limits = {p.pid: p.limit for p in moment.processes}
-        starts = [r["start"] for r in found.running if number(r.get("start")) is not None]
-        seconds = series.get("dwsr_slot_running_seconds", {}).values()
-        now = time.time()
-        if starts and len(seconds) == len(found.running):
-            now = min(starts) + max(seconds)  # by its clock, which may not be ours
+        now = time.monotonic()
+        self._follow_clocks(found.running, series.get("dwsr_slot_running_seconds", {}), now)
         for record in found.running:
-            pid = pid_text(record.get("pid"))
-            moment.tasks.append(task_of(record.get, pid, max(0.0, now - (number(record.get("start")) or now)), limits.get(pid)))
+            pid, start = pid_text(record.get("pid")), number(record.get("start"))
+            seconds = None if start is None or pid not in self._clocks else max(0.0, self._clocks[pid] + now - start)
+            moment.tasks.append(task_of(record.get, pid, seconds, limits.get(pid)))
         return moment
+
+    def _follow_clocks(self, running, seconds, now):
+        """What the date of each process's clock is: neither its host's clock nor ours need be right, and both may be set.
+
+        The earliest start and the longest running time give it if they are of one task; else less, because the oldest has just ended or has no series.
+        """
+        starts, longest = {}, {}
+        for record in running:
+            if (start := number(record.get("start"))) is not None:
+                pid = pid_text(record.get("pid"))
+                starts[pid] = min(start, starts.get(pid, start))
+        for labels, value in seconds.items():
+            pid = pid_text(dict(labels).get("pid"))
+            longest[pid] = max(value, longest.get(pid, value))
+        self._clocks = {pid: max(start + longest[pid] - now, self._clocks.get(pid, 0.0)) for pid, start in starts.items() if pid in longest}
 
 
 def series_of(page):
