@@ -14,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from dwsr_probe.export.client import StreamError
+from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.moment import Moment, Process, Task
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
@@ -314,7 +315,7 @@ class Stepped(Hostile):
         then = time.time() - 86_400
         rows = [{"pid": 1, "thread": 1, "start": then - 50.0}, {"pid": 1, "thread": 2, "start": then - 20.0}, {"pid": 2, "thread": 1, "start": then + 3590.0}]
         self.page = "".join(f'dwsr_slot_running_seconds{{pid="{pid}",slot="{slot}"}} {s}\n' for pid, slot, s in ((1, 0, 50), (1, 1, 20), (2, 0, 10)))
-        body = ("".join(json.dumps({"state": "running", "seq": None, "task_name": "x", "process": "1-1"} | row) + "\n" for row in rows) + '{"cursor": "1"}\n' if self.path.startswith("/dwsr/tasks") else self.page).encode()
+        body = ("".join(TaskRecord(task_name="x", process=f"{row['pid']}-1", host="h", **row).to_json() + "\n" for row in rows) + '{"cursor": "1"}\n' if self.path.startswith("/dwsr/tasks") else self.page).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
