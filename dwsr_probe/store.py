@@ -115,7 +115,10 @@ class Store:
 
     def finish(self):
         """Nothing more will be written: no journal beside the file, so that it can be read where it cannot be written, and copied as it is."""
-        self._db.execute("PRAGMA journal_mode=DELETE")
+        try:
+            self._db.execute("PRAGMA journal_mode=DELETE")
+        except sqlite3.OperationalError:  # somebody reads it just now, as `top` does; whoever closes it last removes the journal
+            pass
 
     # -- writing: everything of one round in one transaction, so that a killed collector leaves whole rounds
 

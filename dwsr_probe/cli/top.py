@@ -20,7 +20,7 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
     """Watch tasks while they run: what each one has, had at most, and how fast it grows.
 
     Of all boards of this machine; of a RUN, by its directory or name; or of a worker, an exporter or `run --metrics` at a URL. Press ? for the keys. Only reads: the job does not notice.
-    Without a terminal it prints a line a second.
+    Without a terminal it prints a line a second, and ends when the job has ended or nothing has run for ten seconds.
     """
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.report.top import loop

@@ -163,6 +163,20 @@ def test_an_unwritable_place_is_said(tmp_path):
         Store.create(tmp_path / "file" / "run")
 
 
+def test_a_reader_does_not_hold_up_the_end(tmp_path):
+    """As `top` is when the job ends."""
+    store = Store.create(tmp_path)
+    store.set_meta(run="r")
+    reader = Store.open(tmp_path)
+    assert reader.meta() == {"run": "r"}
+    store.set_meta(exit_code=0)
+    store.finish()
+    store.close()
+    assert reader.meta() == {"run": "r", "exit_code": 0}
+    reader.close()
+    assert Store.open(tmp_path).meta() == {"run": "r", "exit_code": 0}
+
+
 def test_network_filesystems(tmp_path):
     mounts = tmp_path / "mountinfo"
     mounts.write_text("1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /home rw shared:1 - nfs4 server:/x rw\n3 1 0:6 / /homework rw - tmpfs t rw\n")

@@ -9,13 +9,15 @@ import sys
 import termios
 import threading
 import time
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from rich.cells import cell_len
 
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.top import figures
+from dwsr_probe.report.top import figures, loop
 from dwsr_probe.report.top.moment import Moment, Process, Task
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
@@ -340,3 +342,52 @@ def test_a_hostile_port():
     for width in (80, 200):
         text = "".join(map(plain, drawn(picture, width, 50)))
         assert text.isprintable() and "\\x1b]2;evil\\x07" in text and "evil" in plain_line(picture) and plain_line(picture).isprintable()
+
+
+# -- lines
+
+class Shown:
+    """A watch that shows one moment after the other, then the last one for ever."""
+
+    title, interval_s = "made", 0.02
+
+    def __init__(self, *moments):
+        self._moments = list(moments)
+
+    def look(self):
+        found = self._moments[0] if len(self._moments) == 1 else self._moments.pop(0)
+        return replace(found, records=[], processes=list(found.processes))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(loop, "PLAIN_S", 0.01)
+    monkeypatch.setattr(loop, "_GONE_S", 0.3)
+
+
+def test_no_line_is_printed_twice(quick, capfd):
+    here = Moment(processes=[Process("7", "job.py", rss=MIB)], tasks=[task()])
+    loop.print_lines(Shown(*[here] * 20, replace(here, processes=[Process("7", "job.py", rss=2 * MIB)]), *[here] * 20, Moment(ended="the job has ended")), interval_s=0.01)
+    lines = [line.partition("; ")[2] for line in capfd.readouterr().out.splitlines()]
+    assert len(lines) >= 2 and "rss 1.00 MiB" in lines[0] and lines[-1].endswith("the job has ended") and all(a != b for a, b in pairwise(lines))
+
+
+def test_lines_end_where_nothing_runs(quick, capfd):
+    """Of a machine without a job, and after the last one has ended."""
+    for moments in ([Moment()], [Moment(processes=[Process("7", "job.py")]), Moment()]):
+        loop.print_lines(Shown(*moments), interval_s=0.01)
+        lines = capfd.readouterr().out.splitlines()
+        assert lines[-1].endswith("no process with a probe for 0 seconds") and len(lines) <= 4
+
+
+def test_lines_end_with_their_reader(monkeypatch):
+    """Also where nothing changes, so that nothing is written."""
+    readable, writable = os.pipe()
+    with os.fdopen(writable, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert not loop._reader_has_gone()
+        os.close(readable)
+        assert loop._reader_has_gone()
+        loop.print_lines(Shown(Moment(processes=[Process("7", "job.py")])), interval_s=0.01)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert loop._reader_has_gone()

@@ -16,7 +16,7 @@ from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
 _FORECAST_S = 2.0
-_GONE_S = 10.0  # a port that has not answered for so long has ended, for who reads lines
+_GONE_S = 10.0  # for who reads lines: a port that has not answered, and a place where nothing has run for so long, have ended
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -198,21 +198,39 @@ def _stop(terminal, signals):
 
 
 def print_lines(watch, predictor=None, interval_s=PLAIN_S):
-    """One line a second or less often, until the job has ended, the reader has gone, or a signal. WatchError if the first look fails."""
+    """One line a second or less often, none twice, until the job has ended, nothing is left to look at, the reader has gone, or a signal. WatchError if the first look fails."""
     signals, interval_s = Signals(), max(PLAIN_S, interval_s)
     with signals.caught(*_ENDING):
         looks, picture = _begun(watch, interval_s, signals)
         forecasts = Forecasts(predictor)
-        answered = printed = time.monotonic()
-        while looks is not None and not signals.ending:
-            print(plain_line(picture), flush=True)
-            if picture.moment.ended or time.monotonic() > answered + interval_s + _GONE_S:
+        answered = lived = due = time.monotonic()
+        shown = None
+        while looks is not None and not signals.ending and not _reader_has_gone():
+            now, moment = time.monotonic(), picture.moment
+            if moment.processes:
+                lived = now
+            elif not moment.ended and not moment.stale and now > lived + _GONE_S:
+                moment.ended = f"no process with a probe for {_GONE_S:.0f} seconds"
+            clock, _, line = plain_line(picture).partition("; ")
+            if line != shown:
+                print(f"{clock}; {line}", flush=True)
+                shown = line
+            if moment.ended or now > answered + interval_s + _GONE_S:
                 return
-            printed += interval_s
-            while (left := printed - time.monotonic()) > 0 and not signals.ending:
+            due += interval_s
+            while (left := due - time.monotonic()) > 0 and not signals.ending:
                 signals.wait((), left)
             if _add(picture, looks, forecasts) and not picture.moment.stale:
                 answered = time.monotonic()
+
+
+def _reader_has_gone():
+    """Of a pipe: where nothing changes nothing is written, and no write would fail."""
+    if sys.stdout is None:
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told anyway
+    return bool(poll.poll(0))
 
 
 def can_draw():
