@@ -28,6 +28,22 @@ def options(name):
 ALL = {option for name in COMMANDS for option in options(name)} | {"--help", "--version"}
 
 
+# Which port has which role, in all files: what one page starts, another finds.
+PORTS = {"export": "9464", "run": "9465", "predict": "9466"}
+ROLES = [(r"--metrics (?:[\w.:\[\]]+:)?(\d{4})", "run"), (r"\bexport\W+--listen\W+(?:[\d.]+:)?(\d{4})", "export"), (r"serve --listen (?:[\d.]+:)?(\d{4})", "predict"), (r":(\d{4})/forecast", "predict")]
+
+
+def test_a_port_has_one_role_in_all_files():
+    files = [*PAGES, *(p for folder in ("deploy", "dashboards", "dwsr_probe/cli") for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix not in (".json", ".pyc"))]
+    texts = {path.relative_to(ROOT): path.read_text() for path in files}
+    wrong = [(str(path), found[0]) for path, text in texts.items() for pattern, role in ROLES for found in re.finditer(pattern, text) if found[1] != PORTS[role]]
+    assert not wrong and len([path for path, text in texts.items() if f"--metrics {PORTS['run']}" in text]) >= 4
+    assert {port for text in texts.values() for port in re.findall(r"\b946\d\b", text)} == set(PORTS.values())
+    for name, module, command in (("export", "export", "command"), ("predict", "predict", "serve")):
+        (option,) = (p for p in vars(importlib.import_module(f"dwsr_probe.cli.{module}"))[command].params if p.name == "listen")
+        assert option.default.endswith(f":{PORTS[name]}")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_documented(name):
     page = DOCS / f"{name}.md"
