@@ -341,7 +341,7 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status):
         except sqlite3.Error as error:
             say(f"cannot write {store.directory}: {error}")
     if alive:
-        say(f"{alive} process{'es' if alive > 1 else ''} of the job still run; dwsr-probe report will collect them when they end")
+        say(f"{alive} process{'es of the job still run' if alive > 1 else ' of the job still runs'}; dwsr-probe report will collect {'them when they end' if alive > 1 else 'it when it ends'}")
     store.close()
     return code, store.directory
 

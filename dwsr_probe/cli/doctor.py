@@ -36,7 +36,7 @@ def _kernel():
         recent = True
     if not recent:
         return LIMITED, "kernel", f"Linux {release}", "the high-water mark can be reset since 4.0: peaks will be sampled"
-    return OK, "kernel", f"Linux {release}, {os.cpu_count()} CPUs", None
+    return OK, "kernel", f"Linux {release}, {os.cpu_count()} CPU{'' if os.cpu_count() == 1 else 's'}", None
 
 
 def _python():
@@ -206,7 +206,7 @@ def _sampler():
         return FAILED, "sampler", "the trial failed", None
     header, live, times = result
     if len(times) < 3:
-        return LIMITED, "sampler", f"took {len(times)} samples in 0.3 s", "the machine is overloaded; task peaks do not depend on the sampler"
+        return LIMITED, "sampler", f"took {len(times)} sample{'' if len(times) == 1 else 's'} in 0.3 s", "the machine is overloaded; task peaks do not depend on the sampler"
     gaps = sorted(b - a for a, b in pairwise(times))
     rate = 1e9 * len(gaps) / (times[-1] - times[0])
     p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))] / 1e6

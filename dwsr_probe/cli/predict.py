@@ -78,6 +78,7 @@ def _learned(run):
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.ledger import Ledger
     from dwsr_probe.report.progress import Progress
+    from dwsr_probe.report.words import count_text
     from dwsr_probe.runs import collect_leftovers, last_run
     from dwsr_probe.say import say
     from dwsr_probe.store import Store, StoreError
@@ -104,7 +105,7 @@ def _learned(run):
     except sqlite3.Error as error:
         fail(f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on another machine")
     if refused:
-        say(f"{refused} records have figures that cannot be; they were left out")
+        say(f"left out {count_text(refused, 'record', 'records', '1')} with figures that cannot be")
     return model, ledger
 
 

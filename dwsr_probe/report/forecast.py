@@ -20,7 +20,7 @@ def input_text(given):
     """"512×512 float32", "1,000 bytes", "Dataset of unknown size": one of the record's inputs."""
     if given.get("shape") is not None:
         return " ".join(filter(None, ["×".join(map(str, given["shape"])), given.get("dtype") or given.get("type")]))
-    return f"{given.get('type') or 'an input'} of unknown size" if given.get("nbytes") is None else f"{given['nbytes']:,} bytes"
+    return f"{given.get('type') or 'an input'} of unknown size" if given.get("nbytes") is None else count_text(given["nbytes"], "byte", "bytes", "1")
 
 
 def words(found, limit=None):

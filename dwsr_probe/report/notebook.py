@@ -10,7 +10,7 @@ from html import escape
 
 from dwsr_probe.board import SAMPLE_BYTES
 from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
-from dwsr_probe.report.words import bytes_text, line_of, seconds_text
+from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
 from dwsr_probe.say import say
 from dwsr_probe.store import StoreError
@@ -128,7 +128,7 @@ class Run:
         return figure_of(self._store, **options)
 
     def _counts(self):
-        return ", ".join(f"{n:,} {word if n == 1 else words}" for n, word, words in ((len(self.tasks), "task", "tasks"), (len(self.processes), "process", "processes")))
+        return ", ".join(count_text(n, word, words, "1") for n, word, words in ((len(self.tasks), "task", "tasks"), (len(self.processes), "process", "processes")))
 
     def __repr__(self):
         return f"<dwsr_probe run {line_of(str(self.meta.get('run') or 'of a board'), 120)}: {self._counts()}>"

@@ -8,7 +8,7 @@ from math import inf
 from statistics import median
 
 from dwsr_probe.board import process_limit
-from dwsr_probe.report.words import AtLeast
+from dwsr_probe.report.words import AtLeast, count_text
 
 
 class Limits:
@@ -241,7 +241,7 @@ def process_notes(record, health):
     if health.get("dask_hooks") == 2:
         notes.append("tasks were followed by Dask's transitions: this release of distributed is not known, whose memory it was cannot be told")
     if health.get("untracked_bytes"):
-        notes.append(f"{health['untracked_bytes']:,} bytes found the owner table full: frees from other threads are not followed there")
+        notes.append(f"{count_text(health['untracked_bytes'], 'byte', 'bytes', '1')} found the owner table full: frees from other threads are not followed there")
     if health.get("gpu_hook") == 2:
         notes.append("the hook on CuPy's memory failed: device memory was measured up to then only")
     if health.get("devices") and health.get("nvml_state") in _NVML_NOTES:
@@ -277,7 +277,7 @@ def worker_facts(health):
             continue
         limit = worker.get("memory_limit_bytes")
         spilled = worker.get("spilled_bytes")
-        facts.append(f"worker {worker['address']}, {worker.get('nthreads')} threads" + (f", limit {limit / 2**30:.1f} GiB" if limit else "")
+        facts.append(f"worker {worker['address']}, {count_text(worker.get('nthreads') or 0, 'thread', 'threads', '1')}" + (f", limit {limit / 2**30:.1f} GiB" if limit else "")
                      + (f", {spilled / 2**20:.1f} MiB spilled" if spilled else ""))
     return facts
 
@@ -288,9 +288,9 @@ def sampler_health(record, health):
     if not written:
         return None
     late = 100 * (health.get("samples_late") or 0) / written
-    text = f"{written:,} samples, {late:.1f} % late"
+    text = f"{count_text(written, 'sample', 'samples', '1')}, {late:.1f} % late"
     if record.duration:
         text += f", {100 * (health.get('sampler_cpu_ns') or 0) / 1e9 / record.duration:.2f} % of a core"
     if gaps := health.get("reset_gaps"):
-        text += f", {gaps:,} slow reset{'s' if gaps > 1 else ''} of the kernel's mark"
+        text += f", {count_text(gaps, 'slow reset', 'slow resets', '1')} of the kernel's mark"
     return text

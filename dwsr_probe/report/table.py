@@ -22,7 +22,7 @@ def name_text(name):
 
 
 def _outcome(summary):
-    parts = [f"{n} {word}" for n, word in ((summary.errors, "error"), (summary.killed, "killed"), (summary.cancelled, "cancelled")) if n]
+    parts = [f"{n:,} {word}" for n, word in ((summary.errors, "error" if summary.errors == 1 else "errors"), (summary.killed, "killed"), (summary.cancelled, "cancelled")) if n]
     return Text(", ".join(parts) or "–", style="red" if summary.killed or summary.errors else "")
 
 
@@ -88,7 +88,7 @@ def print_report(store, file, verbose=False):
     for record, health in sorted(shown[:_PROCESSES_AT_ALL], key=lambda row: row[0].start or 0):
         console.print(_process_line(record, health, exit_code, verbose), soft_wrap=not wraps)
     if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
-        console.print(f"and {len(processes) - len(shown[:_PROCESSES_AT_ALL]):,} more processes (all of them: --format json)", style="dim")
+        console.print(f"and {count_text(len(processes) - len(shown[:_PROCESSES_AT_ALL]), 'more process', 'more processes', '1')} (all of them: --format json)", style="dim")
     if not names:
         console.print("Mark tasks to see each one's peak: `with dwsr_probe.task(\"name\"):` around the work.", markup=False, soft_wrap=not wraps)
 

@@ -226,7 +226,7 @@ def _losses(names, dead, unknown):
         parts = ["Under way then: "]
         for i, (name, count) in enumerate(tasks[:3]):
             parts += [", " if i else "", _name(name), f" ({count:,})" if count > 1 else ""]
-        found.append((*parts, f", and {len(tasks) - 3:,} more names." if len(tasks) > 3 else "."))
+        found.append((*parts, f", and {count_text(len(tasks) - 3, 'more name', 'more names', '1')}." if len(tasks) > 3 else "."))
     return found
 
 

@@ -33,7 +33,7 @@ def medians_text(d):
 
 
 def failed_text(side):
-    return ", ".join(f"{n:,} {word}" for word, n in side.failed().items()) or "–"
+    return ", ".join(f"{n:,} {'errors' if word == 'error' and n > 1 else word}" for word, n in side.failed().items()) or "–"
 
 
 def p_text(d):

@@ -172,7 +172,7 @@ def _scatter(number, summary, tasks, outlook, frames):
     found = {"name": number_of, "kind": kind, "unit": size, "input_unit": input_size, "top": top / size * 1.08, "right": right / input_size * 1.03}
     if curve:
         found["curve"] = {"x": [n / input_size for n in curve.input_bytes], **{row: [n / size for n in getattr(curve, row)] for row in ("low", "mean", "high")}}
-        found["trust"] = f"{'device memory, ' if kind == 'gpu' else ''}model from {curve.learned:,} tasks, trust {curve.trust}"
+        found["trust"] = f"{'device memory, ' if kind == 'gpu' else ''}model from {count_text(curve.learned, 'task', 'tasks', '1')}, trust {curve.trust}"
     return found
 
 
@@ -186,7 +186,7 @@ def _facts(meta, processes, tasks, begin, seconds):
     command = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
     when = datetime.datetime.fromtimestamp(begin).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if begin else ""
     hosts = sorted({record.host for record, _ in processes if record.host})
-    parts = [code(command, 200) if command else "", escape(when), escape(line_of(", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more hosts" if len(hosts) > 3 else ""), 120)),
+    parts = [code(command, 200) if command else "", escape(when), escape(line_of(", ".join(hosts[:3]) + (f" and {count_text(len(hosts) - 3, 'more host', 'more hosts', '1')}" if len(hosts) > 3 else ""), 120)),
              seconds_text(seconds) if begin else "",
              "exit code not known: still running, or its parent was killed" if code_ is None and meta else f"exit code {escape(str(code_))}" if meta else ""]
     return "".join(f"<span>{part}</span>" for part in parts if part)

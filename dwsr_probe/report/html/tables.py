@@ -59,7 +59,7 @@ def names_table(summaries, chip, missing=0):
                     + _bytes(s.growth_max_bytes, None if accounted else most) + _bytes(s.growth_median_bytes) + _bytes(s.rss_peak_bytes) + _seconds(s.duration_max) + _seconds(s.duration_median)
                     + _cell(f"{s.overlap + 1}", s.overlap) + "</tr>")
     notes = ([f'<span class="bad">Not in the table: {count_text(missing, "task", "tasks", "one")} without a record.</span>'] if missing else []) \
-        + (["≥ at least: a task was killed, and may have needed more."] if any(s.killed for s in summaries) else []) + ([f"{len(summaries) - NAMES_MOST:,} more names, with smaller peaks: --format json has them."] if len(summaries) > NAMES_MOST else []) \
+        + (["≥ at least: a task was killed, and may have needed more."] if any(s.killed for s in summaries) else []) + ([f"{count_text(len(summaries) - NAMES_MOST, 'more name', 'more names', '1')}, with smaller peaks: --format json has all."] if len(summaries) > NAMES_MOST else []) \
         + (["Some peaks were sampled: short ones may be higher."] if any(s.sampled for s in summaries) else []) \
         + (["Some own peaks are not one task's alone: native threads or coroutines of several tasks allocated together."] if any(s.shared for s in summaries) else [])
     return _table("names", heads, rows, " ".join(notes))
@@ -106,5 +106,5 @@ def processes_table(processes, exit_code):
                     + _cell(f'<span class="{"bad" if state in ("killed", "error") else ""}">{escape(state)}</span>', kind="t") + _bytes(peak, limit) + _bytes(limit)
                     + _cell(percent_text(peak / limit if peak and limit else None), peak / limit if peak and limit else -1) + _seconds(record.duration)
                     + _cell(escape(sampler_health(record, health) or "–"), kind="t") + _cell(escape(line_of(notes, 600)) or "–", kind="t") + "</tr>")
-    foot = f"And {len(processes) - PROCESSES_MOST:,} more processes." if len(processes) > PROCESSES_MOST else ""
+    foot = f"And {count_text(len(processes) - PROCESSES_MOST, 'more process', 'more processes', '1')}." if len(processes) > PROCESSES_MOST else ""
     return _table("processes", ["<process", "<end", "rss peak", "limit", "share", "lived", "<sampling", "<notes"], rows, foot)

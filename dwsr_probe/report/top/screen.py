@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.panes import BOLD, DIM, GPUS, NAMES, RED, REVERSE, TASKS, YELLOW, Pane, devices_of, processes_columns
-from dwsr_probe.report.words import line_of, percent_text
+from dwsr_probe.report.words import count_text, line_of, percent_text
 
 HELP = (
     ("q, Ctrl-C", "leave"),
@@ -131,7 +131,7 @@ class Screen:
             said = f"PAUSED; {said}"
         first = [("dwsr-probe top", BOLD), (f"  {line_of(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
         more = f" and {moment.more_processes} more" if moment.more_processes else ""
-        second = [(f"{_count(len(moment.processes), 'process', 'es')}{more}, {_count(len(moment.tasks), 'task', 's')} running, {picture.done:,} done", ""),
+        second = [(f"{count_text(len(moment.processes), 'process', 'processes', '1')}{more}, {count_text(len(moment.tasks), 'task', 'tasks', '1')} running, {picture.done:,} done", ""),
                   (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (still reading)" if moment.behind else "", DIM)]
         rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
         third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
@@ -144,11 +144,11 @@ class Screen:
         picture, moment = self.picture, self.picture.moment
         dropped = sum(p.dropped for p in moment.processes)
         parts = [(f"sampler: {percent_text(picture.late)} late, {percent_text(picture.sampler_cpu)} of a core", DIM),
-                 (f"; {moment.lost:,} records lost", YELLOW if moment.lost else DIM)]
+                 (f"; {count_text(moment.lost, 'record', 'records', '1')} lost", YELLOW if moment.lost else DIM)]
         if dropped:
-            parts.append((f"; {dropped:,.0f} tasks without a slot", YELLOW))
+            parts.append((f"; {count_text(round(dropped), 'task', 'tasks', '1')} without a slot", YELLOW))
         if moment.unreadable:
-            parts.append((f"; {moment.unreadable} boards unreadable", YELLOW))
+            parts.append((f"; {count_text(moment.unreadable, 'board', 'boards', '1')} unreadable", YELLOW))
         if fallbacks := sorted({kind for p in moment.processes for kind in p.fallbacks}):
             parts.append((f"; works less well: {line_of(', '.join(fallbacks), 60)} (dwsr-probe doctor)", YELLOW))
         return parts
@@ -185,14 +185,10 @@ def _help(width):
     return [*lines, [], *([(part, "")] for text in EXPLAINED for part in wrap(text, max(10, width), subsequent_indent="  "))]
 
 
-def _count(n, noun, plural):
-    return f"{n:,} {noun}{plural if n != 1 else ''}"
-
-
 def plain_line(picture):
     """The picture in one line, for logs."""
     moment = picture.moment
-    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), _count(len(moment.processes), "process", "es"), f"{len(moment.tasks):,} running", f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""), f"{picture.failed:,} failed",
+    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), count_text(len(moment.processes), "process", "processes", "1"), f"{len(moment.tasks):,} running", f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""), f"{picture.failed:,} failed",
              f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
     largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
     if largest:
