@@ -262,10 +262,21 @@ def process_notes(record, health):
     return notes
 
 
-def process_outcome(record, exit_code):
+NANNY = 0.90  # Dask ends a worker at 95 % of its limit, looking every 100 ms
+
+
+def was_killed(record, health):
+    """Killed for certain, or as good as: a process may also leave tasks behind because it ended early."""
+    limit, peak = process_limit(health), record.rss_peak_bytes
+    return record.state == "killed" and (health.get("signal") is not None or not limit or not peak or peak >= NANNY * limit)
+
+
+def process_outcome(record, health, exit_code):
     """How a process ended, in words. exit_code: of the job.
 
     A pool ends its workers by a signal, and many programs leave by os._exit: in a job that succeeded, such an end is no news."""
+    if record.state == "killed" and not was_killed(record, health):
+        return "ended with tasks under way"
     return record.state or ("ended" if exit_code == 0 else "ended, how is not known")
 
 

@@ -154,7 +154,7 @@ def _print_names(console, shown, names, processes):
 def _process_line(record, health, exit_code, verbose):
     line = Text("process ", style="dim", no_wrap=False)
     line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
-    line.append(process_outcome(record, exit_code), style="red" if record.state in ("killed", "error") else "green")
+    line.append(process_outcome(record, health, exit_code), style="red" if record.state in ("killed", "error") else "green")
     limit = process_limit(health)
     below = health.get("peak_below_bytes")
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)

@@ -8,10 +8,10 @@ import signal
 from collections import Counter
 from dataclasses import dataclass
 
-from dwsr_probe.report.summary import binding, device_need_of, missing_tasks, need_of, process_limit
+from dwsr_probe.report.summary import NANNY, binding, device_need_of, missing_tasks, need_of, process_limit, was_killed
 from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text
 
-NEAR, NANNY = 0.80, 0.90  # Dask pauses a worker at 80 % of its limit and ends it at 95 %, looking every 100 ms
+NEAR = 0.80  # of the limit: there Dask pauses a worker
 _LEVELS = ("empty", "good", "near", "bad")
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 
@@ -47,6 +47,7 @@ class _Use:
     worker: str | None = None  # its Dask worker's address
     device: str | None = None
     signal: int | None = None  # that ended it, where that is known
+    was_killed: bool = False
 
     @property
     def share(self):
@@ -55,11 +56,6 @@ class _Use:
     @property
     def whose(self):
         return "the device" if self.device else "the limit"
-
-    @property
-    def was_killed(self):
-        """Killed for certain, or as good as: a process may also leave tasks behind because it ended early."""
-        return self.signal is not None or self.share is None or self.share >= NANNY
 
     def name(self):
         return _name(f"worker {self.worker}" if self.worker else f"{self.record.task_name} {self.record.pid}")
@@ -90,7 +86,7 @@ def _uses(processes):
     hosts, devices = [], []
     for record, health in processes:
         worker = next((w["address"] for w in health.get("workers") or () if w.get("address")), None)
-        hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker, signal=health.get("signal")))
+        hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker, signal=health.get("signal"), was_killed=was_killed(record, health)))
         for d in health.get("devices") or ():
             name = f"device {d['device']}" + (f" ({line_of(d['name'])})" if d.get("name") else "")
             devices.append(_Use(record, d.get("peak_bytes"), d.get("pool_limit_bytes") or d.get("total_bytes"), worker, name))
@@ -214,10 +210,10 @@ def _losses(names, dead, unknown):
     for p in sorted(dead, key=lambda p: -(p.share or 0)):
         causes.setdefault((p.was_killed, _cause(p)), []).append(p)
     found = []
-    for (was_killed, cause), some in causes.items():
+    for (killed, cause), some in causes.items():
         one = some[0]
         at = f" with {bytes_text(one.peak_bytes)} of {bytes_text(one.limit_bytes)}, {percent_text(one.share)}" if len(some) == 1 and one.share is not None else _at(some)
-        how = "was killed" if was_killed else "ended with tasks under way"
+        how = "was killed" if killed else "ended with tasks under way"
         who = (one.name(), f" {how}") if len(some) == 1 else (f"{len(some):,} processes {how.replace('was', 'were')}",)
         found.append((*who, f"{at}: {cause}."))
     found += [(p.name(), f" ended with {bytes_text(p.peak_bytes)} of {bytes_text(p.limit_bytes)}, {percent_text(p.share)}: it may have been killed for its memory.") for p in unknown[:3]]

@@ -173,3 +173,4 @@ def test_children_that_ended_early_are_not_counted(cli, shown):
         os.kill(os.getpid(), 9)
     """), columns=200)
     assert re.match(r"One process was killed by SIGKILL at [\d.]+ % of its limit; one more process ended with one task under way at [\d.]+ % of its limit\.", lines[0]), lines
+    assert sum(": killed;" in line for line in lines) == 1 and sum(": ended with tasks under way;" in line for line in lines) == 1

@@ -100,10 +100,10 @@ def processes_table(processes, exit_code):
     rows = []
     for record, health in sorted(processes, key=lambda row: (row[0].state in ("ok", None) and not process_notes(*row), -(row[0].rss_peak_bytes or 0)))[:PROCESSES_MOST]:
         limit, peak = process_limit(health), record.rss_peak_bytes
-        state = process_outcome(record, exit_code)
+        bad = "bad" if record.state in ("killed", "error") else ""
         notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
         rows.append("<tr>" + _cell(code(f"{record.task_name} {record.pid}", 80) + (f'<div class="key">{escape(line_of(record.host))}</div>' if record.host else ""), kind="t")
-                    + _cell(f'<span class="{"bad" if state in ("killed", "error") else ""}">{escape(state)}</span>', kind="t") + _bytes(peak, limit) + _bytes(limit)
+                    + _cell(f'<span class="{bad}">{escape(process_outcome(record, health, exit_code))}</span>', kind="t") + _bytes(peak, limit) + _bytes(limit)
                     + _cell(percent_text(peak / limit if peak and limit else None), peak / limit if peak and limit else -1) + _seconds(record.duration)
                     + _cell(escape(sampler_health(record, health) or "–"), kind="t") + _cell(escape(line_of(notes, 600)) or "–", kind="t") + "</tr>")
     foot = f"And {count_text(len(processes) - PROCESSES_MOST, 'more process', 'more processes', '1')}." if len(processes) > PROCESSES_MOST else ""
