@@ -57,19 +57,33 @@ class _Finder:
 
 
 def _run_after(loader, name):
+    """Have the loader call us after it has run that module.
+
+    One loader may load many modules (of a zip file, of a frozen program), and finding a module need not lead to its import: the loader
+    stays changed until it has run every module that it was changed for, and tells them from others by name.
+    """
     original = getattr(loader, "exec_module", None)
-    if original is None:
+    if original is None or isinstance(loader, type):  # a class that loads all built-in or frozen modules: not hooked
         return
+    names = getattr(original, "names_of_dwsr_probe", None)
+    if names is not None:
+        names.add(name)
+        return
+    names = {name}
 
     def exec_module(module):
-        del loader.exec_module  # the loader is its own again
+        run = module.__spec__.name
+        names.discard(run)
+        if not names and vars(loader).get("exec_module") is exec_module:
+            del loader.exec_module  # the loader is its own again
         original(module)
-        for function in _waiting.pop(name, ()):
+        for function in _waiting.pop(run, ()):
             _call(function, module)
 
+    exec_module.names_of_dwsr_probe = names
     try:
         loader.exec_module = exec_module
-    except AttributeError:  # a loader without attributes (a built-in module's): not hooked
+    except AttributeError:  # a loader without attributes of its own: not hooked
         pass
 
 
