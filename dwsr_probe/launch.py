@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import sqlite3
+import sys
 import time
 
 import dwsr_probe.boot
@@ -18,7 +19,7 @@ from dwsr_probe.board import process_name, start_ticks
 from dwsr_probe.collector import Collector
 from dwsr_probe.probe import program_of
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.runs import remember, sweep
+from dwsr_probe.runs import HOME, remember, sweep
 from dwsr_probe.say import remove_marks, say
 from dwsr_probe.settings import Settings
 from dwsr_probe.signals import wait_for
@@ -44,6 +45,7 @@ class Strict(Exception):
 def run(command, directory=None, settings=None, strict=False, metrics=None, status=None):
     """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None. status: a report.status.Status, or None."""
     settings = settings or Settings()
+    command = _with_interpreter(command)
     _hold_closed_streams()
     store, made = _prepare(command, directory, settings, strict)
     if store and metrics:
@@ -81,6 +83,7 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
         if not store:
             how, _ = _wait(pid, watched, _ROUND_S, lambda: None)
             return os.waitstatus_to_exitcode(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how), None
+        remember(store.directory)
         return _follow(command, pid, floor, watched, store, settings, metrics, status)
     finally:
         if status:
@@ -119,7 +122,7 @@ def _prepare(command, directory, settings, strict):
     sweep(settings.board_dir)
     made = []
     try:
-        store = Store.create(_free_directory(directory, os.path.join("dwsr-runs", f"{stamp}-{name}"), made))
+        store = Store.create(_free_directory(directory, os.path.join(HOME, f"{stamp}-{name}"), made))
         store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),
                        parent_ticks=start_ticks(os.getpid()), board_dir=settings.board_dir)
     except (StoreError, OSError, sqlite3.Error) as error:
@@ -127,7 +130,6 @@ def _prepare(command, directory, settings, strict):
         _remove(made)
         _unprobed(text, strict)
         return None, []
-    remember(store.directory)
     return store, made
 
 
@@ -191,6 +193,22 @@ def _forget(store, made):
             except OSError:
                 pass
         _remove(made)
+
+
+def _with_interpreter(command):
+    """The command with this interpreter before a Python file, unless the file names its own (executable, with a #! line)."""
+    program, *rest = command
+    if not program.endswith((".py", ".pyz")) or not os.path.isfile(program) or ("/" not in program and shutil.which(program)):
+        return command  # the last: an installed script, which a shell would find, too
+    return [os.path.join(".", program), *rest] if _names_interpreter(program) else [sys.executable, *command]
+
+
+def _names_interpreter(program):
+    try:
+        with open(program, "rb") as file:
+            return os.access(program, os.X_OK) and file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def _run_name(command):

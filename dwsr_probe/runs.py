@@ -1,6 +1,7 @@
-"""Which run is meant: by directory, by board file, or the last one of this user."""
+"""Which run is meant: by directory, by name, by board file, or the last one."""
 import os
 import sqlite3
+import time
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board, explain, list_boards, process_exists
@@ -8,6 +9,8 @@ from dwsr_probe.collector import Collector, read_board_into
 from dwsr_probe.say import remove_marks
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
+
+HOME = "dwsr-runs"  # where `run` makes its directories, below the current one
 
 
 def _pointer():
@@ -29,23 +32,84 @@ def remember(directory):
         pass
 
 
-def last_run():
-    """The directory of the last run: the noted one, else the newest below ./dwsr-runs."""
+def _noted():
+    """The directory that remember() was told last, if it still holds a run; else None."""
     try:
         with open(_pointer(), encoding="utf-8", errors="surrogateescape") as f:
             noted = f.read()
-        if os.path.isfile(os.path.join(noted, FILE)):
-            return noted
     except OSError:
-        pass
+        return None
+    return noted if _holds_run(noted) else None
+
+
+def _holds_run(directory):
+    return os.path.isfile(os.path.join(directory, FILE))
+
+
+def _runs_here():
+    """The directories below ./dwsr-runs."""
     try:
-        with os.scandir("dwsr-runs") as entries:
-            found = [e.path for e in entries if os.path.isfile(os.path.join(e.path, FILE))]
+        with os.scandir(HOME) as entries:
+            return [os.path.abspath(entry.path) for entry in entries if _holds_run(entry.path)]
     except OSError:
-        found = []
-    if not found:
-        raise StoreError("there is no run yet; make one with: dwsr-probe run python job.py")
-    return max(found, key=lambda path: os.stat(os.path.join(path, FILE)).st_mtime)
+        return []
+
+
+def _begin_of(directory):
+    """When the run began, for the newest of several: its name says so, and other runs' times of change do not."""
+    changed = os.stat(os.path.join(directory, FILE)).st_mtime
+    try:
+        return time.mktime(time.strptime(os.path.basename(directory)[:15], "%Y%m%d-%H%M%S")), changed
+    except (ValueError, OverflowError):
+        return changed, changed
+
+
+def last_run():
+    """The directory of the last run: the newest of the current directory, else the last one of this user anywhere."""
+    found, noted = _runs_here(), _noted()
+    if noted and os.path.realpath(noted).startswith(os.path.join(os.path.realpath("."), "")):
+        found.append(noted)  # by `run -o`
+    if found:
+        return max(found, key=_begin_of)
+    if not noted:
+        raise StoreError("there is no run yet; make one with: dwsr-probe run job.py")
+    return noted
+
+
+def find_run(word, say):
+    """The directory of the run that a person means, and say() which one, unless `word` is that directory.
+
+    None: the last one. A directory with a run. The name of a directory below ./dwsr-runs, or beside the last run. The name of the run,
+    which has the pid of its parent at the end. StoreError says why not.
+    """
+    if word and _holds_run(word):
+        return word
+    directory = _named(word) if word else last_run()
+    say(f"the run is {directory}" if word else f"the last run is {directory}")
+    return directory
+
+
+def _named(word):
+    noted = _noted()
+    if os.path.basename(word) == word:
+        for directory in [os.path.join(HOME, word), *([os.path.join(os.path.dirname(noted), word)] if noted else [])]:
+            if _holds_run(directory):
+                return os.path.abspath(directory)
+        for directory in sorted({*_runs_here(), *([noted] if noted else [])}, key=_begin_of, reverse=True):
+            if _name_of(directory) == word:
+                return directory
+    raise StoreError(f"{word} holds no run ({FILE} is missing), and no run of this name is in {HOME}; name a directory that `dwsr-probe run` wrote")
+
+
+def _name_of(directory):
+    try:
+        store = Store.open(directory)
+        try:
+            return store.meta().get("run")
+        finally:
+            store.close()
+    except (StoreError, sqlite3.Error, UnicodeDecodeError):
+        return None
 
 
 def sweep(directory, older_s=7 * 86_400):
@@ -68,7 +132,7 @@ def sweep(directory, older_s=7 * 86_400):
 
 
 def open_run(path, say):
-    """The store of a run directory, of a single board file (after a crash; the file stays), or of the last run if `path` is None. StoreError says why not."""
+    """The store of a run (see find_run), or of a single board file (after a crash; the file stays). StoreError says why not."""
     if path and os.path.isfile(path):
         store = Store.in_memory()
         try:
@@ -76,7 +140,7 @@ def open_run(path, say):
         except _core.BoardError as error:
             raise StoreError(explain(path, error)) from error
         return store
-    directory = path or last_run()
+    directory = find_run(path, say)
     collect_leftovers(directory, say)
     return Store.open(directory)
 

@@ -79,14 +79,14 @@ def _learned(run):
     from dwsr_probe.predict.ledger import Ledger
     from dwsr_probe.report.progress import Progress
     from dwsr_probe.report.words import count_text
-    from dwsr_probe.runs import collect_leftovers, last_run
+    from dwsr_probe.runs import collect_leftovers, find_run
     from dwsr_probe.say import say
     from dwsr_probe.store import Store, StoreError
     ledger = Ledger()
     if run and os.path.isfile(run):
         return _saved(run, ledger)
     try:
-        directory = run or last_run()
+        directory = find_run(run, say)
         collect_leftovers(directory, say)
         model, refused, store = Model(), 0, Store.open(directory)
         with Progress() as progress:
@@ -252,6 +252,7 @@ def _opened(urls, files, servers, jobs, runs, login, interval_s, state_dir, save
     from dwsr_probe.predict.state import State, StateError, default_directory
     from dwsr_probe.predict.targets import FileSd, Listed, Prometheus
     from dwsr_probe.predict.watch import Login, RunDirectory, Worker
+    from dwsr_probe.runs import find_run
     from dwsr_probe.store import StoreError
     raise_descriptor_limit()
     token_file, basic_file, ca_file = login
@@ -262,7 +263,7 @@ def _opened(urls, files, servers, jobs, runs, login, interval_s, state_dir, save
         places = [*([Listed(urls)] if urls else []), *(FileSd(path, say) for path in files), *(Prometheus(url, jobs, say) for url in servers)]
         address = parse_listen(listen)
         state = State(state_dir or default_directory(), say)
-        directories = [(("run", os.path.abspath(path)), partial(RunDirectory, path)) for path in runs]
+        directories = [(("run", os.path.abspath(path)), partial(RunDirectory, path)) for path in (find_run(run, say) for run in runs)]
         predictor = Predictor(places, directories, login, state, interval_s, save_s, say)
         server = Server(predictor, *address, Access(**access), routes=ROUTES, body_bytes=BODY_BYTES)
         server.start()

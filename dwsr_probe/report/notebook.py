@@ -27,7 +27,7 @@ _UNREAD = np.uint64(1 << 63)
 
 
 def load(run=None):
-    """The run in a directory, of a single board file, or the last one."""
+    """The run in a directory, of that name, of a single board file, or the last one; says which one, if it was not named by its directory."""
     return Run(open_run(run, say))
 
 

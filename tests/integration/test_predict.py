@@ -27,7 +27,8 @@ def run(cli):
 
 
 def lines(done):
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("dwsr-probe: the last run is ")]
+    assert done.returncode == 0 and not said, done.stderr
     return done.stdout.splitlines()
 
 

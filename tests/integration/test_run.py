@@ -415,3 +415,29 @@ def test_few_descriptors_left(cli, left):
             os.dup2(0, number)
     done = cli("run", "-q", PY, "-c", "import os; os.write(1, b'ran'); os._exit(7)", preexec_fn=few, close_fds=False)
     assert (done.stdout, done.returncode) == ("ran", 7) and len(done.stderr.splitlines()) <= 1 and "Traceback" not in done.stderr
+
+
+def test_a_python_file_is_run_by_this_interpreter(cli):
+    script = cli.script("import sys, dwsr_probe\nwith dwsr_probe.task('x'): print(sys.executable, *sys.argv[1:])\nraise SystemExit(3)")
+    done = cli("run", "-q", "job.py", "-q", "word")
+    assert done.returncode == 3 and done.stdout == f"{PY} -q word\n", done.stderr
+    (made,) = (cli.cwd / "dwsr-runs").iterdir()
+    assert made.name.endswith("-job") and len(tasks(cli.records(made), "x")) == 1
+    script.chmod(0o755)  # executable, but it names no interpreter
+    assert cli("run", "-q", "-o", "second", "./job.py").stdout == f"{PY}\n"
+
+
+def test_a_program_named_like_a_python_file_runs_as_it_is(cli):
+    script = cli.script("#!/bin/sh\necho shell $1", "tool.py")
+    script.chmod(0o755)
+    for word in ("./tool.py", "tool.py", script):
+        done = cli("run", "-q", word, "arg")
+        assert (done.stdout, done.returncode) == ("shell arg\n", 0), done.stderr
+    folder = cli.cwd / "bin"
+    folder.mkdir()
+    script.rename(folder / "tool.py")
+    cli.script("print('python')", "tool.py")  # in the current directory, where a shell does not look
+    done = cli("run", "-q", "tool.py", "arg", env=dict(cli.env, PATH=f"{folder}:{cli.env['PATH']}"))
+    assert done.stdout == "shell arg\n"
+    assert cli("run", "-q", "tool.py").stdout == "python\n"
+    assert cli("run", "-q", "none.py").returncode == 127

@@ -11,7 +11,8 @@ from functools import partial
 from dwsr_probe.board import process_exists
 from dwsr_probe.export.sources import Machine, Run
 from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, task_of
-from dwsr_probe.store import FILE, Store, StoreError
+from dwsr_probe.runs import find_run
+from dwsr_probe.store import Store, StoreError
 
 FOLLOW_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
 FIRST = "0"  # cursor of the stream
@@ -152,10 +153,11 @@ class RunDirectory(Boards):
 
 
 def named(word, directories=None):
-    """The run that a person means: its directory, the directory's name below dwsr-runs, or the run's name on boards that are there. WatchError."""
-    for directory in (word, os.path.join("dwsr-runs", word)):
-        if os.path.isfile(os.path.join(directory, FILE)):
-            return RunDirectory(directory)
+    """The run that a person means: by directory or name (see find_run), or by its name on boards that are there. WatchError."""
+    try:
+        return RunDirectory(find_run(word, lambda _: None))  # the title says which one
+    except StoreError:
+        pass
     here = {p.run for p in Boards(directories).look().processes if p.run == word or p.run.rpartition("-")[0] == word}
     if len(here) == 1:
         return Boards(directories, here.pop())
