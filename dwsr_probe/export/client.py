@@ -20,10 +20,11 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from itertools import islice
 from urllib.parse import quote, urlsplit
 
-_PROCESSES_MOST, _RUNNING_MOST = 2_000, 20_000
+_PROCESSES_MOST, _RUNNING_MOST = 10_000, 20_000
 # More is not an answer of one of us. A record has at most 6 KiB on its board, and JSON may take six times that.
 _LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
 _RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20  # of an answer: for each record that was asked for; for what runs
+_RECORD_S = 0.02  # to send it, on a machine that is busy otherwise
 _PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
 _SERIES_MOST, _SERIES_CHARS_MOST = 20_000, 32 << 10
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
@@ -50,10 +51,10 @@ class TooLong(ValueError):
 
 
 class _Timed(io.RawIOBase):
-    """A socket that is read until a deadline: its own timeout begins anew with each byte."""
+    """A socket that is read until a deadline: its own timeout, for silence, begins anew with each byte."""
 
-    def __init__(self, socket, deadline):
-        self._socket, self._deadline = socket, deadline
+    def __init__(self, socket, silence_s, deadline):
+        self._socket, self._silence_s, self._deadline = socket, silence_s, deadline
 
     def readable(self):
         return True
@@ -62,7 +63,7 @@ class _Timed(io.RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
-        self._socket.settimeout(left)
+        self._socket.settimeout(min(left, self._silence_s))
         return self._socket.recv_into(buffer)
 
     def makefile(self, mode):
@@ -81,7 +82,7 @@ class Poll:
 class Stream:
     def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0):
         """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was.
-        timeout_s: for a whole answer, however slowly it comes."""
+        timeout_s: for a whole answer, however slowly it comes; and 20 ms for each record that is asked for."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
@@ -97,10 +98,7 @@ class Stream:
             self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")  # http.client writes Latin-1: UTF-8 arrives
         elif basic:
             self._headers["Authorization"] = "Basic " + b64encode(basic.encode()).decode()
-        state = state or {}
-        self._cursor, self._seen = state.get("cursor", "0"), dict(state.get("seen", {}))
-        if not _is_cursor(self._cursor) or not all(_is_process(process) and _is_seq(seq) for process, seq in self._seen.items()):
-            raise ValueError(f"the state of {url!r} is not one of a Stream")
+        self._cursor, self._seen = state_of(state or {})
 
     @property
     def state(self):
@@ -114,7 +112,7 @@ class Stream:
         """
         found, told = Poll(), {}  # told: of each process in this answer the newest seq, and how many
         path = f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}"
-        with self._asked(path, wait_s + self._timeout_s) as answer:
+        with self._asked(path, wait_s + self._timeout_s, limit * _RECORD_S) as answer:
             for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
                 last = json.loads(line)
                 if "cursor" in last:
@@ -166,16 +164,16 @@ class Stream:
             return text.decode("utf-8", "replace")
 
     @contextmanager
-    def _asked(self, path, timeout_s):
-        """The answer, to be read; whatever goes wrong with it is a StreamError."""
-        url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s
+    def _asked(self, path, timeout_s, longer_s=0.0):
+        """The answer, to be read; whatever goes wrong with it is a StreamError. longer_s: for an answer that is not silent meanwhile."""
+        url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s + longer_s
         connection = None
         try:
             # No proxy and no redirect: workers are near, and a token is not for others.
             connection = HTTPConnection(*self._address, timeout=timeout_s) if self._context is None else HTTPSConnection(
                 *self._address, timeout=timeout_s, context=self._context)
             connection.request("GET", path, headers=self._headers)
-            answer = HTTPResponse(_Timed(connection.sock, deadline), method="GET")
+            answer = HTTPResponse(_Timed(connection.sock, timeout_s, deadline), method="GET")
             answer.begin()
             if answer.status != 200:
                 kind, given = (StreamRefused, (answer.status,)) if 400 <= answer.status < 500 else (StreamError, ())
@@ -184,7 +182,7 @@ class Stream:
         except TooLong as error:
             raise StreamTooLong(f"{url}: {error}") from error
         except TimeoutError as error:
-            raise StreamError(f"{url}: no whole answer in {timeout_s:g} s: timed out") from error
+            raise StreamError(f"{url}: no whole answer in time: timed out") from error
         except MemoryError as error:
             raise StreamError(f"{url}: there is not enough memory for its answer") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError, zlib.error, HTTPException) as error:  # also: not the answer of one of us
@@ -207,6 +205,14 @@ class Stream:
                 continue
             again_s = _AGAIN_S
             yield from found.records
+
+
+def state_of(kept):
+    """(cursor, seen) of Stream.state as it was kept; ValueError: it is none."""
+    cursor, seen = kept.get("cursor", "0"), dict(kept.get("seen", {}))
+    if not _is_cursor(cursor) or len(seen) > _PROCESSES_MOST or not all(_is_process(process) and _is_seq(seq) for process, seq in seen.items()):
+        raise ValueError("not the state of a stream")
+    return cursor, seen
 
 
 def _is_cursor(given):

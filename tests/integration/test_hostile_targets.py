@@ -30,9 +30,10 @@ def target():
 @pytest.fixture
 def predictor(cli, serve):
     """Of these targets, by a file; with the state of the one before it."""
-    def start(*targets):
+    def start(*targets, **environ):
         (cli.cwd / "targets.json").write_text(json.dumps([{"targets": [one.host for one in targets]}]))
-        return serve("predict", "serve", "--listen", "0", "--state", "kept", "--interval", "0.1", "--file-sd", "targets.json")
+        return serve("predict", "serve", "--listen", "0", "--state", "kept", "--interval", "0.1", "--file-sd", "targets.json",
+                     env={**cli.env, **environ})
     return start
 
 
@@ -129,7 +130,7 @@ def test_a_poisoned_state_is_put_aside(cli, target, predictor):
 def test_memory_that_runs_out_is_not_the_end(target, predictor):
     """The limit of the address space is what the service has: one answer does not fit, the next one does."""
     honest, large = target(FakeWorker), target(FakeWorker)
-    service = predictor(large, honest)
+    service = predictor(large, honest, MALLOC_ARENA_MAX="1")  # no memory in reserve for each thread
     heard(service, honest)
     pid = service.process.pid
     with open(f"/proc/{pid}/statm") as f:
@@ -138,7 +139,7 @@ def test_memory_that_runs_out_is_not_the_end(target, predictor):
     resource.prlimit(pid, resource.RLIMIT_AS, (size + 2 * MIB, hard))
     large.metrics, large.running = "dwsr_other 5\n" * (600_000), [running(5 * MIB)]  # a page that is read, of 8 MB
     before = len(large.asked)
-    wait_until(lambda: len(large.asked) > before + 10, "looks at it")
+    wait_until(lambda: len(large.asked) > before + 10, "looks at it", timeout=120)
     resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
     large.running = []
     heard(service, honest)
