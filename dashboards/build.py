@@ -261,8 +261,10 @@ probe = dashboard(PROBE, "Probe health", "Whether the figures can be trusted, an
         number("Records learned per second", "Of tasks that have ended.", "ops", f"sum({rate('dwsr_predictor_records_learned_total')})"),
         number("Records refused", "In the time shown: not what a record should be.", "short", f"sum({happened('dwsr_predictor_records_refused_total')})", NONE_STEPS),
         number("Records lost", "In the time shown: targets had overwritten them before they were read.", "short", f"sum({happened('dwsr_predictor_records_lost_total')})", NONE_STEPS),
-        lines("Looks per second", "At all targets together. failed: no answer, or none of ours.", "ops", ("{{outcome}}", f"sum by (outcome) ({rate('dwsr_predictor_looks_total')})")),
-        lines("Time of a turn", "Looks that are due, and up to 0.4 s with their results: always at the most, it does not keep up.", "s", ("{{instance}}", "dwsr_predictor_turn_seconds")),
+        lines("Looks per second", "At all targets together. failed: no answer, or none of ours.", "ops", ("{{outcome}}", f"sum by (outcome) ({rate('dwsr_predictor_looks_total')})"), span=8),
+        lines("Time of a turn", "Looks that are due, and up to 0.4 s with their results: always at the most, it does not keep up.", "s", ("{{instance}}", "dwsr_predictor_turn_seconds"), span=8),
+        lines("Records that wait", "To be learned. Above 16 MiB the predictor does not keep up and asks its targets less often; it never holds more than 64 MiB.", "bytes",
+              ("{{instance}}", "dwsr_predictor_waiting_bytes"), span=8),
     )),
 ))
 

@@ -47,6 +47,8 @@ METRICS = (
     Metric("dwsr_predictor_targets", GAUGE, "Targets, by state: up or down.", ("state",), "service", lambda view: (("up", view.up), ("down", view.down))),
     Metric("dwsr_predictor_models", GAUGE, "Task names with a model.", (), "service", lambda view: ((view.models,),)),
     Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.4 s with their results.", (), "service", lambda view: ((view.turn_seconds,),)),
+    Metric("dwsr_predictor_waiting_bytes", GAUGE, "Records that were read and wait to be learned: at most 64 MiB, and above 16 MiB targets are asked less often.", (), "service",
+           lambda view: ((view.waiting_bytes,),)),
     next(metric for metric in MEASURED if metric.name == "dwsr_build_info"),
 )
 

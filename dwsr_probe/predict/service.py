@@ -13,7 +13,7 @@ from functools import partial
 from prometheus_client import generate_latest
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamRefused
+from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamRefused, state_of
 from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources import Source
 from dwsr_probe.export.totals import visible
@@ -60,6 +60,7 @@ class View:
     looked: int
     failed: int
     turn_seconds: float
+    waiting_bytes: int
     version: str = __version__
     board_version: str = str(_core.BOARD_VERSION)
 
@@ -104,7 +105,7 @@ class Predictor(Source):
         accounts = [(name, kind, account) for name, kinds in self.ledger.accounts.items() for kind, account in kinds.items()]
         watched = [w for w in self._watched.values() if w.ours and w.up is not None]
         up = sum(w.up for w in watched)
-        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.looked, self.failed, self._turn_seconds)
+        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.looked, self.failed, self._turn_seconds, self.waiting_bytes)
 
     # -- the learner's side
 
@@ -280,7 +281,7 @@ class Predictor(Source):
         states = {tuple(name) if isinstance(name, list) else name: state for name, state in found["targets"]}
         for name, state in states.items():
             if isinstance(name, str):
-                Worker(name, state=state)
+                state_of(state)
             else:
                 whole(state["position"], "position")
         before = self.model, self.ledger
