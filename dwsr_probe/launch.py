@@ -148,7 +148,7 @@ def _free_directory(chosen, default, made):
     n = 1
     while True:
         try:
-            _make(candidate, made)  # whoever makes it has it
+            _make(candidate, made, 0o700)  # whoever makes it has it; task names and keys are this user's
             break
         except FileExistsError:
             if chosen and os.path.isdir(candidate) and not os.path.exists(os.path.join(candidate, FILE)):
@@ -162,7 +162,7 @@ def _free_directory(chosen, default, made):
     return candidate
 
 
-def _make(directory, made):
+def _make(directory, made, mode=0o777):
     """Like os.makedirs, and adds what was made by us, and by nobody else, to `made`."""
     parent = os.path.dirname(directory)
     if not os.path.exists(parent):
@@ -170,7 +170,7 @@ def _make(directory, made):
             _make(parent, made)
         except FileExistsError:  # another process was faster: the directory is its own
             pass
-    os.mkdir(directory)
+    os.mkdir(directory, mode)
     made.append(directory)
 
 

@@ -25,8 +25,8 @@ def remember(directory):
     """Note the last run; a convenience that may fail."""
     try:
         path = _pointer()
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8", errors="surrogateescape") as f:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(os.path.abspath(directory))
     except OSError:
         pass

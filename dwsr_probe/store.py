@@ -74,7 +74,8 @@ class Store:
     @classmethod
     def create(cls, directory):
         try:
-            os.makedirs(directory, exist_ok=True)
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            os.close(os.open(os.path.join(directory, FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's journals have its mode
             db = sqlite3.connect(os.path.join(directory, FILE), isolation_level=None, timeout=30)
             if not is_network(filesystem_of(directory)):
                 db.execute("PRAGMA journal_mode=WAL")

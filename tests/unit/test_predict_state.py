@@ -29,6 +29,15 @@ def test_saved_and_loaded(state, said, tmp_path):
     assert os.stat(tmp_path / "state").st_mode & 0o777 == 0o700 and sorted(os.listdir(tmp_path / "state")) == ["lock", "state.json"]
 
 
+def test_files_are_their_users_alone(state, tmp_path):
+    """Also in a directory that was there, and where an earlier version had left them readable."""
+    for name in ("state.json.new", "rounds.jsonl"):
+        (tmp_path / "state" / name).touch(mode=0o644)
+    state.save({"x": 5})
+    state.append([Round("x", "alloc", 1.0, 1.0, 1.0, 0.0, 5)], 1.0)
+    assert {name: os.stat(tmp_path / "state" / name).st_mode & 0o777 for name in os.listdir(tmp_path / "state")} == {"lock": 0o600, "state.json": 0o600, "rounds.jsonl": 0o600}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 99}', '{"version": 1}', "\x00" * 100, "[" * 100_000])
 def test_a_damaged_state_is_put_aside(state, said, tmp_path, text):
     (tmp_path / "state" / "state.json").write_text(text)
