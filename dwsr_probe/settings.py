@@ -59,6 +59,11 @@ class Settings:
                    number("ALLOC_FROM", int, ALLOC_FROM), get("GC"))
 
 
+def allowed_hosts(environ=os.environ):
+    """Names beside this machine's own that the ports answer to (export/hosts.py), separated by commas or spaces."""
+    return environ.get(PREFIX + "ALLOW_HOSTS", "").replace(",", " ").split()
+
+
 def default_board_directory(environ=os.environ):
     """A private directory, in memory if there is room: below $XDG_RUNTIME_DIR, else /dev/shm, else /tmp. Never the current directory."""
     chosen = environ.get(PREFIX + "BOARD_DIR")

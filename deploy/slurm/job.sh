@@ -19,7 +19,7 @@ options=(--output "dwsr-runs/slurm-$SLURM_JOB_ID")
 
 if [ -n "${DWSR_TARGETS:-}" ]; then
   listen=0.0.0.0:$port
-  options+=(--linger 30)  # for the last scrape
+  options+=(--linger 30 --allow-host "$SLURMD_NODENAME")  # for the last scrape; the name below may not be the host's own
   target=$DWSR_TARGETS/job-$SLURM_JOB_ID.json
   trap 'rm -f "$target"' EXIT
   # The job's number stays out of the labels: one series per task and job has filled Prometheus servers before.

@@ -8,6 +8,8 @@ _OPTIONS = (
     click.option("--tls-key", "key", type=click.Path(), metavar="FILE", help="Its key, if it is not in the same file."),
     click.option("--token-file", "token_file", type=click.Path(), metavar="FILE", help="Ask for the bearer token in this file's first line."),
     click.option("--basic-file", "basic_file", type=click.Path(), metavar="FILE", help="Ask for user:password as in this file's first line."),
+    click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME",
+                 help="Answer to this host name, too, not only to this machine's own names and to addresses; .DOMAIN: all names below it; may be repeated."),
 )
 
 

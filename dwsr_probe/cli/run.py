@@ -54,7 +54,7 @@ def command(ctx, output, quiet, verbose, period_ms, keep_peak, alloc, alloc_from
 def _serving(metrics, linger_s, quiet, access):
     if metrics is None:
         if linger_s or any(access.values()):
-            fail("--linger, --tls-* and --*-file are for --metrics [ADDR:]PORT", 2)
+            fail("--linger, --tls-*, --*-file and --allow-host are for --metrics [ADDR:]PORT", 2)
         return None
     from dwsr_probe.export.server import Access
     from dwsr_probe.export.serving import Serving

@@ -27,16 +27,23 @@ def serve(worker):
 
         from dwsr_probe.export.exposition import Exposition
         from dwsr_probe.export.handlers import Tasks
+        from dwsr_probe.export.hosts import Hosts
         from dwsr_probe.export.sources import OwnProcess
         with _lock:
             if _source is None:
                 _source = OwnProcess(dead)
                 _exposition = Exposition(_source.view, own_port=False)
                 REGISTRY.register(_exposition)
-        application.add_handlers(".*", [("/dwsr/tasks", Tasks, {"source": _source})])
+        application.add_handlers(".*", [("/dwsr/tasks", Tasks, {"source": _source, "hosts": Hosts(_own_names(worker))})])
     except Exception as error:
         logger.warning("dwsr-probe could not add its metrics to this worker's port: %r", error)
     return True
+
+
+def _own_names(worker):
+    """How others reach this worker, as it was told: `--host`, `--contact-address`."""
+    from dwsr_probe.export.hosts import name_of
+    return [name_of(address.rpartition("//")[2]) or "" for address in (worker.address, worker.contact_address) if address]
 
 
 def fold(again=False):

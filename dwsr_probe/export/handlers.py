@@ -18,17 +18,20 @@ LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
 BATCH = 250  # lines between two looks at other clients, and what is held for each one that does not read
 WRITE_S = 30.0  # for a client to take what was written
+NO_SUCH_HOST = "this port does not answer to that host name; allow it with --allow-host or DWSR_PROBE_ALLOW_HOSTS"
 ENDING = "dwsr_probe_ending"  # a setting of the application: the port closes, who waits gets what there is
 
 
 class Handler(RequestHandler):
     SUPPORTED_METHODS = ("GET", "HEAD")
 
-    def initialize(self, source, guard=None, target=None):
-        self.source, self.guard, self.target = source, guard, target
+    def initialize(self, source, hosts, guard=None, target=None):
+        self.source, self.hosts, self.guard, self.target = source, hosts, guard, target
 
-    def prepare(self):
+    async def prepare(self):
         self.request.connection.stream.answering = True
+        if not await self.hosts.admits(self.request.headers.get("Host")):
+            raise HTTPError(403, reason=NO_SUCH_HOST)
         if self.guard is not None and not self.guard.admits(self.request):
             raise HTTPError(401)
 
@@ -74,8 +77,8 @@ class Handler(RequestHandler):
 
 
 class Metrics(Handler):
-    def initialize(self, source, guard=None, target=None):
-        super().initialize(source, guard, target)
+    def initialize(self, source, *args, **options):
+        super().initialize(source, *args, **options)
         self.registry = registry(source)
 
     async def get(self):

@@ -19,6 +19,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from dwsr_probe.export import handlers
+from dwsr_probe.export.hosts import Hosts
 
 CONNECTIONS_MOST = 256
 HEADER_S = 10.0
@@ -39,6 +40,7 @@ class Access:
     key: str | None = None
     token_file: str | None = None
     basic_file: str | None = None
+    allow_hosts: tuple = ()  # names, beside this machine's own
 
     def context(self):
         """TLS, or None. ServeError if the files do not fit."""
@@ -147,7 +149,8 @@ class Server:
         except (OSError, UnicodeError) as error:
             raise ServeError(f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error}; choose another port, or 0 for any that is free") from error
         self.address, self.port = address, self._sockets[0].getsockname()[1]
-        common = {"source": source, "guard": guard, "target": advertise or f"{socket.gethostname()}:{self.port}"}
+        hosts = Hosts([*access.allow_hosts, address, (advertise or "").rpartition(":")[0]])
+        common = {"source": source, "hosts": hosts, "guard": guard, "target": advertise or f"{socket.gethostname()}:{self.port}"}
         routes = [*routes, *([("/sd", handlers.Discovery)] if discovery else [])]
         self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
                                         default_handler_class=handlers.NotFound, default_handler_args=common)

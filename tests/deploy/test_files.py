@@ -45,7 +45,7 @@ def test_options_exist():
             assert option in options_of(COMMANDS[command]), f"{name}: dwsr-probe {command} has no {option}"
     assert {"Dockerfile", "compose.yml", "prometheus.yml", "k8s/cluster-sidecar.yml", "slurm/job.sh", "slurm/dask.sh", "slurm/jobqueue.py",
             "systemd/dwsr-probe-export.service", "README.md"} <= set(seen)
-    assert {"--metrics", "--linger", "--token-file", "--output"} <= seen["slurm/job.sh"]
+    assert {"--metrics", "--linger", "--token-file", "--output", "--allow-host"} <= seen["slurm/job.sh"]
     assert {"--listen", "--file-sd", "--advertise", "--token-file", "--board-dir"} <= seen["slurm/dask.sh"]
 
 

@@ -135,7 +135,7 @@ def test_helm_values():
     pod = {"containers": [{"name": "worker", "env": worker["env"], "volumeMounts": worker["mounts"]["volumeMounts"]}], "volumes": worker["mounts"]["volumes"]}
     check({"spec": {"worker": {"replicas": worker["replicas"], "spec": pod}, "scheduler": document("k8s/cluster.yml")["spec"]["scheduler"]}}, definition())
     assert worker["extraArgs"] == ["--preload", "dwsr_probe.dask.preload"]
-    assert worker["env"] == [{"name": "DWSR_PROBE_BOARD_DIR", "value": worker["mounts"]["volumeMounts"][0]["mountPath"] + "/dwsr-probe"}]
+    assert worker["env"][0] == {"name": "DWSR_PROBE_BOARD_DIR", "value": worker["mounts"]["volumeMounts"][0]["mountPath"] + "/dwsr-probe"}
 
 
 @pytest.mark.parametrize("namespace", ["shared", "apart"])

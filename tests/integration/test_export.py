@@ -430,7 +430,7 @@ def never_reads(port, path="/dwsr/tasks?limit=100000", count=1):
     for _ in range(count):
         client = socket.create_connection(("127.0.0.1", port), timeout=30)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found.append(client)
     return found
 
@@ -662,7 +662,7 @@ def garbage():
     yield b"GET /metrics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\nx"
     yield b"GET /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n"
     yield b"GET /metrics HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc"
-    yield b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 100_000
+    yield b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\n\r\n" + b"x" * 100_000
     yield b"GET /metrics HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(1000)) + b"\r\n"
     yield b"GET /metrics HTTP/1.1\r\nX: " + b"y" * 10_000_000 + b"\r\n\r\n"
     yield b"GET /" + b"a" * 10_000_000 + b" HTTP/1.1\r\n\r\n"
@@ -692,7 +692,7 @@ def test_garbage(cli, serve, board_dir):
         assert b"Traceback" not in answer
         assert served.status() == 200, data[:60]
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:  # pipelining: each is answered, in order
-        client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n" * 500 + b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500 + b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(1 << 20), b""))
     assert answer.count(b"HTTP/1.1 200 OK") == 500 and answer.count(b"HTTP/1.1 404") == 1
     assert served.rss() - before < 60 * MIB
@@ -935,3 +935,46 @@ def test_dask_a_killed_workers_records_once_on_its_successors_port(cli, cluster)
     cluster.do("tasks", 7, "after")
     assert [r["task_name"] for r in moved.poll(wait_s=10).records] == ["after"] * 7 and moved.lost == 0
     assert count_of(cluster.get("/metrics"), "dies") == 1
+
+
+# -- host names --------------------------------------------------------------------------------------------------------
+
+def statuses(served, path, *hosts):
+    return [served.status(path, {"Host": host}) for host in hosts]
+
+
+def test_a_rebound_name_reads_nothing(cli, serve, run, board_dir):
+    """On each port of ours. A page whose name leads to this machine is what the browser says in the Host header."""
+    cli.env["DWSR_PROBE_ALLOW_HOSTS"] = ".svc.cluster.local"
+    job = run("wait_for('end')", "--allow-host", "Worker")
+    served = [job, exporter(serve, board_dir, "--advertise", "node7.cluster:9464"), serve("predict", "serve", "--listen", "0", "--state", "kept", "--from", job.url)]
+    for one in served:
+        assert statuses(one, "/metrics", "evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "worker.evil.example") == [403] * 5
+        assert statuses(one, "/metrics", "localhost", f"127.0.0.1:{one.port}", f"[::1]:{one.port}", socket.gethostname(), "a.b.svc.cluster.local:80") == [200] * 5
+    assert statuses(served[0], "/dwsr/tasks", "worker:9464", "node7.cluster:9464", "evil.example") == [200, 403, 403]
+    assert statuses(served[1], "/sd", "worker:9464", "node7.cluster:9464", "evil.example") == [403, 200, 403]
+    assert statuses(served[2], "/forecast?task=x", "localhost", "evil.example") == [200, 403]
+    say(cli, "end")
+    assert job.end() == 0
+    refused = cli("run", "--allow-host", "x", "true")
+    assert refused.returncode == 2 and "--metrics" in refused.stderr
+
+
+def test_dask_a_rebound_name_reads_nothing_of_ours(cluster):
+    cluster.do("tasks", 1, "short")
+    for host, found in (("evil.example", False), ("localhost", True), (socket.gethostname(), True), (cluster.address, True)):
+        try:
+            text = cluster.get("/dwsr/tasks", {"Host": host})
+        except urllib.error.HTTPError as error:
+            text = f"{error.code} {error.read().decode()}"
+        assert ('"task_name"' in text) == found and ("--allow-host" in text) != found, text
+
+
+def test_a_run_is_its_users_alone(cli):
+    """Whatever the umask leaves to others; a directory that the user made keeps its mode."""
+    (cli.cwd / "mine").mkdir(mode=0o755)
+    for directory in ("run", "deep/er/run", "mine"):
+        code = f"import os; assert oct(os.stat('{directory}/run.sqlite').st_mode)[-3:] == '600'"
+        done = cli("run", "-o", directory, PY, "-c", code, preexec_fn=lambda: os.umask(0o022) and None)
+        assert done.returncode == 0, done.stderr
+    assert [oct((cli.cwd / name).stat().st_mode)[-3:] for name in ("run", "deep/er/run", "mine", "deep", "run/run.sqlite", "mine/run.sqlite")] == ["700", "700", "755", "755", "600", "600"]

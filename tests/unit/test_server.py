@@ -51,7 +51,7 @@ def served():
 
 def ask(port, path):
     client = socket.create_connection(("127.0.0.1", port), timeout=30)
-    client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return client
 
 
