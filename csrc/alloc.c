@@ -32,10 +32,11 @@ struct account {
 
 static struct {
     /* Read at every call, hardly ever written: one cache line, with the first two of `real`. */
-    word active, large_from;
+    word active, large_from; /* active: allocations are accounted, not only passed on */
     word small_headers; /* glibc's size words below this are of small blocks; 0: another malloc, whose headers we do not know */
     struct real_functions real;
     int (*is_python)(void);
+    int hooked;  /* the wrappers were put in place by this process */
     word starts; /* of the accounting, in this process */
     word sole;   /* handle of the one task that runs, 0: none, ABSENT: several */
     /* Written now and then. */
@@ -644,25 +645,33 @@ int alloc_start(uint64_t large_from, int (*is_python)(void))
 {
     alloc_open(is_python);
     int e = patch_find(&alloc.real);
-    if (e == 0) e = owners_open();
     if (e < 0) return e;
-    alloc.unowned = (struct account){ .own = sum_zero(0), .others = sum_zero(0) };
     store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
     store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
-    store_relaxed(&alloc.untracked_bytes, 0);
-    store_relaxed(&alloc.overflowed, 0);
-    store_relaxed(&alloc.ambiguous, 0);
-    store_release(&alloc.active, 1);
+    alloc.hooked = 1;
     patch_install(&wrappers);
     if (patch_holds()) return 0;
     alloc_stop(0); /* nothing to rewrite: another tool holds the slots */
     return -EBUSY;
 }
 
+int alloc_account(void)
+{
+    int e = owners_open();
+    if (e < 0) return e;
+    alloc.unowned = (struct account){ .own = sum_zero(0), .others = sum_zero(0) };
+    store_relaxed(&alloc.untracked_bytes, 0);
+    store_relaxed(&alloc.overflowed, 0);
+    store_relaxed(&alloc.ambiguous, 0);
+    store_release(&alloc.active, 1);
+    return 0;
+}
+
 void alloc_stop(int at_exit)
 {
-    if (!load_relaxed(&alloc.active)) return;
+    if (!alloc.hooked) return;
     if (!at_exit) patch_remove();
+    alloc.hooked = 0;
     store_release(&alloc.active, 0);
 }
 
@@ -675,7 +684,8 @@ void alloc_forked(void)
 {
     owners_forked();
     patch_forked();
-    store_relaxed(&alloc.active, 0); /* until the child starts a probe of its own, the wrappers only pass on */
+    alloc.hooked = 0;
+    store_relaxed(&alloc.active, 0); /* until the child runs a task of its own, the wrappers only pass on */
     for (uint32_t i = 0; i < SLOT_COUNT; i++) alloc.accounts[i].serial = 0;
     alloc.sole = 0;
     local.handle = local.base = 0;

@@ -23,10 +23,13 @@ struct alloc_figures {
     int inexact; /* memory of tasks inside it could not be followed to the end */
 };
 
-/* Tasks and threads are followed from here on: who works for whom. Allocations are not, before alloc_start, which does this, too. */
+/* Tasks and threads are followed from here on: who works for whom. Part of alloc_start; for a probe that accounts no allocations. */
 void alloc_open(int (*is_python)(void));
-/* 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes. is_python: whether the calling thread has a Python thread state; NULL: all have. */
+/* The wrappers are in place, but only pass on. 0 or -errno. large_from: of ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST bytes.
+ * is_python: whether the calling thread has a Python thread state; NULL: all have. */
 int alloc_start(uint64_t large_from, int (*is_python)(void));
+/* After alloc_start: from here on they account. Apart, because the owner table is 7 MiB of address space. 0 or -errno. */
+int alloc_account(void);
 /* at_exit: the slots may stay as they are, the process is about to end. */
 void alloc_stop(int at_exit);
 int alloc_active(void);
@@ -63,7 +66,7 @@ uint64_t alloc_current(uint32_t *slot);
 /* The running task's live bytes with everything that the calling thread has allocated so far, ABSENT if it does not run. */
 uint64_t alloc_live_now(uint32_t slot, uint64_t serial);
 
-/* Live bytes allocated outside every task since the start; blocks that found the table full, in all. Never block. */
+/* Live bytes allocated outside every task since alloc_account; blocks that found the table full, in all. Never block. */
 uint64_t alloc_unowned_bytes(void);
 uint64_t alloc_untracked_bytes(void);
 /* Our wrappers are in place and have been since the start; if not, no figure can be trusted. Cheap. */

@@ -35,47 +35,25 @@ static int open_directory(const char *path, const char **failed_step)
     return fd;
 }
 
-/* Allocated in full before it is mapped: a full disk must not become SIGBUS in the job. The name is the process and the moment: after
- * exec, or stop and start, one process has several boards. */
-static int create_file(int directory, struct board *b, const struct board_settings *s, uint64_t epoch_ns, const char **failed_step)
+/* Allocated before it is mapped: a full disk must not become SIGBUS in the job. */
+static void *map_part(int fd, uint64_t offset, uint64_t bytes, const char **failed_step)
 {
-    char name[128];
-    *failed_step = "create the board file";
-    snprintf(name, sizeof name, "%lu-%lu.board", s->pid, epoch_ns / 1000);
-    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return -errno;
     *failed_step = "allocate the board file";
     int e;
-    do e = posix_fallocate(fd, 0, (off_t)BOARD_BYTES);
+    do e = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
     while (e == EINTR);
-    if (e == 0) {
-        *failed_step = "map the board file";
-        void *map = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        e = map == MAP_FAILED ? errno : 0;
-        b->header = map;
-    }
-    close(fd);
-    if (e) unlinkat(directory, name, 0);
-    else snprintf(b->path, sizeof b->path, "%s/%s", s->directory, name);
-    return -e;
+    if (e) return errno = e, NULL;
+    *failed_step = "map the board file";
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    return map == MAP_FAILED ? NULL : map;
 }
 
-int board_create(struct board *b, const struct board_settings *s, const char **failed_step)
+static void fill(struct board *b, const struct board_settings *s, uint64_t start_ns, uint64_t epoch_ns)
 {
-    const uint64_t start_ns = now_ns(), epoch_ns = clock_ns(CLOCK_REALTIME);
-    memset(b, 0, sizeof *b);
-    int directory = open_directory(s->directory, failed_step);
-    if (directory < 0) return directory;
-    int e = create_file(directory, b, s, epoch_ns, failed_step);
-    close(directory);
-    if (e < 0) return e;
-
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
     b->facts = (struct facts *)(base + FACTS_OFFSET);
     b->devices = base + DEVICES_OFFSET;
-    b->slots = (struct slot *)(base + SLOTS_OFFSET);
-    b->records = base + RECORDS_OFFSET;
     b->samples = (struct sample *)(base + SAMPLES_OFFSET);
 
     struct board_header *h = b->header;
@@ -110,9 +88,74 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     b->live->headroom_bytes = ABSENT;
     h->magic = BOARD_MAGIC;
     h->check = board_header_check(h);
-    /* A reader that finds no magic knows that the board is not ready. */
+    /* Where the file has its name already, a reader that finds no magic knows that the board is not ready. */
     store_relaxed(&h->magic, 0);
     store_release(&h->magic, BOARD_MAGIC);
+}
+
+/* Without a name, if the filesystem can: a process that is killed here then leaves nothing behind. */
+static int open_file(int directory, const char *name, int nameless)
+{
+#ifdef O_TMPFILE
+    if (nameless) return openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+#endif
+    return nameless ? -1 : openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+static int give_name(int fd, int directory, const char *name)
+{
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, self, directory, name, AT_SYMLINK_FOLLOW);
+}
+
+/* The name is the process and the moment: after exec, or stop and start, one process has several boards. */
+static int create_in(int directory, struct board *b, const struct board_settings *s, int nameless, const char **failed_step)
+{
+    const uint64_t start_ns = now_ns(), epoch_ns = clock_ns(CLOCK_REALTIME);
+    char name[128];
+    snprintf(name, sizeof name, "%lu-%lu.board", s->pid, epoch_ns / 1000);
+    *failed_step = "create the board file";
+    int fd = open_file(directory, name, nameless), e = 0;
+    if (fd < 0) return -errno;
+    b->header = map_part(fd, 0, HEAD_BYTES, failed_step);
+    if (b->header) {
+        fill(b, s, start_ns, epoch_ns);
+        snprintf(b->path, sizeof b->path, "%s/%s", s->directory, name);
+        *failed_step = "create the board file";
+        if (nameless && give_name(fd, directory, name) < 0) e = -errno, munmap(b->header, HEAD_BYTES);
+    } else {
+        e = -errno;
+        if (!nameless) unlinkat(directory, name, 0);
+    }
+    close(fd);
+    if (e < 0) b->header = NULL;
+    return e;
+}
+
+int board_create(struct board *b, const struct board_settings *s, const char **failed_step)
+{
+    memset(b, 0, sizeof *b);
+    int directory = open_directory(s->directory, failed_step);
+    if (directory < 0) return directory;
+    int e = create_in(directory, b, s, 1, failed_step);
+    if (e < 0 && !strcmp(*failed_step, "create the board file")) e = create_in(directory, b, s, 0, failed_step);
+    close(directory);
+    return e;
+}
+
+int board_grow(struct board *b, const char **failed_step)
+{
+    *failed_step = "open the board file";
+    int fd = open(b->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    char *map = map_part(fd, SLOTS_OFFSET, BOARD_BYTES - SLOTS_OFFSET, failed_step);
+    int e = map ? 0 : -errno;
+    close(fd);
+    if (e < 0) return e;
+    b->records = map + (RECORDS_OFFSET - SLOTS_OFFSET);
+    b->slots = (struct slot *)map;
+    store_release(&b->live->room_for_tasks, 1);
     return 0;
 }
 
@@ -120,8 +163,10 @@ void board_unmap(struct board *b, int remove)
 {
     if (!b->header) return;
     if (remove) unlink(b->path);
-    munmap(b->header, BOARD_BYTES);
+    if (b->slots) munmap(b->slots, BOARD_BYTES - SLOTS_OFFSET);
+    munmap(b->header, HEAD_BYTES);
     b->header = NULL;
+    b->slots = NULL;
 }
 
 /* Give up the oldest frames until `bytes` more fit behind the head; announced before they are overwritten. */

@@ -1,7 +1,7 @@
 /* The writer's side of a board: create the file, publish finished tasks and samples, close.
  *
  * Readers are in board_read.h; nothing here waits for one. Records are published by one thread at a time (under the tasks' mutex),
- * samples by the sampler alone. After creation nothing allocates and nothing fails.
+ * samples by the sampler alone. A board begins without room for tasks; board_grow gives it that. Nothing else fails after creation.
  */
 #ifndef DWSR_BOARD_H
 #define DWSR_BOARD_H
@@ -13,9 +13,9 @@ struct board {
     struct board_live *live;
     struct facts *facts;
     char *devices; /* struct device every DEVICE_BYTES */
-    struct slot *slots;
-    char *records;
     struct sample *samples;
+    struct slot *slots; /* a mapping of its own, from board_grow on; NULL before. Read without the tasks' mutex after `room_for_tasks` */
+    char *records;      /* behind the slots */
     uint64_t head, tail; /* of the record ring: what the file says is for readers */
     char path[512];
 };
@@ -29,6 +29,8 @@ struct board_settings {
 
 /* 0 or -errno; *failed_step says what was being done ("create the board directory", ...). */
 int board_create(struct board *b, const struct board_settings *s, const char **failed_step);
+/* Room for tasks: slots and records. 0 or -errno, and the board is as it was. Not twice. */
+int board_grow(struct board *b, const char **failed_step);
 /* Unmap. The file stays for its readers, unless `remove`. */
 void board_unmap(struct board *b, int remove);
 

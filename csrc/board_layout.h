@@ -3,12 +3,14 @@
  *   offset 0         header   written once at creation, covered by a checksum
  *   live_offset      live     counters and gauges, each an atomic word; on the next page facts, JSON
  *   devices_offset   devices  one per GPU that the process has allocated on: atomic words, two texts
+ *   samples_offset   samples  ring of fixed-size samples
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
  *   records_offset   records  byte ring of finished tasks: frames of variable length, each with its own checksum
- *   samples_offset   samples  ring of fixed-size samples
  *
+ * Slots and records are there once `room_for_tasks` says so: a process that runs no task has a file of half a MiB.
  * All numbers are 64-bit words in native byte order. ABSENT stands for "could not be measured", which is not zero.
- * A change of any list below is a new BOARD_VERSION.
+ * A change of any list below is a new BOARD_VERSION. Earlier ones, back to BOARD_VERSION_OLDEST, stay readable (board_read.c): fields are
+ * added at the end of the live fields only.
  */
 #ifndef DWSR_BOARD_LAYOUT_H
 #define DWSR_BOARD_LAYOUT_H
@@ -17,7 +19,8 @@
 #include "atomics.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(4)
+#define BOARD_VERSION UINT64_C(5)
+#define BOARD_VERSION_OLDEST UINT64_C(4) /* had no headroom, and room for tasks from the start */
 #define ABSENT        UINT64_MAX
 
 #define SLOT_COUNT    512
@@ -75,7 +78,8 @@
     X(nvml_state)           /* enum nvml_state */                                                         \
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */               \
-    X(headroom_bytes)       /* what cgroup and machine have left for the process; ABSENT: not known */
+    X(headroom_bytes)       /* what cgroup and machine have left for the process; ABSENT: not known */    \
+    X(room_for_tasks)       /* 1: slots and records are in the file */
 
 #define TASK_FIELDS(X)                                                                        \
     X(serial)  /* order of begin, from 1 */                                                   \
@@ -159,10 +163,11 @@ struct facts {
 #define LIVE_OFFSET    4096
 #define FACTS_OFFSET   8192
 #define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
-#define SLOTS_OFFSET   (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
+#define SAMPLES_OFFSET (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
+#define SLOTS_OFFSET   ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536) /* mapped apart: the largest page */
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
-#define SAMPLES_OFFSET (RECORDS_OFFSET + RECORDS_BYTES)
-#define BOARD_BYTES    (SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample))
+#define BOARD_BYTES    (RECORDS_OFFSET + RECORDS_BYTES)
+#define HEAD_BYTES     SLOTS_OFFSET /* of a board without room for tasks */
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
 _Static_assert(sizeof(struct board_header) <= LIVE_OFFSET, "the header fits its page");

@@ -71,22 +71,35 @@ static int header_makes_sense(const struct board_header *h)
         && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
 }
 
+/* 1 if the board has slots and records, 0 if not yet. */
+static int look_for_room(struct board_reader *r)
+{
+    word room = 1;
+    if (r->has_room) return 1;
+    int e = r->header.version >= 5 ? read_word(r, LIVE_AT(r, room_for_tasks), &room) : 0;
+    if (e < 0) return e;
+    return room > 1 ? BOARD_DAMAGED : (r->has_room = room == 1);
+}
+
 static int read_header(struct board_reader *r)
 {
     struct board_header *h = &r->header;
     struct stat st;
     if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE;
     if (!S_ISREG(st.st_mode)) return BOARD_FOREIGN;
+    r->inode = st.st_ino;
     int e = read_at(r, h, 2 * sizeof(word), 0);
     if (e < 0) return e == BOARD_CUT_SHORT && st.st_size == 0 ? BOARD_NOT_READY : e;
     if (h->magic == 0) return BOARD_NOT_READY;
     if (h->magic != BOARD_MAGIC) return BOARD_FOREIGN;
-    if (h->version != BOARD_VERSION) return BOARD_VERSION_UNKNOWN;
+    if (h->version < BOARD_VERSION_OLDEST || h->version > BOARD_VERSION) return BOARD_VERSION_UNKNOWN;
     e = read_at(r, h, sizeof *h, 0);
     if (e < 0) return e;
     if (h->check != board_header_check(h) || !header_makes_sense(h)) return BOARD_DAMAGED;
-    if ((uint64_t)st.st_size < h->file_bytes) return BOARD_CUT_SHORT;
-    return 0;
+    e = look_for_room(r);
+    if (e < 0) return e;
+    if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: it may have grown in between */
+    return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT : 0;
 }
 
 int board_reader_open(struct board_reader *r, const char *path)
@@ -111,7 +124,12 @@ void board_reader_close(struct board_reader *r)
 
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
-    return read_at(r, live, sizeof *live, r->header.live_offset);
+    int e = read_at(r, live, sizeof *live, r->header.live_offset);
+    if (r->header.version < 5) { /* what version 4 did not have */
+        live->headroom_bytes = ABSENT;
+        live->room_for_tasks = 1;
+    }
+    return e;
 }
 
 int board_read_facts(const struct board_reader *r, struct facts *facts)
@@ -151,8 +169,10 @@ int board_read_device(const struct board_reader *r, uint64_t index, struct devic
     return e < 0 ? e : d->fields.present == 1;
 }
 
-int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot)
+int board_read_slot(struct board_reader *r, uint64_t index, struct slot *slot)
 {
+    int room = look_for_room(r);
+    if (room <= 0) return room;
     uint64_t offset = r->header.slots_offset + index * SLOT_BYTES;
     for (int attempt = 0; attempt < 8; attempt++) {
         word before, after;
@@ -188,8 +208,10 @@ static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *hea
     return BOARD_DAMAGED; /* a head beyond the ring would be read round and round */
 }
 
-int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
+int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
 {
+    int room = look_for_room(r);
+    if (room <= 0) return room;
     const uint64_t ring = r->header.records_bytes;
     for (int attempt = 0; attempt < 8; attempt++) {
         uint64_t tail, head;

@@ -23,6 +23,8 @@ extern const char *const board_header_names[], *const board_text_names[], *const
 
 struct board_reader {
     int fd;
+    uint64_t inode;
+    int has_room; /* for tasks, as far as was seen: a board grows once */
     struct board_header header; /* verified; after BOARD_VERSION_UNKNOWN only `version` is set */
 };
 
@@ -38,11 +40,11 @@ int board_read_facts(const struct board_reader *r, struct facts *facts);
 /* A device's fields and texts, each zero-terminated; 1, or 0 if the process has not used it. */
 int board_read_device(const struct board_reader *r, uint64_t index, struct device *d);
 /* 1: a running task, 0: free, or being written or erased (its task has not begun, or has its record). */
-int board_read_slot(const struct board_reader *r, uint64_t index, struct slot *slot);
+int board_read_slot(struct board_reader *r, uint64_t index, struct slot *slot);
 /* Up to `most` (at least 1) whole frames from *position on, oldest first, into `frames`; *position moves behind them. Skips to the oldest frame still held if
  * *position was overwritten. `size` must hold at least one frame. Returns bytes; 0: nothing more. A caller that starts at 0 and goes on
  * until 0 or an error comes to an end on any file. */
-int64_t board_read_records(const struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most);
+int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most);
 /* Samples from number *index on; *index moves behind them. Returns their count. */
 int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most);
 

@@ -312,6 +312,7 @@ void gpu_publish(struct board *b)
         word *to = (word *)(b->devices + i * DEVICE_BYTES);
         for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;) store_release(to + k, load_relaxed(from + k)); /* `present` last */
     }
+    if (!load_acquire(&b->live->room_for_tasks)) return;
     for (uint32_t i = 0; i < alloc_slots_used(); i++) {
         uint64_t serial = alloc_serial_in(i);
         struct gpu_figures f;

@@ -23,6 +23,9 @@ static struct {
     struct board board;
     struct tasks tasks;
     struct sampler sampler;
+    word asked_for_room; /* for tasks, whatever came of it */
+    word room_error;     /* errno, until it has been told ... */
+    const char *room_step; /* ... and what was being done */
     uint64_t period_ns;
     char cgroup_root[200];
     pthread_key_t thread_key;
@@ -85,6 +88,7 @@ static void after_fork_in_child(void)
     tasks_abandon(&probe.tasks);
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);
+    store_relaxed(&probe.asked_for_room, 0);
     store_relaxed(&probe.generation, probe.generation + 1);
     fork_announced = 0;
 }
@@ -165,6 +169,7 @@ void probe_stop(enum board_state state, int at_exit, int remove)
         store_relaxed(&probe.board.live->end_ns, now_ns());
         store_release(&probe.board.live->state, state);
         board_unmap(&probe.board, remove);
+        store_relaxed(&probe.asked_for_room, 0);
     }
     pthread_mutex_unlock(&probe.control);
 }
@@ -181,8 +186,37 @@ int probe_board_path(char *path, size_t size)
     return e;
 }
 
+static void make_room(void)
+{
+    pthread_mutex_lock(&probe.tasks.mutex); /* a begin or end that is under way reads where the slots are */
+    int e = board_grow(&probe.board, &probe.room_step);
+    if (e < 0) store_release(&probe.room_error, (word)-e);
+    else if (probe.tasks.accounting && alloc_account() < 0) {
+        probe.tasks.accounting = 0;
+        store_relaxed(&probe.board.live->alloc_state, ALLOC_UNAVAILABLE);
+    }
+    pthread_mutex_unlock(&probe.tasks.mutex);
+    store_release(&probe.asked_for_room, 1);
+}
+
+void probe_expect_tasks(void)
+{
+    pthread_mutex_lock(&probe.control);
+    /* A program that has closed its standard streams is about to take their numbers: its next task may ask again. */
+    if (load_relaxed(&probe.active) && !load_relaxed(&probe.asked_for_room) && standard_streams_are_open()) make_room();
+    pthread_mutex_unlock(&probe.control);
+}
+
+int probe_room_failure(int *error, const char **failed_step)
+{
+    *error = (int)exchange_relaxed(&probe.room_error, 0);
+    *failed_step = probe.room_step;
+    return *error != 0;
+}
+
 uint64_t probe_task_begin(const struct task_begin *begin)
 {
+    if (load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room)) probe_expect_tasks();
     patch_refresh();
     uint64_t handle = tasks_begin(&probe.tasks, begin);
     if (handle == 0) return 0;

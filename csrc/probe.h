@@ -35,6 +35,11 @@ uint64_t probe_generation(void);
 /* Copies the board's path; 0 or -ENOENT. */
 int probe_board_path(char *path, size_t size);
 
+/* Makes room for tasks now: slots and records on the board, the owner table (16 MiB of address space). Without it, the first task does. */
+void probe_expect_tasks(void);
+/* Whether that has failed; 1 only once. Tasks are counted then, not measured. */
+int probe_room_failure(int *error, const char **failed_step);
+
 uint64_t probe_task_begin(const struct task_begin *begin);
 void probe_task_end(uint64_t handle, const struct task_end *end);
 

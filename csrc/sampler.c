@@ -68,6 +68,7 @@ static void publish_allocations(struct board *b)
     if (!holds) store_relaxed(&b->live->alloc_state, ALLOC_UNAVAILABLE);
     store_relaxed(&b->live->unowned_bytes, alloc_unowned_bytes());
     store_relaxed(&b->live->untracked_bytes, alloc_untracked_bytes());
+    if (!load_acquire(&b->live->room_for_tasks)) return;
     for (uint32_t i = 0; i < alloc_slots_used(); i++) {
         struct slot *slot = &b->slots[i];
         struct alloc_figures f;
@@ -132,7 +133,8 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
         store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
     if (!p->own_ns || now - p->own_ns >= OWN_EVERY_NS) {
         p->own_ns = now;
-        store_relaxed(&live->own_bytes, BOARD_BYTES + (alloc_active() ? owners_resident_bytes() : 0));
+        uint64_t board = load_relaxed(&live->room_for_tasks) ? BOARD_BYTES : HEAD_BYTES;
+        store_relaxed(&live->own_bytes, board + (alloc_active() ? owners_resident_bytes() : 0));
     }
     publish_headroom(s, now);
     store_relaxed(&live->sampler_period_ns, period_ns);

@@ -117,7 +117,7 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     uint32_t thread = thread_id();
     pthread_mutex_lock(&t->mutex);
     if (!t->board) goto out;
-    if (t->vacant_count == 0) {
+    if (t->vacant_count == 0 || !t->board->slots) {
         count(&t->board->live->tasks_dropped);
         goto out;
     }
@@ -232,8 +232,8 @@ void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end)
     uint32_t index = (uint32_t)(handle % SLOT_COUNT), thread = thread_id();
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
-        const struct task_fields *f = &t->board->slots[index].task;
-        if (serial == 0 || f->serial != serial || f->state != TASK_RUNNING) {
+        const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL; /* NULL: of an earlier board */
+        if (serial == 0 || !f || f->serial != serial || f->state != TASK_RUNNING) {
             count(&t->board->live->ends_unmatched);
         } else {
             if (t->lane[index].thread != thread && !t->lane[index].detached) count(&t->board->live->ends_elsewhere);

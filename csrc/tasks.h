@@ -50,12 +50,12 @@ struct tasks {
     char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 
-/* `t->rss` has been opened. accounting: alloc.h is active. */
+/* `t->rss` has been opened. accounting: alloc.h is started, and active before the first task. */
 void tasks_open(struct tasks *t, struct board *b, int accounting);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 
-/* A handle, or 0 when the probe is closed or every slot is taken (counted). */
+/* A handle, or 0 when the probe is closed, the board has no room for tasks, or every slot is taken (counted). */
 uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin);
 /* An unknown handle is counted and ignored. */
 void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end);

@@ -17,6 +17,7 @@ cdef extern from "board_layout.h" nogil:
         ATTRIBUTION_EXACT, ATTRIBUTION_SHARED
     const uint64_t C_ABSENT "ABSENT"
     const uint64_t C_BOARD_VERSION "BOARD_VERSION"
+    const uint64_t C_BOARD_VERSION_OLDEST "BOARD_VERSION_OLDEST"
     const uint64_t C_BOARD_BYTES "BOARD_BYTES"
     struct board_header:
         uint64_t version, slot_count, device_count
@@ -86,6 +87,8 @@ cdef extern from "probe.h" nogil:
     int probe_active()
     uint64_t probe_generation()
     int probe_board_path(char *path, size_t size)
+    void probe_expect_tasks()
+    int probe_room_failure(int *error, const char **failed_step)
     uint64_t probe_task_begin(const task_begin *begin)
     void probe_task_end(uint64_t handle, const task_end *end)
     uint64_t probe_adopt(uint64_t handle)
@@ -110,6 +113,7 @@ cdef extern from "board_read.h" nogil:
     const char *board_device_names[1]
     struct board_reader:
         int fd
+        uint64_t inode
         board_header header
     const char *board_reader_text(const board_reader *r, int index, uint64_t *len)
     int board_reader_open(board_reader *r, const char *path)
@@ -117,8 +121,8 @@ cdef extern from "board_read.h" nogil:
     int board_read_live(const board_reader *r, board_live *live)
     int board_read_facts(const board_reader *r, facts *f)
     int board_read_device(const board_reader *r, uint64_t index, device *d)
-    int board_read_slot(const board_reader *r, uint64_t index, slot *s)
-    int64_t board_read_records(const board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
+    int board_read_slot(board_reader *r, uint64_t index, slot *s)
+    int64_t board_read_records(board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
 
 cdef extern from "board.h" nogil:
@@ -128,6 +132,7 @@ cdef extern from "board.h" nogil:
         const char *directory
         uint64_t pid
     int board_create(board *b, const board_settings *s, const char **failed_step)
+    int board_grow(board *b, const char **failed_step)
     void board_unmap(board *b, int remove)
 
 cdef extern from "alloc.h" nogil:
@@ -156,6 +161,7 @@ cdef tuple names(const char **list):
 
 ABSENT = C_ABSENT
 BOARD_VERSION = C_BOARD_VERSION
+BOARD_VERSION_OLDEST = C_BOARD_VERSION_OLDEST
 BOARD_BYTES = C_BOARD_BYTES
 DESCRIPTORS_LEAST = PROBE_DESCRIPTORS_LEAST
 HEADER_FIELDS = names(<const char **>board_header_names)[:-1]  # without the checksum
@@ -194,6 +200,32 @@ def stop(bint error=False, bint at_exit=False, bint remove=False):
     cdef int state = BOARD_CLOSED_ERROR if error else BOARD_CLOSED
     with nogil:
         probe_stop(state, at_exit, remove)
+
+
+def expect_tasks():
+    """Make room for tasks now, not when the first one begins."""
+    with nogil:
+        probe_expect_tasks()
+    say_no_room()
+
+
+cdef object when_no_room = None
+
+
+def use_no_room(call):
+    """call(OSError) where there is no room for tasks; at most once a start."""
+    global when_no_room
+    when_no_room = call
+
+
+cdef void say_no_room():
+    cdef int e = 0
+    cdef const char *failed_step = NULL
+    if probe_room_failure(&e, &failed_step) and when_no_room is not None:
+        try:
+            when_no_room(OSError(e, failed_step.decode()))
+        except Exception:
+            pass
 
 
 def active():
@@ -248,9 +280,11 @@ def try_board(bytes directory):
     cdef int e = probe_check_limits(&failed_step)
     if e == 0:
         e = board_create(&b, &s, &failed_step)
+    if e == 0:
+        e = board_grow(&b, &failed_step)
+        board_unmap(&b, 1)
     if e < 0:
         raise OSError(-e, failed_step.decode())
-    board_unmap(&b, 1)
 
 
 def try_accounting():
@@ -371,6 +405,8 @@ cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared,
     entry.thread = PyThread_get_thread_ident()
     with nogil:
         entry.handle = probe_task_begin(&b)
+    if entry.handle == 0:
+        say_no_room()
     return entry
 
 
@@ -609,6 +645,9 @@ cdef class Reader:
     def header(self):
         """Every field but the last, the checksum, which has been verified."""
         return words(&self.reader.header, len(HEADER_FIELDS))
+
+    def inode(self):
+        return self.reader.inode
 
     def texts(self):
         cdef uint64_t size

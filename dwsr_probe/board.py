@@ -169,8 +169,9 @@ class Board:
 
     def _is_mapped(self):
         try:
+            inode = b"%d" % self._reader.inode()  # not by name: a board gets that when it is mapped already
             with open(f"/proc/{self.pid}/maps", "rb") as maps:
-                return os.fsencode(os.path.basename(self.path)) in maps.read()
+                return any(line.split(None, 5)[4] == inode for line in maps)
         except PermissionError:
             return True
         except OSError:
@@ -226,7 +227,7 @@ def explain(path, error):
     reason = {
         "not ready": "its process has not finished creating it, or died doing so",
         "foreign": "it is not a board of dwsr-probe",
-        "version": f"it has version {error.detail}, this dwsr-probe knows version {_core.BOARD_VERSION}",
+        "version": f"it has version {error.detail}, this dwsr-probe knows versions {_core.BOARD_VERSION_OLDEST} to {_core.BOARD_VERSION}",
         "damaged": "it was overwritten or damaged",
         "cut short": "it was cut short",
         "unreadable": os.strerror(error.detail or 0),

@@ -20,8 +20,12 @@ SPAWNED = "multiprocessing"  # the name of its children, until they know their o
 _CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
 
 
-def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None):
-    """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings)."""
+def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None,
+          expect_tasks=True):
+    """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings).
+
+    expect_tasks: make room for tasks at once. Otherwise their first one does, and a process without tasks stays small.
+    """
     global _settings
     chosen = settings or Settings.from_environ()
     for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc),
@@ -38,7 +42,14 @@ def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from
         return False
     _settings = chosen
     _install_hooks()
+    if expect_tasks:
+        _core.expect_tasks()
     return True
+
+
+def _say_no_room(error):
+    text = failure_text(error, _settings.board_dir if _settings else "", worked=True)
+    say_once("room", f"{text}. The tasks of this process are not measured", _settings)
 
 
 def start_board(settings, name):
@@ -140,6 +151,7 @@ def _install_hooks():
     if _hooks_installed:
         return
     _hooks_installed = True
+    _core.use_no_room(_say_no_room)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
     atexit.register(_at_exit)
 
@@ -175,7 +187,7 @@ def _after_fork_in_child():
         monitor.forked()
     if _settings is None:
         return
-    start(settings=_settings)
+    start(settings=_settings, expect_tasks=False)
 
 
 def _follow_children(util):

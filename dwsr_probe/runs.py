@@ -112,12 +112,21 @@ def _name_of(directory):
         return None
 
 
-def sweep(directory, older_s=7 * 86_400):
-    """Remove boards whose processes and collectors have been gone for so long: they are memory. How many."""
+def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
+    """Remove boards whose processes and collectors have been gone for so long: they are memory. How many.
+
+    unfinished_s: of boards whose processes died while making them. Only on a filesystem without O_TMPFILE: others have no name by then.
+    """
     removed = 0
     for path in list_boards(directory):
         try:
-            board = Board(path)
+            try:
+                board = Board(path)
+            except _core.BoardError as error:
+                if error.reason == "not ready" and time.time() - os.stat(path).st_mtime > unfinished_s:
+                    os.unlink(path)
+                    removed += 1
+                continue
             try:
                 live = board.live()
                 if board.silent_s(live) < older_s or board.is_alive(live):

@@ -6,7 +6,7 @@ from dwsr_probe import _core
 from dwsr_probe.settings import Settings
 
 # Kinds of failure inside a job. The first is the C side's own (csrc/probe.h); at most PROBE_SAY_KINDS.
-KINDS = ("sampler", "start", "boot", "cupy memory", "distributed.worker", "dask.local", "cupy", "pyarrow", "concurrent.futures.thread")
+KINDS = ("sampler", "start", "room", "boot", "cupy memory", "distributed.worker", "dask.local", "cupy", "pyarrow", "concurrent.futures.thread")
 
 
 def say(text):

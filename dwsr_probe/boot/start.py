@@ -12,7 +12,7 @@ def boot(boot_dir):
     global _boot_dir
     _boot_dir = boot_dir
     try:
-        if not probe.is_housekeeping() and probe.start():
+        if not probe.is_housekeeping() and probe.start(expect_tasks=False):
             _watch_spawns()
             when_imported("distributed.worker", _hook_worker)
             when_imported("dask.local", _hook_local)

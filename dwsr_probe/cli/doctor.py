@@ -59,7 +59,7 @@ def _board_directory():
     except OSError as error:
         return FAILED, "board directory", directory, failure_text(error, directory)
     space = os.statvfs(directory)
-    text = f"{directory}, {space.f_bavail * space.f_frsize >> 20:,} MiB free ({_core.BOARD_BYTES / 2**20:.1f} MiB per process)"
+    text = f"{directory}, {space.f_bavail * space.f_frsize >> 20:,} MiB free ({_core.BOARD_BYTES / 2**20:.1f} MiB per process that runs tasks)"
     dead = []
     for path in list_boards(directory):
         try:

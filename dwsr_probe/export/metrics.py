@@ -95,7 +95,7 @@ METRICS = (
            _processes(lambda p: p.limit_bytes)),
     Metric("dwsr_process_headroom_bytes", GAUGE, "What it may still take: the least that its cgroup, the groups above, the machine and its Dask worker's limit have left.", PID, "cgroup",
            lambda view: view.headrooms()),
-    Metric("dwsr_process_unowned_bytes", GAUGE, "Live bytes that no task allocated, since the start of the probe.", PID, "alloc",
+    Metric("dwsr_process_unowned_bytes", GAUGE, "Live bytes that were allocated outside tasks since the first task.", PID, "alloc",
            _processes(lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == 1 else None)),
     Metric("dwsr_process_managed_bytes", GAUGE, "What Dask keeps in the worker's memory, by its own sum.", PID, "worker", _workers("managed_bytes")),
     Metric("dwsr_process_spilled_bytes", GAUGE, "What Dask has spilled to disk.", PID, "worker", _workers("spilled_bytes")),

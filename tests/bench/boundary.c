@@ -33,7 +33,7 @@ double pair_ns(const char *directory, int alloc, unsigned count)
 double accounting_ns(unsigned count)
 {
     struct alloc_figures f;
-    if (alloc_start(ALLOC_LARGE, NULL) < 0) return -1;
+    if (alloc_start(ALLOC_LARGE, NULL) < 0 || alloc_account() < 0) return -1;
     uint64_t from = cpu_ns();
     for (unsigned i = 0; i < count; i++) {
         alloc_task_begin(0, i + 1, ALLOC_NO_SLOT, 0);

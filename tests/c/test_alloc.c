@@ -331,7 +331,7 @@ static void native_threads(void)
 {
     pthread_t thread;
     alloc_stop(0);
-    CHECK(alloc_start(ALLOC_LARGE, native) == 0);
+    CHECK(alloc_start(ALLOC_LARGE, native) == 0 && alloc_account() == 0);
     pthread_create(&thread, NULL, start_and_allocate, NULL);
     pthread_join(thread, NULL); /* no task runs: unowned */
     free(keep);
@@ -348,7 +348,7 @@ static void native_threads(void)
     free(keep);
     end(0, 40);
     alloc_stop(0);
-    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0);
+    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0 && alloc_account() == 0);
 }
 
 static word busy;
@@ -372,7 +372,7 @@ static void start_and_stop_with_busy_threads(void)
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
     for (int i = 0; i < 1000; i++) {
         alloc_stop(0);
-        CHECK(alloc_start(ALLOC_LARGE, NULL) == 0 && alloc_holds());
+        CHECK(alloc_start(ALLOC_LARGE, NULL) == 0 && alloc_account() == 0 && alloc_holds());
     }
     store_release(&busy, 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
@@ -385,7 +385,7 @@ static void start_and_stop_with_busy_threads(void)
 int main(void)
 {
     if (SANITIZED) return puts("ok   not under the sanitizers"), 0;
-    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0);
+    CHECK(alloc_start(ALLOC_LARGE, NULL) == 0 && alloc_account() == 0);
     RUN(large_blocks);
     RUN(small_blocks);
     RUN(older_memory_does_not_hide_a_tasks_own);

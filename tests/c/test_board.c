@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 static const char *root;
 static const char *step;
@@ -21,7 +22,7 @@ static struct board open_board(void)
     struct board b;
     root = scratch();
     struct board_settings s = settings(root);
-    CHECK(board_create(&b, &s, &step) == 0);
+    CHECK(board_create(&b, &s, &step) == 0 && board_grow(&b, &step) == 0);
     return b;
 }
 
@@ -161,7 +162,7 @@ static void refused_files(void)
     board_unmap(&b, 1);
 
     struct board_settings s = settings(root);
-    CHECK(board_create(&b, &s, &step) == 0);
+    CHECK(board_create(&b, &s, &step) == 0 && board_grow(&b, &step) == 0);
     CHECK(truncate(b.path, BOARD_BYTES / 2) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
     CHECK(truncate(b.path, 100) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
     CHECK(truncate(b.path, 3) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
@@ -170,6 +171,38 @@ static void refused_files(void)
     CHECK(reopen(path) == BOARD_UNREADABLE && errno == ENOENT);
     CHECK(reopen(root) == BOARD_FOREIGN);
     CHECK(symlink(b.path, path) == 0 && reopen(path) == BOARD_UNREADABLE);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+/* A board begins small, and a reader that has it open sees it grow. */
+static void a_board_grows_under_its_reader(void)
+{
+    struct board b;
+    struct board_reader r;
+    struct slot slot;
+    struct board_live live;
+    static char frames[1 << 16] __attribute__((aligned(8)));
+    uint64_t position = 0, last = 0;
+    root = scratch();
+    struct board_settings s = settings(root);
+    CHECK(board_create(&b, &s, &step) == 0 && !b.slots);
+    CHECK(board_reader_open(&r, b.path) == 0 && board_read_live(&r, &live) == 0 && live.room_for_tasks == 0);
+    CHECK(board_read_slot(&r, 0, &slot) == 0 && board_read_records(&r, &position, frames, sizeof frames, 9) == 0);
+    CHECK(board_grow(&b, &step) == 0);
+    publish(&b, 1, 100);
+    CHECK(drain(&r, &position, &last) == 1 && last == 1);
+    CHECK(board_read_live(&r, &live) == 0 && live.room_for_tasks == 1);
+    board_reader_close(&r);
+
+    word nonsense = 7; /* neither there nor not there */
+    int fd = open(b.path, O_RDWR);
+    CHECK(pwrite(fd, &nonsense, 8, LIVE_OFFSET + offsetof(struct board_live, room_for_tasks)) == 8 && reopen(b.path) == BOARD_DAMAGED);
+    close(fd);
+    board_unmap(&b, 1);
+
+    CHECK(board_create(&b, &s, &step) == 0 && unlink(b.path) == 0);
+    CHECK(board_grow(&b, &step) == -ENOENT && !strcmp(step, "open the board file") && !b.slots);
     board_unmap(&b, 1);
     remove_tree(root);
 }
@@ -184,7 +217,10 @@ static void mutations(void)
     struct board_live live;
     unsigned seed = 1;
     for (uint64_t seq = 1; seq <= 20000; seq++) publish(&b, seq, seq % 600);
-    char *base = (char *)b.header, *good = malloc(BOARD_BYTES);
+    int fd = open(b.path, O_RDWR);
+    char *base = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *good = malloc(BOARD_BYTES);
+    CHECK(base != MAP_FAILED);
+    close(fd);
     memcpy(good, base, BOARD_BYTES);
     for (int round = 0; round < 3000; round++) {
         uint64_t limits[] = { 256, SLOTS_OFFSET, SLOTS_OFFSET + 8192, BOARD_BYTES };
@@ -206,6 +242,7 @@ static void mutations(void)
         if (round % 50 == 49) memcpy(base, good, BOARD_BYTES);
     }
     free(good);
+    munmap(base, BOARD_BYTES);
     board_unmap(&b, 1);
     remove_tree(root);
 }
@@ -243,7 +280,8 @@ static void directories_that_cannot_be_trusted(void)
     struct stat st;
     CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0700);
     CHECK(stat(b.path, &st) == 0 && (st.st_mode & 0777) == 0600);
-    CHECK((uint64_t)st.st_blocks * 512 >= BOARD_BYTES); /* allocated, not sparse */
+    CHECK(st.st_size == HEAD_BYTES && (uint64_t)st.st_blocks * 512 >= HEAD_BYTES); /* allocated, not sparse */
+    CHECK(board_grow(&b, &step) == 0 && stat(b.path, &st) == 0 && (uint64_t)st.st_blocks * 512 >= BOARD_BYTES);
     char first[512];
     snprintf(first, sizeof first, "%s", b.path);
     board_unmap(&b, 0);
@@ -280,6 +318,7 @@ int main(void)
     RUN(samples_wrap);
     RUN(a_reader_beside_a_writer_sees_nothing_torn);
     RUN(refused_files);
+    RUN(a_board_grows_under_its_reader);
     RUN(mutations);
     RUN(a_head_beyond_the_ring_is_not_followed);
     RUN(directories_that_cannot_be_trusted);

@@ -157,7 +157,7 @@ static void the_board_has_it_all(void)
     struct device d;
     struct slot s;
     const char *step, *root = scratch();
-    CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() }, &step) == 0);
+    CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() }, &step) == 0 && board_grow(&b, &step) == 0);
     gpu_open();
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_device(&r, 5, &d) == 0);
     uint64_t a = begin(2, 0);

@@ -6,7 +6,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static const char *root;
@@ -70,6 +72,35 @@ static void start_and_stop(void)
     CHECK(start() == 0);
     probe_stop(BOARD_CLOSED, 0, 1);
     CHECK(files() == 0);
+}
+
+static void a_process_without_tasks_stays_small(void)
+{
+    char path[512];
+    struct stat st;
+    int error;
+    const char *step;
+    CHECK(start() == 0 && probe_board_path(path, sizeof path) == 0);
+    CHECK(stat(path, &st) == 0 && st.st_size == HEAD_BYTES && LIVE(path, room_for_tasks) == 0);
+    end(begin());
+    CHECK(stat(path, &st) == 0 && st.st_size == BOARD_BYTES && LIVE(path, records_written) == 1);
+    probe_stop(BOARD_CLOSED, 0, 1);
+
+    CHECK(start() == 0);
+    probe_expect_tasks();
+    CHECK(probe_board_path(path, sizeof path) == 0 && LIVE(path, room_for_tasks) == 1);
+    probe_stop(BOARD_CLOSED, 0, 1);
+
+    CHECK(start() == 0 && probe_board_path(path, sizeof path) == 0);
+    int kept = open(path, O_RDONLY);
+    struct board_live live;
+    CHECK(unlink(path) == 0); /* no way to make room: tasks are counted, and it is told once */
+    for (int i = 0; i < 3; i++) CHECK(begin() == 0);
+    CHECK(probe_room_failure(&error, &step) && error == ENOENT && !strcmp(step, "open the board file"));
+    CHECK(!probe_room_failure(&error, &step));
+    CHECK(pread(kept, &live, sizeof live, LIVE_OFFSET) == sizeof live && live.tasks_dropped == 3);
+    close(kept);
+    probe_stop(BOARD_CLOSED, 0, 1);
 }
 
 static void *leaves_a_task_open(void *unused) { begin(); return unused; }
@@ -210,6 +241,7 @@ int main(void)
 {
     root = strdup(scratch());
     RUN(start_and_stop);
+    RUN(a_process_without_tasks_stays_small);
     RUN(a_thread_that_exits_ends_its_tasks);
     RUN(fork_storm);
     RUN(a_failure_is_said_once);

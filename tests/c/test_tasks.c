@@ -18,7 +18,7 @@ static void open_all(void)
     const char *step;
     root = scratch();
     struct board_settings s = { .directory = root, .pid = (uint64_t)getpid() };
-    CHECK(board_create(&board, &s, &step) == 0);
+    CHECK(board_create(&board, &s, &step) == 0 && board_grow(&board, &step) == 0);
     rss_open(&tasks.rss, "/proc", 0, &max);
     tasks_open(&tasks, &board, 0);
 }

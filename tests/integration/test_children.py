@@ -495,3 +495,85 @@ def test_cpythons_own_tests_of_descriptors(cli):
         pytest.skip("this Python is installed without its tests")
     done = cli("run", "-q", PY, "-m", "test", "test_subprocess", "-m", "test_pass_fds*", "-m", "test_close_fds*")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_child_that_is_killed_while_it_starts_leaves_no_board(cli):
+    """The `cli` fixture finds what is left: a board has no name before it is whole."""
+    done, _ = cli.job("""
+        import os, random, signal, time
+        for _ in range(150):
+            pid = os.fork()
+            if pid == 0:
+                while True: pass
+            end = time.monotonic() + random.uniform(0, 0.004)
+            while time.monotonic() < end: pass
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    """, "-q")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_without_tasks_is_small(cli):
+    """At most 4 MB of address space and 1 MiB of board more than bare, forked or not."""
+    script = cli.script("""
+        import os
+        from pathlib import Path
+        def address_space():
+            return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+        def boards():
+            place = os.environ["DWSR_PROBE_BOARD_DIR"]
+            return sum(f.stat().st_blocks * 512 for f in Path(place).glob("*.board")) if os.path.isdir(place) else 0
+        if os.fork() == 0:
+            print(address_space(), flush=True)
+            os._exit(0)
+        os.wait()
+        print(address_space(), boards())
+    """)
+    bare = [int(n) for n in subprocess.run([PY, script], capture_output=True, text=True, env=cli.env).stdout.split()]
+    done = cli("run", "-q", PY, script)
+    probed = [int(n) for n in done.stdout.split()]
+    assert len(bare) == len(probed) == 3, done
+    assert probed[0] - bare[0] <= 4_000_000 and probed[1] - bare[1] <= 4_000_000
+    assert 0 < probed[2] <= 2 << 20  # two boards: the child's is still there
+
+
+@pytest.mark.parametrize("limited", ["a full disk", "an address space too small for the owner table"])
+def test_no_room_at_the_first_task(cli, tmp_path, limited):
+    """A process whose board cannot grow runs on; its tasks are counted, and one line says why for all processes."""
+    if limited == "a full disk":
+        place = tmp_path / "small"
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", place], capture_output=True).returncode:
+            pytest.skip("may not mount")
+        cli.env["DWSR_PROBE_BOARD_DIR"] = str(place / "boards")
+    try:
+        done, records = cli.job(f"""
+            import os, resource, dwsr_probe
+            def work():
+                with dwsr_probe.task("first"): block = bytearray(1 << 20)
+                with dwsr_probe.task("second"): block = bytearray(1 << 20)
+            limited = {limited!r}
+            if limited == "a full disk":
+                with open(os.environ["DWSR_PROBE_BOARD_DIR"] + "/filler", "wb", buffering=0) as file:
+                    try:
+                        while True: file.write(bytes(4096))
+                    except OSError: file.truncate(file.tell() - (4 << 20))  # room for small boards
+            else:
+                used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
+                resource.setrlimit(resource.RLIMIT_AS, (used + (10 << 20),) * 2)
+            for _ in range(3):
+                if os.fork() == 0:
+                    work(); os._exit(0)
+                os.wait()
+            work()
+            if limited == "a full disk": os.unlink(os.environ["DWSR_PROBE_BOARD_DIR"] + "/filler")
+        """)
+        assert done.returncode == 0, done.stderr
+        if limited == "a full disk":
+            assert done.stderr.count("The tasks of this process are not measured") == 1, done.stderr
+            assert "tasks not measured" in done.stderr and not tasks(records)
+        else:  # the board fits, the table does not: tasks without own figures
+            assert {r["task_name"]: r["alloc_peak_bytes"] for r in tasks(records)} == {"first": None, "second": None}
+    finally:
+        if limited == "a full disk":
+            subprocess.run(["umount", "-l", place], check=True)

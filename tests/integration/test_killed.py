@@ -243,7 +243,7 @@ def test_a_damaged_board_is_one_clear_line(cli, board_dir, damage, text):
     done = cli("report", path)
     assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1
     if "version" in text:
-        assert f"knows version {_core.BOARD_VERSION}" in done.stderr
+        assert f"knows versions {_core.BOARD_VERSION_OLDEST} to {_core.BOARD_VERSION}" in done.stderr
     # A run beside it says at most one line about it, and works.
     beside = cli("run", "-o", "beside", PY, "-c", "import dwsr_probe\nwith dwsr_probe.task('fine'): pass")
     assert beside.returncode == 0 and len(tasks(cli.records(cli.cwd / "beside"), "fine")) == 1
@@ -291,6 +291,9 @@ def test_boards_that_nobody_came_for_are_swept(tmp_path):
         (left,) = (tmp_path / "boards").iterdir()
         assert left.name.startswith(f"{living.pid}-")
         assert sweep(tmp_path / "nowhere") == 0
+        unfinished = tmp_path / "boards" / "1-1.board"  # as a filesystem without O_TMPFILE has it
+        unfinished.write_bytes(bytes(4096))
+        assert sweep(tmp_path / "boards") == 0 and sweep(tmp_path / "boards", unfinished_s=-1) == 1
     finally:
         living.kill()
         living.wait()
