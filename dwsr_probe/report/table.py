@@ -153,7 +153,7 @@ def _print_names(console, shown, names, processes):
 
 def _process_line(record, health, exit_code, verbose):
     line = Text("process ", style="dim", no_wrap=False)
-    line.append_text(name_text(record.task_name)).append(f" {record.pid}: ", style="default")
+    line.append_text(name_text(record.task_name)).append(f" (pid {record.pid}): ", style="default")
     line.append(process_outcome(record, health, exit_code), style="red" if record.state in ("killed", "error") else "green")
     limit = process_limit(health)
     below = health.get("peak_below_bytes")

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dwsr_probe.report.summary import NANNY, binding, device_need_of, missing_tasks, need_of, process_limit, was_killed
-from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text
+from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title
 
 NEAR = 0.80  # of the limit: there Dask pauses a worker
 _LEVELS = ("empty", "good", "near", "bad")
@@ -44,7 +44,7 @@ class _Use:
     record: object
     peak_bytes: int | None
     limit_bytes: int | None
-    worker: str | None = None  # its Dask worker's address
+    worker: str | None = None  # its Dask worker's name, or address
     device: str | None = None
     signal: int | None = None  # that ended it, where that is known
     was_killed: bool = False
@@ -58,7 +58,7 @@ class _Use:
         return "the device" if self.device else "the limit"
 
     def name(self):
-        return _name(f"worker {self.worker}" if self.worker else f"{self.record.task_name} {self.record.pid}")
+        return _name(f"worker {self.worker}" if self.worker else process_title(self.record))
 
 
 def verdict(names, processes, outlook=None, exit_code=None):
@@ -85,7 +85,7 @@ def verdict(names, processes, outlook=None, exit_code=None):
 def _uses(processes):
     hosts, devices = [], []
     for record, health in processes:
-        worker = next((w["address"] for w in health.get("workers") or () if w.get("address")), None)
+        worker = next((w.get("name") or w["address"] for w in health.get("workers") or () if w.get("address")), None)
         hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker, signal=health.get("signal"), was_killed=was_killed(record, health)))
         for d in health.get("devices") or ():
             name = f"device {d['device']}" + (f" ({line_of(d['name'])})" if d.get("name") else "")

@@ -42,6 +42,11 @@ def count_text(n, one, many, word="One"):
     return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
 
 
+def process_title(record):
+    """"worker 0 (pid 28163)"."""
+    return f"{record.task_name} (pid {record.pid})"
+
+
 def line_of(text, most=_NAME_MOST):
     """Any text as one safe line: control characters become visible, long ones are cut."""
     if len(text) > most:

@@ -87,7 +87,7 @@ def test_processes_that_ended_early_are_not_counted_as_killed():
 
 def test_killed_without_a_task():
     level, text = words([], [process(500, state="killed", told={"signal": 9})], exit_code=137)
-    assert level == "bad" and "One process was killed by SIGKILL at 50 % of its limit." in text and "job.py 7 was killed with 500.0 MiB of 1000.0 MiB, 50 %: by SIGKILL" in text
+    assert level == "bad" and "One process was killed by SIGKILL at 50 % of its limit." in text and "job.py (pid 7) was killed with 500.0 MiB of 1000.0 MiB, 50 %: by SIGKILL" in text
     assert "One process was killed by SIGSEGV" in (text := words([], [process(500, state="killed", told={"signal": 11})])[1]) and "it crashed (SIGSEGV)" in text
     assert "by SIGINT, which somebody sent" in words([], [process(990, state="killed", told={"signal": 2})])[1]
 

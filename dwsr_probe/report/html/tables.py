@@ -2,7 +2,7 @@
 from html import escape
 
 from dwsr_probe.report.summary import device_need_of, process_limit, process_notes, process_outcome, sampler_health, worker_facts
-from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, seconds_text
+from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title, seconds_text
 
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
 _SHOWN_MOST = 300  # characters of a name
@@ -89,7 +89,7 @@ def devices_table(processes):
     for record, health in processes:
         for device in health.get("devices") or ():
             limit, peak = device.get("pool_limit_bytes") or device.get("total_bytes"), device.get("peak_bytes") or 0
-            rows.append("<tr>" + _cell(code(f"{record.task_name} {record.pid}", 80), kind="t")
+            rows.append("<tr>" + _cell(code(process_title(record), 80), kind="t")
                         + _cell(f"{device['device']} {escape(line_of(device.get('name') or ''))}", kind="t") + _bytes(peak, limit) + _bytes(limit) + _cell(percent_text(peak / limit if limit else None), peak / limit if limit else -1)
                         + "".join(_bytes(device.get(name)) for name in ("pool_total_bytes", "unseen_bytes", "used_max_bytes", "process_max_bytes")) + "</tr>")
     return _table("devices", ["<process", "<device", "tasks' peak", "limit", "share", "pool", "unseen", "driver: used", "by this process"], rows[:PROCESSES_MOST]) if rows else ""
@@ -102,7 +102,7 @@ def processes_table(processes, exit_code):
         limit, peak = process_limit(health), record.rss_peak_bytes
         bad = "bad" if record.state in ("killed", "error") else ""
         notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
-        rows.append("<tr>" + _cell(code(f"{record.task_name} {record.pid}", 80) + (f'<div class="key">{escape(line_of(record.host))}</div>' if record.host else ""), kind="t")
+        rows.append("<tr>" + _cell(code(process_title(record), 80) + (f'<div class="key">{escape(line_of(record.host))}</div>' if record.host else ""), kind="t")
                     + _cell(f'<span class="{bad}">{escape(process_outcome(record, health, exit_code))}</span>', kind="t") + _bytes(peak, limit) + _bytes(limit)
                     + _cell(percent_text(peak / limit if peak and limit else None), peak / limit if peak and limit else -1) + _seconds(record.duration)
                     + _cell(escape(sampler_health(record, health) or "–"), kind="t") + _cell(escape(line_of(notes, 600)) or "–", kind="t") + "</tr>")
