@@ -8,7 +8,6 @@ from dwsr_probe import _core
 
 _bases_of = type.__dict__["__mro__"].__get__
 
-
 def wrap_function(function, name, inputs, key):
     owner = _owner_of(function)
 
@@ -43,8 +42,12 @@ def _owner_of(function):
 
 
 def _belongs(value, module, owner):
-    """Is the value an instance of this class, or the class itself, or one derived from it? By names: the class does not exist yet when its method is decorated.
+    """Is the value an instance of this class, or the class itself, or one derived from it? By names: the class does not exist yet when its method is decorated, and a
+    reference to it would go wherever the method is pickled to.
 
-    Nothing of the job's own runs here: bases and names are those that `type` keeps."""
-    bases = _bases_of(value if isinstance(value, type) else type(value))
-    return any(type.__getattribute__(base, "__qualname__") == owner and type.__getattribute__(base, "__module__") == module for base in bases)
+    Nothing of the job's own runs here: bases and names are those that `type` keeps; isinstance would ask the object for its class."""
+    kind = type(value)
+    for base in _bases_of(value if issubclass(kind, type) else kind):
+        if type.__getattribute__(base, "__qualname__") == owner and type.__getattribute__(base, "__module__") == module:
+            return True
+    return False

@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 import threading
 
 import numpy as np
@@ -79,6 +80,17 @@ class Median(Filter):
     pass
 
 
+class Proxy:
+    """An object that says of itself what it likes, and runs the job's own code to do so."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("the job's own code ran")
+
+    @dwsr_probe.task("proxy")
+    def method(self, x):
+        return x
+
+
 def test_self_is_no_input(probe):
     """Its size cannot be known: with it among the inputs, those of the task would not be known either."""
     x = np.ones(8)
@@ -101,6 +113,17 @@ def test_self_is_no_input(probe):
         ("method", [[8]], 64), ("local", [[8]], 64)]
 
 
+def test_decorated_methods_are_pickled_by_value(probe):
+    """As Dask does with what is defined in a notebook."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    code = {"task": probe.task, "__name__": "__main__"}
+    exec('class Own:\n    @task("own")\n    def method(self, x): return x', code)
+    one = code["Own"]()
+    one.method(5)
+    again = pickle.loads(cloudpickle.dumps(one))
+    assert again.method(np.ones(4)).size == 4 and [[i["type"] for i in r.inputs] for r in finished()] == [["int"], ["ndarray"]]
+
+
 def test_a_function_keeps_its_first_argument(probe):
     """Whatever it is called and wherever it is defined, and also if it is an object of the job's own class."""
     @probe.task("function")
@@ -113,7 +136,9 @@ def test_a_function_keeps_its_first_argument(probe):
     method(Filter())
     method(Odd("Odd", (), {})())
     Filter.static(Odd("Odd", (), {}), 5)
-    assert [[i["type"] for i in r.inputs] for r in finished()] == [["Filter"], ["Odd"], ["Odd", "int"]]
+    Filter.static(Proxy(), 5)
+    Proxy.method(Proxy(), 5)
+    assert [[i["type"] for i in r.inputs] for r in finished()] == [["Filter"], ["Odd"], ["Odd", "int"], ["Proxy", "int"], ["int"]]
 
 
 def test_decorated_coroutine(probe):
