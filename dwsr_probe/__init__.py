@@ -5,16 +5,29 @@ Inside a probed process only the standard library and `_core` are imported; ever
 try:
     from dwsr_probe._core import adopt, task
     from dwsr_probe.probe import start, stop
-except ImportError as error:  # built for another Python: said where it is used, so that a Dask worker with our preload still starts
+except ImportError as error:  # said where it is used, so that a Dask worker with our preload still starts
     _broken = error
 
 __version__ = "0.1.0"
 __all__ = ["TaskRecord", "adopt", "load", "records", "snapshot", "start", "stop", "task"]
 
 
+def why_broken():
+    """Why the extension cannot be loaded, and what to do; None if it is."""
+    import os
+    import sys
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if "dwsr_probe._core" in sys.modules:
+        return None
+    if not [name for name in os.listdir(folder) if name.startswith("_core.") and name.endswith(".so")]:
+        return (f"{folder} is a source tree whose extension is not built, and it hides an installed dwsr-probe: "
+                "work in another directory, or build it here with `pip install -e .`")
+    return f"dwsr-probe in {folder} is not built for this Python ({_broken}): install it with this Python's pip"
+
+
 def __getattr__(name):
     if name in ("adopt", "task", "start", "stop"):
-        raise ImportError(f"dwsr-probe cannot be used in this Python: {_broken}") from _broken
+        raise ImportError(why_broken()) from _broken
     if name == "TaskRecord":
         from dwsr_probe.record import TaskRecord
         return TaskRecord

@@ -34,4 +34,8 @@ def main():
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(errors="replace")  # a terminal that cannot show a dash still gets the rest
+    import dwsr_probe
+    broken = dwsr_probe.why_broken()
+    if broken:
+        sys.exit(f"dwsr-probe: {broken}")  # not by say(), which needs the extension
     group(prog_name="dwsr-probe")

@@ -74,6 +74,25 @@ def _board_directory():
     return OK, "board directory", text, None
 
 
+def _folder():
+    """Where this dwsr_probe is imported from."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _like_ours():
+    """First line of a script for `python -c`: import the package that we are, not one in the current directory."""
+    return "" if os.path.samefile(".", _folder()) else "import sys; sys.path = [place for place in sys.path if place]\n"
+
+
+def _package():
+    """Only where programs that are started here would import another one."""
+    here = os.path.join(os.getcwd(), "dwsr_probe", "__init__.py")
+    if not os.path.isfile(here) or os.path.samefile(os.path.dirname(os.path.dirname(here)), _folder()):
+        return None
+    return LIMITED, "package", f"installed in {_folder()}, but the current directory has a source tree of the same name", (
+        "`python -c`, `python -m` and scripts of this directory import the source tree: work in another directory, or `pip install -e .`")
+
+
 def _trial():
     """Start the probe in a fresh interpreter for 0.3 s: what it reports is what a job would get."""
     import json
@@ -87,8 +106,13 @@ def _trial():
         "b = Board(_core.board_path()); s, _ = b.samples(0)\n"
         "print(json.dumps([b.header, b.live(), [x[0] for x in s if x[3] == b.header['period_ns']]]))\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=60)
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip().splitlines()[-1:]
+    done = subprocess.run([sys.executable, "-c", _like_ours() + script], capture_output=True, text=True, env=environ, timeout=60)
+    return json.loads(done.stdout) if done.returncode == 0 else _line_of(done.stderr.strip().splitlines())
+
+
+def _line_of(lines):
+    """What we said, else the last line of a traceback."""
+    return ([line for line in lines if line.startswith("dwsr-probe: ")] or lines)[-1:]
 
 
 _trial_result = None
@@ -107,7 +131,9 @@ def _trial_once():
 def _peaks():
     result = _trial_once()
     if len(result) != 3:
-        return FAILED, "peaks", "the trial failed: " + " ".join(result), "see the board directory above"
+        return FAILED, "peaks", "the trial failed: " + " ".join(map(str, result)), (
+            "see the board directory above" if "dwsr-probe: " in str(result) else
+            f"a traceback shows where: {sys.executable} -c 'import dwsr_probe; dwsr_probe.start()'")
     header, live, _ = result
     error = f"the kernel's counters are within {header['rss_error_bytes'] / 2**20:.2f} MiB here"
     if live["rss_source"] == 1:
@@ -164,7 +190,7 @@ def _cupy():
               "try: print(cupy.cuda.runtime.getDeviceCount())\n"
               "except Exception as error: print(f'no device: {error}')\n")
     environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=120)
+    done = subprocess.run([sys.executable, "-c", _like_ours() + script], capture_output=True, text=True, env=environ, timeout=120)
     lines = done.stdout.splitlines()
     if done.returncode or len(lines) < 2:
         return LIMITED, "cupy", "cannot be imported: " + " ".join(done.stderr.strip().splitlines()[-1:]), "device memory is not measured without it"
@@ -224,4 +250,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _package, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)

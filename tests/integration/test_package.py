@@ -40,4 +40,13 @@ def test_from_source_archive_to_a_probed_job(tmp_path):
     done = run(bin_ / "dwsr-probe", "run", "python", "-c", "import dwsr_probe\nwith dwsr_probe.task('installed'): pass", cwd=tmp_path, env=env)
     assert "installed" in done.stderr and "ok" in done.stderr
     assert "samples/s" in run(bin_ / "dwsr-probe", "doctor", cwd=tmp_path, env=env).stdout
+    # In a checkout, whose package is not built: it hides the installed one from every Python that is started there.
+    assert not list(source.glob("dwsr_probe/_core*.so"))
+    shadowed = run(bin_ / "dwsr-probe", "doctor", cwd=source, env=env).stdout
+    assert "✗" not in shadowed and "samples/s" in shadowed and "source tree of the same name" in shadowed and "pip install -e ." in shadowed
+    for words in (["-m", "dwsr_probe", "doctor"], ["-c", "import dwsr_probe; dwsr_probe.start()"]):
+        done = subprocess.run([bin_ / "python", *words], capture_output=True, text=True, cwd=source, env=env)
+        assert done.returncode == 1 and "is a source tree whose extension is not built" in done.stderr.splitlines()[-1]
+    job = run(bin_ / "dwsr-probe", "run", "python", "-c", "import dwsr_probe\nwith dwsr_probe.task('installed'): pass", cwd=source, env=env)
+    assert "installed" in job.stderr
     assert run(bin_ / "dwsr-probe", "--version", env=env).stdout.strip().endswith("0.1.0")
