@@ -106,9 +106,9 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
-# Allocators that the accounting is tested with, preloaded; a real Prometheus; what checks deploy/; a terminal; a browser.
+# Allocators that the accounting is tested with, preloaded; what lists system calls; a real Prometheus; what checks deploy/; a terminal; a browser.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils prometheus tmux chromium
+	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils strace prometheus tmux chromium
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 

@@ -21,7 +21,7 @@ from dwsr_probe.probe import program_of
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import HOME, remember, sweep
 from dwsr_probe.say import remove_marks, say
-from dwsr_probe.settings import Settings
+from dwsr_probe.settings import SWITCH, Settings, switched_off
 from dwsr_probe.signals import wait_for
 from dwsr_probe.store import FILE, Store, StoreError
 
@@ -112,6 +112,9 @@ def _prepare(command, directory, settings, strict):
     """The store and the directories made for it, from the outermost in; (None, []) where the command must run unprobed."""
     started = time.time()
     name = _run_name(command)
+    if switched_off():
+        _unprobed(f"the probe is switched off ({SWITCH}=off)", strict)
+        return None, []
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
     settings.run = f"{stamp}-{name}-{os.getpid()}"
     try:

@@ -11,7 +11,7 @@ from dwsr_probe import _core, unseen
 from dwsr_probe.advice import failure_text  # now: a process without descriptors cannot import it when it fails
 from dwsr_probe.imports import forget, when_imported
 from dwsr_probe.say import say_once
-from dwsr_probe.settings import Settings
+from dwsr_probe.settings import Settings, switched_off
 
 _settings = None  # of the running probe, for a forked child's own one
 _hooks_installed = False
@@ -22,11 +22,13 @@ _CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
 
 def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None,
           expect_tasks=True):
-    """Start the probe in this process; True if it runs. Options default to the environment's (see dwsr_probe.settings).
+    """Start the probe in this process; True if it runs, False if it cannot or is switched off (DWSR_PROBE=off). Options default to the environment's (see dwsr_probe.settings).
 
     expect_tasks: make room for tasks at once. Otherwise their first one does, and a process without tasks stays small.
     """
     global _settings
+    if switched_off():
+        return False
     chosen = settings or Settings.from_environ()
     for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc),
                         ("alloc_from", alloc_from), ("gc", gc)):

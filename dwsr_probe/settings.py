@@ -4,6 +4,7 @@
 """
 import os
 
+SWITCH = "DWSR_PROBE"
 PREFIX = "DWSR_PROBE_"
 ROOMY_BYTES = 256 << 20
 PERIOD_MS = 1.0
@@ -62,6 +63,11 @@ class Settings:
 def allowed_hosts(environ=os.environ):
     """Names beside this machine's own that the ports answer to (export/hosts.py), separated by commas or spaces."""
     return environ.get(PREFIX + "ALLOW_HOSTS", "").replace(",", " ").split()
+
+
+def switched_off(environ=os.environ):
+    """DWSR_PROBE=off: nothing of ours starts in this process, whoever asks for it, and nothing is said."""
+    return environ.get(SWITCH, "").strip().lower() == "off"
 
 
 def default_board_directory(environ=os.environ):

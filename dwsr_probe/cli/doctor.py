@@ -48,6 +48,13 @@ def _python():
                           f" board version {_core.BOARD_VERSION}"), None
 
 
+def _switch():
+    from dwsr_probe.settings import SWITCH, switched_off
+    if not switched_off():
+        return None
+    return LIMITED, "switch", f"{SWITCH}=off is set: nothing is measured", f"unset {SWITCH} to measure; what follows is as without it"
+
+
 def _board_directory():
     from dwsr_probe import _core
     from dwsr_probe.advice import failure_text
@@ -105,7 +112,7 @@ def _trial():
         "    while time.monotonic() < end: bytearray(4 << 20)\n"  # memory moves, so the sampler keeps its base period
         "b = Board(_core.board_path()); s, _ = b.samples(0)\n"
         "print(json.dumps([b.header, b.live(), [x[0] for x in s if x[3] == b.header['period_ns']]]))\n")
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE") or k.endswith("BOARD_DIR")}
     done = subprocess.run([sys.executable, "-c", _like_ours() + script], capture_output=True, text=True, env=environ, timeout=60)
     return json.loads(done.stdout) if done.returncode == 0 else _line_of(done.stderr.strip().splitlines())
 
@@ -189,7 +196,7 @@ def _cupy():
               "print(cupy.__version__, cupy_hook.is_hooked())\n"
               "try: print(cupy.cuda.runtime.getDeviceCount())\n"
               "except Exception as error: print(f'no device: {error}')\n")
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE_") or k.endswith("BOARD_DIR")}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("DWSR_PROBE") or k.endswith("BOARD_DIR")}
     done = subprocess.run([sys.executable, "-c", _like_ours() + script], capture_output=True, text=True, env=environ, timeout=120)
     lines = done.stdout.splitlines()
     if done.returncode or len(lines) < 2:
@@ -250,4 +257,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _package, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _package, _switch, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)

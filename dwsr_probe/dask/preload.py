@@ -5,8 +5,12 @@ that a click command would refuse. What we import comes late and guarded: a work
 """
 import logging
 
+from dwsr_probe.settings import switched_off
+
 
 def dask_setup(worker, owner="preload", **options):
+    if switched_off():
+        return
     try:
         from dwsr_probe.dask.attach import attach
     except Exception as error:

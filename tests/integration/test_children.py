@@ -1,6 +1,7 @@
 """Every Python below `run` on its own board: fork, multiprocessing, subprocess, shells; and jobs that do odd things to themselves."""
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import permitted, processes, tasks, wait_until
+from tests.conftest import permitted, processes, require, tasks, wait_until
 
 PY = sys.executable
 
@@ -424,8 +425,8 @@ AFTER_SETUID = """
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its user")
 def test_a_failure_of_many_children_is_one_line(cli, board_dir):
+    permitted(os.geteuid() == 0, "change its user")
     done, _ = cli.job(AFTER_SETUID, "-q")
     assert done.stdout == "done\n" and done.returncode == 0
     (line,) = done.stderr.splitlines()
@@ -433,8 +434,8 @@ def test_a_failure_of_many_children_is_one_line(cli, board_dir):
     assert not list(board_dir.glob("*.said")) and not list(Path("/tmp").glob("dwsr-probe-*-job-*.start.said"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change its user")
 def test_a_failure_of_forked_children_without_a_run_is_one_line(cli):
+    permitted(os.geteuid() == 0, "change its user")
     script = cli.script("import dwsr_probe\nassert dwsr_probe.start()\n" + textwrap.dedent(AFTER_SETUID))
     done = subprocess.run([PY, script], capture_output=True, text=True, env=cli.env, cwd=cli.cwd, timeout=120)
     cli.boards_may_stay = True  # that of the first process, whose user may not remove it any more
@@ -491,8 +492,7 @@ def test_os_execve_is_still_what_it_was(cli):
 
 def test_cpythons_own_tests_of_descriptors(cli):
     """They list all descriptors of a child interpreter."""
-    if not list(Path(sysconfig.get_path("stdlib")).glob("test/test_subprocess.py")):
-        pytest.skip("this Python is installed without its tests")
+    permitted(list(Path(sysconfig.get_path("stdlib")).glob("test/test_subprocess.py")), "run CPython's own tests: they are not installed")
     done = cli("run", "-q", PY, "-m", "test", "test_subprocess", "-m", "test_pass_fds*", "-m", "test_close_fds*")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -577,3 +577,39 @@ def test_no_room_at_the_first_task(cli, tmp_path, limited):
     finally:
         if limited == "a full disk":
             subprocess.run(["umount", "-l", place], check=True)
+
+
+CALLS = """
+    import os, dwsr_probe
+    for i in range(5):
+        with dwsr_probe.task("x"): bytearray(60 << 20)
+    if os.fork() == 0:
+        with dwsr_probe.task("y"): bytearray(60 << 20)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_system_calls_are_documented(cli):
+    """For seccomp filters: what a probed job calls beyond the same job alone, and all calls of the sampler's thread."""
+    require(shutil.which("strace"), "strace: apt-get install strace")
+    documented = set(re.findall(r"`([a-z0-9_]+)`", (Path(__file__).parents[2] / "docs" / "run.md").read_text().partition("## System calls")[2]))
+    script = cli.script(CALLS)
+
+    def traced(folder, *command):
+        """Of each thread of the job; what `run`'s parent calls is no concern of the job's."""
+        (cli.cwd / folder).mkdir()
+        permitted(subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True).returncode == 0, "trace a process")
+        done = subprocess.run(["strace", "-ff", "-o", cli.cwd / folder / "trace", *command], env=cli.env, cwd=cli.cwd, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        traces = sorted((cli.cwd / folder).glob("trace.*"), key=lambda path: int(path.suffix[1:]))
+        return [path.read_text(errors="replace") for path in traces]
+
+    def calls(traces):
+        return {name for trace in traces for name in re.findall(r"^([a-z0-9_]+)\(", trace, re.MULTILINE)}
+    alone = traced("alone", PY, script)
+    probed = traced("probed", PY, "-m", "dwsr_probe", "run", "-q", "-o", "run", PY, script)[1:]
+    samplers = [trace for trace in probed if '"dwsr-sampler"' in trace]
+    assert 0 < len(samplers) < len(probed)
+    assert calls(samplers) <= documented
+    assert calls(probed) - calls(alone) <= documented
