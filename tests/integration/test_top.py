@@ -247,7 +247,7 @@ def test_a_dask_worker_by_its_port_and_its_death(cli, tmux, serve):
     heard(cli, "worker")
     port, pid = map(int, (cli.cwd / "worker").read_text().split())
     tmux.top(f"127.0.0.1:{port}")
-    tmux.shows("1 process, 1 task running, 0 done", rf"^precious +{pid} 50\.0 MiB 50\.0 MiB", rf"^0 \(multipr.*{pid} .* 1\.00 GiB")
+    tmux.shows("1 process, 1 task running, 0 done", rf"^precious +{pid} 50\.0 MiB 50\.0 MiB", rf"^worker 0 +{pid} .* 1\.00 GiB")
     tmux.keys("q")
     tmux.left()
     tmux.top("run")
