@@ -63,15 +63,19 @@ def probe(board_dir):
     dwsr_probe.stop()
 
 
+# Dask's own limits for connections are 30 s.
+PATIENT_DASK = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "600s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "600s"}
+
+
 class Cli:
     """dwsr-probe in a scratch directory: run(), report(), and a finished run's records by kind."""
 
     def __init__(self, cwd):
         self.cwd = cwd
-        self.env = dict(os.environ, XDG_STATE_HOME=str(cwd / "state"), PYTHONDONTWRITEBYTECODE="1")
+        self.env = dict(os.environ, XDG_STATE_HOME=str(cwd / "state"), PYTHONDONTWRITEBYTECODE="1", **PATIENT_DASK)
 
     def __call__(self, *words, **options):
-        options = {"capture_output": True, "text": True, "cwd": self.cwd, "env": self.env, "timeout": 120, **options}
+        options = {"capture_output": True, "text": True, "cwd": self.cwd, "env": self.env, "timeout": 600, **options}
         return subprocess.run([sys.executable, "-m", "dwsr_probe", *map(str, words)], **options)
 
     def start(self, *words, **options):
@@ -109,8 +113,30 @@ def processes(records, name=None):
     return [r for r in records if r["kind"] == "process" and (name is None or r["task_name"] == name)]
 
 
+# For code of jobs. What the sampler copies to the board is there after two of its looks, however late these come. The first call
+# imports modules: call it once before memory is measured.
+SAMPLED = """
+def sampled():
+    import dwsr_probe, time
+    seen = dwsr_probe.snapshot().live["samples_written"]
+    while dwsr_probe.snapshot().live["samples_written"] < seen + 2: time.sleep(0.001)
+"""
+
+# A ring holds 8,192 records. A job that makes more waits until the run's store, which `run` fills, has those before.
+COLLECTED = """
+def collected(count, run="run"):
+    import sqlite3, time
+    while True:
+        try:
+            with sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True) as store:
+                if store.execute("SELECT count(*) FROM tasks").fetchone()[0] >= count: return
+        except sqlite3.OperationalError: pass  # not yet there, or just being written
+        time.sleep(0.01)
+"""
+
+
 def wait_until(condition, what, timeout=300.0):
-    """Wait for an event; a generous limit, for slow machines."""
+    """Wait for an event. The limit is for what never comes: no machine is so slow."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {timeout} s for {what}"

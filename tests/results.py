@@ -11,11 +11,12 @@ from pathlib import Path
 
 WORST_FIRST = ("failed", "started", "skipped", "passed")
 SLOWEST = 15
+PATH = os.environ.pop("TEST_RESULTS", None)  # not for the programs under test: some are pytest, too
 
 
 def _write(outcome, name, seconds=0.0, reason=""):
-    if path := os.environ.get("TEST_RESULTS"):
-        with open(path, "a", encoding="utf-8", errors="backslashreplace") as results:
+    if PATH:
+        with open(PATH, "a", encoding="utf-8", errors="backslashreplace") as results:
             results.write("\t".join((outcome, f"{seconds:.2f}", name, " ".join(reason.split())[:300])) + "\n")
 
 

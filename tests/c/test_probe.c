@@ -159,7 +159,7 @@ static void fork_storm(void)
     }
     store_release(&busy, 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    uint64_t samples = LIVE(path, samples_written), deadline = now_ns() + 20 * NS_PER_S;
+    uint64_t samples = LIVE(path, samples_written), deadline = now_ns() + 600 * NS_PER_S;
     while (LIVE(path, samples_written) == samples && now_ns() < deadline) usleep(1000);
     CHECK(LIVE(path, samples_written) > samples); /* the sampler is back */
     CHECK(LIVE(path, tasks_begun) == LIVE(path, records_written) && LIVE(path, ends_unmatched) == 0 && LIVE(path, running) == 0);
@@ -198,7 +198,7 @@ static void readers_beside_writers(void)
     store_release(&busy, 1);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
     pthread_create(&threads[4], NULL, read_all, path);
-    uint64_t deadline = now_ns() + 60 * NS_PER_S, target = SANITIZED ? 20000 : 200000;
+    uint64_t deadline = now_ns() + 600 * NS_PER_S, target = SANITIZED ? 20000 : 200000;
     while (LIVE(path, records_written) < target && now_ns() < deadline) usleep(1000);
     CHECK(LIVE(path, records_written) >= target);
     store_release(&busy, 0);

@@ -24,7 +24,7 @@ CUPY_PYTHON = ROOT / ".venv-cupy-14" / "bin" / "python"
 @pytest.fixture(scope="session")
 def promtool():
     path = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
-    return lambda *words, **options: subprocess.run([path, *map(str, words)], capture_output=True, text=True, timeout=60, **options)
+    return lambda *words, **options: subprocess.run([path, *map(str, words)], capture_output=True, text=True, timeout=600, **options)
 
 
 class Run:
@@ -40,13 +40,13 @@ class Run:
         self.target = found[1]
 
     def metrics(self):
-        return urllib.request.urlopen(f"http://{self.target}/metrics", timeout=10).read().decode()
+        return urllib.request.urlopen(f"http://{self.target}/metrics", timeout=600).read().decode()
 
     def end(self):
         """As it should, by itself; nothing of it stays if it does not."""
         self._process.stdin.close()
         try:
-            assert self._process.wait(30) == 0, self.log.read_text()
+            assert self._process.wait(600) == 0, self.log.read_text()
         finally:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -89,21 +89,21 @@ def predictor(tmp_path_factory, dask_run, cupy_run):
     try:
         yield wait_until(lambda: re.search(r"metrics at http://(\S+)/metrics", log.read_text()), "the predictor's port")[1]
         process.terminate()
-        assert process.wait(30) == 0, log.read_text()
+        assert process.wait(600) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()
 
 
 # Both jobs are where they stay, and have been seen twice there.
-_STEADY = {'dwsr_slot_busy{task_name="hold"}': 2, 'dwsr_tasks_total{outcome="killed"}': 1, 'dwsr_forecast_overrun_ratio{task_name=~"hold|climb"}': 3, 'rate(dwsr_tasks_total{task_name=~"smooth|semblance"}[10s]) > 0': 2}
+_STEADY = {'dwsr_slot_busy{task_name="hold"}': 2, 'dwsr_tasks_total{outcome="killed"}': 1, 'dwsr_forecast_overrun_ratio{task_name=~"hold|climb"}': 3, 'rate(dwsr_tasks_total{task_name=~"smooth|semblance"}[30s]) > 0': 2}
 
 
 class Prometheus:
     def __init__(self, folder, targets):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": [str(DASHBOARDS / "rules.yml")],
+        config = {"global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}, "rule_files": [str(DASHBOARDS / "rules.yml")],
                   "scrape_configs": [{"job_name": "dwsr", "static_configs": [{"targets": targets}]}]}
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
         self._url, self._log = f"http://127.0.0.1:{port}", folder / "log"
@@ -114,7 +114,7 @@ class Prometheus:
 
     def ask(self, path, **parameters):
         try:
-            with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+            with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=600) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it is still starting
@@ -134,7 +134,7 @@ class Prometheus:
 
     def end(self):
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(600)
 
 
 @pytest.fixture(scope="session")

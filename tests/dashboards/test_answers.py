@@ -8,21 +8,20 @@ from tests.dashboards.queries import ALERTS, NAMES, RULE_QUERIES, Query, of_boar
 
 LEGEND = re.compile(r"{{\s*(\w+)\s*}}")
 COMPARISON = re.compile(r"\s*(?:==|!=|<=|>=|<|>)\s*[\d.]+")
-ANSWER_S = 30.0
 
 
 @pytest.fixture(scope="module")
 def chosen(prometheus):
     """What a person has chosen: all jobs and instances, tasks of both runs, the killed and the growing one, the worker that holds memory."""
     ((worker, _),) = prometheus.query('dwsr_slot_busy{task_name="hold"} and on (pid) dwsr_process_managed_bytes')
-    return {"$__rate_interval": "10s", "$__range": "10m", "$job": ".+", "$instance": ".+", "$task_name": "smooth|semblance|doomed|climb", "$pid": worker["pid"]}
+    return {"$__rate_interval": "30s", "$__range": "10m", "$job": ".+", "$instance": ".+", "$task_name": "smooth|semblance|doomed|climb", "$pid": worker["pid"]}
 
 
 def answers(prometheus, expr, chosen):
     for name, value in chosen.items():
         expr = expr.replace(name, value)
     assert "$" not in expr, expr
-    return wait_until(lambda: prometheus.query(expr), f"an answer to {expr}", ANSWER_S)
+    return wait_until(lambda: prometheus.query(expr), f"an answer to {expr}")
 
 
 @pytest.mark.parametrize("query", [q for name in NAMES for q in of_board(name)], ids=lambda q: q.where)
@@ -62,7 +61,7 @@ def test_prometheus_evaluates_the_rules(prometheus):
     def evaluated():
         rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
         return rules if all(rule["health"] != "unknown" for rule in rules) else None
-    assert not [rule for rule in wait_until(evaluated, "the rules", ANSWER_S) if rule["health"] != "ok"]
+    assert not [rule for rule in wait_until(evaluated, "the rules") if rule["health"] != "ok"]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: a["alert"])
@@ -82,5 +81,5 @@ def test_the_predictor_foretells_what_was_measured(prometheus, chosen):
 def test_a_real_kill_is_an_alert(prometheus):
     def killed():
         return [alert for alert in prometheus.ask("alerts")["alerts"] if alert["labels"]["alertname"] == "DwsrTasksKilled" and alert["state"] == "firing"]
-    (alert,) = wait_until(killed, "the alert", ANSWER_S)
+    (alert,) = wait_until(killed, "the alert")
     assert alert["annotations"]["summary"].startswith("doomed was killed on 127.0.0.1:") and alert["annotations"]["description"].startswith("1 in ")

@@ -16,7 +16,7 @@ def sdk():
 
 
 def test_the_same_bytes_again(tmp_path):
-    subprocess.run([sys.executable, DASHBOARDS / "build.py", tmp_path], check=True, timeout=60)
+    subprocess.run([sys.executable, DASHBOARDS / "build.py", tmp_path], check=True, timeout=600)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {f"{name}.json": (DASHBOARDS / f"{name}.json").read_bytes() for name in NAMES}
 
 

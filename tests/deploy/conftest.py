@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.conftest import require, wait_until
+from tests.conftest import PATIENT_DASK, require, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -26,7 +26,7 @@ def tool(name, package):
     path = require(str(beside) if beside.exists() else shutil.which(name), f"{name}: {package}")
 
     def run(*words, **options):
-        return subprocess.run([path, *map(str, words)], **{"capture_output": True, "text": True, "timeout": 120, **options})
+        return subprocess.run([path, *map(str, words)], **{"capture_output": True, "text": True, "timeout": 600, **options})
 
     return run
 
@@ -53,7 +53,7 @@ def free_port():
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=600) as answer:
         return answer.read().decode()
 
 
@@ -73,7 +73,7 @@ def samples(url, name):
 def environment(**more):
     """As a person who has activated the environment; nothing of a probe around us."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DWSR_", "DASK_", "SLURM"))}
-    return dict(env, PATH=f"{BIN}:{env['PATH']}", PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", **{k: str(v) for k, v in more.items()})
+    return dict(env, PATH=f"{BIN}:{env['PATH']}", PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", **PATIENT_DASK, **{k: str(v) for k, v in more.items()})
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def started(words, folder, name, code=0, **options):
     try:
         yield log
         os.killpg(process.pid, signal.SIGTERM)
-        ended = process.wait(60)
+        ended = process.wait(600)
         assert code is None or ended == code, log.read_text()
     except BaseException:
         print(f"--- {name}\n{log.read_text()[-4000:]}")

@@ -72,7 +72,7 @@ def test_command_and_healthcheck(tmp_path):
     command, = re.findall(r'CMD (\["export".*\])', TEXT)
     check, = re.findall(r'CMD (\["python".*\])', TEXT)
     command, check = (json.loads(text.replace(":9464", f":{port}").replace("0.0.0.0", "127.0.0.1")) for text in (command, check))
-    run = {"capture_output": True, "text": True, "timeout": 60}
+    run = {"capture_output": True, "text": True, "timeout": 600}
     assert subprocess.run([sys.executable, *check[1:]], **run).returncode != 0
     env = environment(HOME="/nonexistent", DWSR_PROBE_BOARD_DIR=tmp_path / "none")
     with started([BIN / "dwsr-probe", *command], tmp_path, "export", env=env):

@@ -112,7 +112,7 @@ def test_sidecars_cluster_is_the_plain_one_with_a_sidecar():
 
 
 def test_rules_for_the_operator(tmp_path):
-    done = subprocess.run([DEPLOY / "k8s" / "prometheusrule"], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    done = subprocess.run([DEPLOY / "k8s" / "prometheusrule"], capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rule = yaml.safe_load(done.stdout)
     check(rule, RULE)

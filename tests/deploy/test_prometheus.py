@@ -84,7 +84,7 @@ def prometheus(tmp_path_factory):
     ports = dict(zip(("run", "export", "predict", "prometheus"), free_ports(4), strict=True))
     config = (DEPLOY / "prometheus.yml").read_text()
     config = config.replace(":9465", f":{ports['run']}").replace(":9464", f":{ports['export']}").replace(":9466", f":{ports['predict']}")
-    deploy = folder_for(folder, re.sub(r"(interval): \d+s", r"\1: 1s", config))
+    deploy = folder_for(folder, re.sub(r"(interval): \d+s", r"\1: 3s", config))
     (folder / "job.py").write_text(JOB)
     env = environment(DWSR_PROBE_BOARD_DIR=folder / "boards", XDG_STATE_HOME=folder / "state")
     job = [BIN / "dwsr-probe", "run", "--metrics", ports["run"], "-q", "-o", folder / "run", sys.executable, "job.py"]

@@ -142,7 +142,7 @@ PartitionName=p Nodes=ALL Default=YES State=UP
         wait_until(lambda: "idle" in self._call("sinfo", "-h", "-o", "%T"), "the node")
 
     def _call(self, *words, **options):
-        return subprocess.run(words, **{"capture_output": True, "text": True, "timeout": 300, "env": self.env, **options}).stdout
+        return subprocess.run(words, **{"capture_output": True, "text": True, "timeout": 600, "env": self.env, **options}).stdout
 
     def submit(self, env, words):
         options = ["--parsable", "--nodes=1", f"--cpus-per-task={min(2, os.cpu_count())}", "--mem=1G", f"--output={self.folder}/out"]
@@ -220,7 +220,7 @@ def test_token(tmp_path, script, code):
 
     def status(**headers):
         try:
-            return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10).status
+            return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=600).status
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
@@ -237,7 +237,7 @@ def test_token(tmp_path, script, code):
 
 @pytest.mark.parametrize("script", ["job.sh", "dask.sh"])
 def test_without_a_program(script):
-    done = subprocess.run([SLURM / script], capture_output=True, text=True, timeout=30, env=environment(SLURM_JOB_ID=1))
+    done = subprocess.run([SLURM / script], capture_output=True, text=True, timeout=600, env=environment(SLURM_JOB_ID=1))
     assert done.returncode == 2 and done.stderr.startswith("which program?")
 
 
@@ -255,7 +255,7 @@ from distributed import Client
 with jobqueue.cluster(sys.argv[1], cores=1, memory="1GB", scheduler_options={"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}) as cluster, Client(cluster) as client:
     open("script.sh.new", "w").write(cluster.job_script())
     import os; os.rename("script.sh.new", "script.sh")
-    client.wait_for_workers(1, timeout=60)
+    client.wait_for_workers(1, timeout=600)
     assert client.submit(sum, [1, 2]).result() == 3
     print("done", flush=True)
     sys.stdin.read()
@@ -277,6 +277,6 @@ with jobqueue.cluster(sys.argv[1], cores=1, memory="1GB", scheduler_options={"ho
 def test_jobqueue_without_prometheus():
     pytest.importorskip("dask_jobqueue")
     code = f"import sys; sys.path.insert(0, {str(SLURM)!r}); import jobqueue; c = jobqueue.cluster(); print(c.job_script()); c.close()"
-    done = subprocess.run([BIN / "python", "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run([BIN / "python", "-c", code], capture_output=True, text=True, timeout=600, env=environment())
     assert "--preload dwsr_probe.dask.preload" in done.stdout and "dwsr-probe export" not in done.stdout, done.stderr
     assert subprocess.run(["bash", "-n"], input=done.stdout, text=True).returncode == 0

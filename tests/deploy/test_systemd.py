@@ -84,7 +84,7 @@ def test_command_by_hand(tmp_path):
             wait_until(lambda: any('task_name="glcm"' in line and 'outcome="ok"' in line for line in samples(url, "dwsr_tasks_total")), "the job's tasks")
             assert any('task_name="held"' in line for line in samples(url, "dwsr_slot_busy"))
             job.stdin.close()
-            assert job.wait(60) == 0
+            assert job.wait(600) == 0
             assert not any('outcome="killed"' in line and "held" in line for line in samples(url, "dwsr_tasks_total"))
     finally:
         shutil.rmtree(boards, ignore_errors=True)

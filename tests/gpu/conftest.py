@@ -94,7 +94,7 @@ def shows(expected, device=0, field="live_bytes"):
         return seen[-1] == expected
     seen = []
     try:
-        wait_until(found, f"{field} {expected} of device {device}", timeout=10)
+        wait_until(found, f"{field} {expected} of device {device}", timeout=600)
     except AssertionError as error:
         raise AssertionError(f"{error}; the board shows {seen[-1]}") from None
     return True
@@ -107,7 +107,7 @@ def child(tmp_path, board_dir):
         env = standin.environment(folder=tmp_path / "standin", devices=devices, capacity_bytes=capacity_bytes, base=bare_environ())
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(ROOT)))
         env.update(extra_env or {})
-        options = {"text": True, "capture_output": True, "timeout": 60, **options}
+        options = {"text": True, "capture_output": True, "timeout": 600, **options}
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=env, **options)
         assert not check or (done.returncode, done.stderr) == (0, ""), f"exit {done.returncode}\n{done.stdout}{done.stderr}"
         return done

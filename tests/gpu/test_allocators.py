@@ -285,7 +285,7 @@ def test_straight_from_the_pool_is_unseen(probe):
             for _ in range(64):
                 array(512)
             return device_now().get("unseen_bytes") == 3 * MIB
-        wait_until(told, "unseen bytes", timeout=10)
+        wait_until(told, "unseen bytes", timeout=600)
     assert on(record("works")) == (512, 0)
     assert shows(0) and device_now()["pool_used_bytes"] in (3 * MIB, 3 * MIB + 512)
     del direct

@@ -192,7 +192,7 @@ def test_killed_in_the_middle_of_a_task(gpu_cli, board_dir):
             if found == {"device 0": (3 * MIB, MIB), "device 1": (3 * MIB, 2 * MIB)}:
                 return board.pid
     os.kill(wait_until(on_the_board, "the board to show both tasks"), signal.SIGKILL)
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=600)
     assert job.returncode == 137, said
     records = gpu_cli.records(gpu_cli.cwd / "run")
     for device in range(2):

@@ -38,7 +38,7 @@ class Served:
         self.port = int(self.url.rpartition(":")[2])
         threading.Thread(target=lambda: self.said.extend(process.stderr), daemon=True).start()  # or it would stop at a full pipe
 
-    def get(self, path="/metrics", headers=None, timeout=30, **options):
+    def get(self, path="/metrics", headers=None, timeout=600, **options):
         request = urllib.request.Request(self.url + path, headers=headers or {})
         with urllib.request.urlopen(request, timeout=timeout, **options) as answer:
             return answer.read().decode()
@@ -58,7 +58,7 @@ class Served:
     def rss(self):
         return psutil.Process(self.process.pid).memory_info().rss
 
-    def end(self, number=None, timeout=60):
+    def end(self, number=None, timeout=600):
         if number is not None:
             self.process.send_signal(number)
         return self.process.wait(timeout)

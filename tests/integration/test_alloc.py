@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.conftest import processes, tasks
+from tests.conftest import SAMPLED, processes, tasks
 
 PY = sys.executable
 MB = 1_000_000
@@ -150,8 +150,9 @@ with dwsr_probe.task("bytes"): y = bytes(30_000_000)
 
 
 def test_forks_and_killed_tasks(cli):
-    done, records = cli.job(NUMPY + """
+    done, records = cli.job(NUMPY + SAMPLED + """
 import os, signal
+sampled()
 big = np.ones(1_000_000)
 with task("parent"):
     x = np.ones(2_000_000)
@@ -160,7 +161,7 @@ with task("parent"):
         with task("child"): y = np.ones(3_000_000); del x
         with task("doomed"):
             z = np.ones(4_000_000)
-            time.sleep(0.1)
+            sampled()
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 """)
@@ -210,7 +211,8 @@ def test_pools_older_than_the_task(cli):
 from concurrent.futures import ThreadPoolExecutor
 def fail(): np.ones(1_000_000); raise ValueError("as it was")
 with ThreadPoolExecutor(2) as pool:
-    list(pool.map(time.sleep, [0.01] * 2))                 # both threads are there
+    both = threading.Barrier(2)
+    list(pool.map(lambda _: both.wait(), range(2)))        # both threads are there
     with task("submits"):
         kept = [f.result() for f in [pool.submit(np.ones, 2_000_000) for _ in range(2)]]
         error = pool.submit(fail).exception()

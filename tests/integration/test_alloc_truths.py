@@ -55,7 +55,7 @@ def compare_with_memray(cli, code, share, slack):
     memray = pytest.importorskip("memray")
     cli.env["PYTHONHASHSEED"] = "0"
     found = figures(cli, BOTH + code)
-    subprocess.run([PY, cli.cwd / "job.py", "memray"], cwd=cli.cwd, env=cli.env, check=True, timeout=120)
+    subprocess.run([PY, cli.cwd / "job.py", "memray"], cwd=cli.cwd, env=cli.env, check=True, timeout=600)
     for record in found:
         with memray.FileReader(cli.cwd / record["task_name"]) as reader:
             check(record, reader.metadata.peak_memory, share, slack)

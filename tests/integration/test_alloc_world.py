@@ -56,7 +56,7 @@ def run_late(cli, code, **kwargs):
         with open("records", "a") as file: file.writelines(r.to_json() + "\\n" for r in dwsr_probe.records())
     """
     script = cli.script(PRELUDE + textwrap.dedent(own_start) + textwrap.dedent(code))
-    done = subprocess.run([PY, script], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=120, **kwargs)
+    done = subprocess.run([PY, script], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=600, **kwargs)
     assert done.returncode == 0, (done.returncode, done.stderr)
     return [json.loads(line) for line in (cli.cwd / "records").read_text().splitlines()]
 
@@ -226,7 +226,7 @@ def test_a_library_that_is_only_half_loaded(cli):
         static int answer(void) { return 42; }
         static int (*resolve(void))(void)   /* called by the loader in the middle of relocating half.so */
         {
-            if (armed) for (reached = 1; reached < 2000 && !opened; reached++) usleep(100);
+            if (armed) for (reached = 1; reached < 600000 && !opened; reached++) usleep(100);
             return answer;
         }
         int gated(void) __attribute__((ifunc("resolve")));

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.conftest import processes, tasks
+from tests.conftest import COLLECTED, SAMPLED, processes, tasks
 
 pytest.importorskip("distributed")
 PY = sys.executable
@@ -19,7 +19,7 @@ import os, sys, threading, time
 import numpy as np, dask, dask.array as da
 from distributed import Client, LocalCluster, get_worker
 dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GB"})
-"""
+""" + SAMPLED
 
 
 def job(cli, body, *options, workers=1, threads=2, processes=True, **kwargs):
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 def script(cli, body, **environ):
     """A program that is not under `run`; what it prints last, as JSON."""
     path = cli.script(CLUSTER + "import json, dwsr_probe, dwsr_probe.dask\n" + textwrap.dedent(body), "script.py")
-    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, **environ}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, **environ}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -120,14 +120,15 @@ assert client.gather(client.map(short, range(200))) == list(range(200))
 
 def test_a_hundred_thousand_tasks(cli):
     cli.env["DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION"] = "inf"  # Dask's fastest way to hand them out
-    _, records = job(cli, """
+    _, records = job(cli, COLLECTED + """
 from distributed import wait
-for part in range(10):
-    futures = client.map(lambda i: 1, range(10_000), key=f"one-{part}")
+for part in range(20):
+    collected(5_000 * part)
+    futures = client.map(lambda i: 1, range(5_000), key=f"one-{part}")
     wait(futures)
     assert all(f.status == "finished" for f in futures)
     del futures
-""", "-q", workers=2, threads=1, timeout=600)
+""", "-q", workers=2, threads=1, timeout=1200, cwd=cli.cwd)
     ones = [r for r in tasks(records) if r["task_name"].startswith("one")]
     assert len(ones) == 100_000 and len({r["key"] for r in ones}) == 100_000
     assert len({r["worker"] for r in ones}) == 2
@@ -189,7 +190,7 @@ with open("sizes.json", "w") as file: json.dump(known, file)
             assert all(i["shape"] is not None and i["nbytes"] is not None for i in arrays)
         if count:
             assert record["input_bytes"] is not None and record["input_bytes"] >= nbytes, (record["key"], record["inputs"], nbytes)
-    bare = subprocess.run([PY, cli.cwd / "job.py"], cwd=cli.cwd, env=cli.env, capture_output=True, text=True, timeout=120)
+    bare = subprocess.run([PY, cli.cwd / "job.py"], cwd=cli.cwd, env=cli.env, capture_output=True, text=True, timeout=600)
     sums = [line for text in (done.stdout, bare.stdout) for line in text.splitlines() if line.startswith("sum ")]
     assert len(sums) == 2 and sums[0] == sums[1]
 
@@ -334,8 +335,9 @@ print(json_addresses := sorted(addresses))
 KILLS = """
 def doomed(x):
     y = np.ones(5_000_000)
-    time.sleep(0.1)
+    sampled()
     os.kill(os.getpid(), 9)
+client.run(sampled)
 array = client.submit(np.ones, 1000, key="array-1")
 future = client.submit(doomed, array, retries=0, key="doomed-1")
 from distributed.scheduler import KilledWorker
@@ -361,7 +363,7 @@ def test_a_worker_that_exceeds_its_limit(cli):
 def greedy():
     kept = []
     while True:
-        kept.append(np.ones(1_000_000))
+        if len(kept) < 100: kept.append(np.ones(1_000_000))  # 800 MB in all, however late the nanny looks
         time.sleep(0.005)
 from distributed.scheduler import KilledWorker
 try: client.submit(greedy, retries=0).result()
@@ -403,8 +405,9 @@ def test_every_killed_predecessor_is_remembered(cli):
     """A task that kills worker after worker, as Dask lets it by default."""
     found = script(cli, """
 def doomed(i):
+    sampled()
     y = np.ones(2_000_000)
-    time.sleep(0.1)
+    sampled()
     os.kill(os.getpid(), 9)
 if __name__ == "__main__":
     from distributed.scheduler import KilledWorker
@@ -480,13 +483,13 @@ def start_cluster():
 if __name__ == "__main__":
     with start_cluster() as cluster, Client(cluster) as client:
         worker = start_worker(cluster)
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=600)
         client.submit(np.ones, 3_000_000, key="x-1").result()
         frame = dwsr_probe.dask.records(client)
         print(json.dumps([list(frame.task_name), int(frame.alloc_peak_bytes.max())]))
         sys.stdout.flush()
         while client.scheduler_info()["workers"]: client.retire_workers(); time.sleep(0.05)  # not before its data is released
-        worker.communicate(timeout=60)      # it ends by itself
+        worker.communicate(timeout=600)      # it ends by itself
 """, PYTHONPATH=os.getcwd())
     names, peak = found
     assert names == ["x"] and abs(peak - 24 * MB) < 2 * MB
@@ -576,12 +579,12 @@ if __name__ == "__main__":
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster, Client(cluster) as client:
         worker = subprocess.Popen([sys.executable, "-m", "dask", "worker", cluster.scheduler_address, "--nthreads", "1", "--no-dashboard",
                                    "--preload", "dwsr_probe.dask.preload"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=600)
         print(client.submit(np.ones, 3).result().sum())
         while client.scheduler_info()["workers"]: client.retire_workers(); time.sleep(0.05)  # not before its data is released
-        print(worker.communicate(timeout=60)[0])
+        print(worker.communicate(timeout=600)[0])
 """)
-    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, "PYTHONPATH": str(cli.cwd / "other")}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, "PYTHONPATH": str(cli.cwd / "other")}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.startswith("3.0"), done.stderr
     assert "dwsr-probe cannot be loaded in this worker" in done.stdout
 

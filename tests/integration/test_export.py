@@ -1,5 +1,6 @@
 """Metrics and the stream, served: by `run --metrics`, by `export`, on a Dask worker's port. Real jobs, hostile clients."""
 import base64
+import functools
 import gzip
 import http.client
 import json
@@ -20,9 +21,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from dwsr_probe.export.client import Stream, StreamError
-from tests.conftest import permitted, tasks, wait_until
+from dwsr_probe.export.client import Stream as AnyStream
+from dwsr_probe.export.client import StreamError
+from tests.conftest import COLLECTED, permitted, tasks, wait_until
 from tests.integration.conftest import MIB, PY, UNTIL_TOLD, exporter, heard, say
+
+Stream = functools.partial(AnyStream, timeout_s=600)  # the default is not for a slow machine
 
 # -- run --metrics --------------------------------------------------------------------------------------------------------------------------
 
@@ -182,7 +186,7 @@ def test_a_reader_that_waits_gets_the_last_records_when_the_job_ends(cli, run):
     reader.start()
     say(cli, "go")
     assert served.end() == 0
-    reader.join(60)
+    reader.join(600)
     assert answers and len(answers[0].records) == 100 and "Traceback" not in served.stderr() and "Task was destroyed" not in served.stderr()
 
 
@@ -192,7 +196,7 @@ def test_formats_and_paths(cli, serve, board_dir):
     served = exporter(serve, board_dir)
 
     def ask(path, method="GET", **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=600)
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
         body = answer.read()
@@ -290,7 +294,7 @@ def test_export_a_killed_task_once_and_a_restart_counts_nothing_twice(cli, serve
     victim.kill()
     victim.wait()
     wait_until(lambda: served.value("dwsr_tasks_total", outcome="killed") == 1, "the kill")
-    told = stream.poll(wait_s=20).records
+    told = polled(stream, 4)
     assert [r["state"] for r in told] == ["ok", "ok", "ok", "killed"]
     port = served.port
     assert served.end(signal.SIGTERM) == 0
@@ -298,7 +302,7 @@ def test_export_a_killed_task_once_and_a_restart_counts_nothing_twice(cli, serve
     assert served.value("dwsr_tasks_total") is None and stream.poll().records == []
     assert len(Stream(served.url).poll().records) == 4  # for a reader that is new
     after = program(2, "after")
-    assert len(stream.poll(wait_s=20).records) == 2 and served.value("dwsr_tasks_total") == 2
+    assert len(polled(stream, 2)) == 2 and served.value("dwsr_tasks_total") == 2
     end(after)
     assert served.end(signal.SIGTERM) == 0
 
@@ -428,30 +432,47 @@ def never_reads(port, path="/dwsr/tasks?limit=100000", count=1):
     """Clients that ask and do not read."""
     found = []
     for _ in range(count):
-        client = socket.create_connection(("127.0.0.1", port), timeout=30)
+        client = socket.create_connection(("127.0.0.1", port), timeout=600)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found.append(client)
     return found
 
 
-def read_until(stream, count, seen, restart=False, **options):
-    """Poll until `seen` has so many; with `restart`, by a new reader each time, from what the last one has saved."""
+def polled(stream, count):
+    """Poll until there are so many, however many answers that takes."""
+    found = []
+    wait_until(lambda: found.extend(stream.poll(wait_s=10).records) or len(found) >= count, f"{count} records")
+    return found
+
+
+def first_answer(stream, answers, **options):
+    """The first answer with records, of a reader that waits as long as it may."""
+    def answered():
+        answer = stream.poll(wait_s=60, **options)
+        return answer if answer.records else None
+    answers.append(wait_until(answered, "an answer"))
+
+
+def read_until(stream, count, seen, restart=False, told=lambda: None, **options):
+    """Poll until `seen` has so many; with `restart`, by a new reader each time, from what the last one has saved. `told` is called after each answer."""
     def more():
         nonlocal stream
         if restart:
             stream = Stream(stream.url, state=json.loads(json.dumps(stream.state)))
         seen.extend((r["process"], r["seq"]) for r in stream.poll(wait_s=2, **options).records)
+        told()
         return len(seen) >= count
-    wait_until(more, f"{count} records", timeout=120)
+    wait_until(more, f"{count} records")
     return stream
 
 
-PACED = """
-def storm(count, name="paced"):
+# Jobs that make more records than a ring holds (8,192), but no more than that before somebody has read them.
+PACED = COLLECTED + """
+def storm(count):
     for i in range(count):
-        with dwsr_probe.task(name): pass
-        if i % 400 == 0: time.sleep(0.02)       # a job, not a storm: nothing is to be overwritten
+        if i % 2_000 == 0: collected(i - 4_000)
+        with dwsr_probe.task("paced"): pass
 """
 
 
@@ -469,7 +490,7 @@ def test_a_hundred_thousand_tasks_each_once(cli, run):
     heard(cli, "done")
     idle += never_reads(served.port, count=200)
     for reader in readers:
-        reader.join(120)
+        reader.join(600)
     for found in seen:
         assert len(found) == len(set(found)) == 100_000 and {seq for _, seq in found} == set(range(1, 100_001))
     assert served.value("dwsr_tasks_total", task_name="paced", outcome="ok") == 100_000
@@ -482,11 +503,22 @@ def test_a_hundred_thousand_tasks_each_once(cli, run):
 
 def test_the_stream_of_an_exporter_across_its_restart(cli, serve, board_dir, program):
     served = exporter(serve, board_dir, "--keep", "200000")
-    code = TASKS.replace("for i in range(int(sys.argv[1]))", UNTIL_TOLD + PACED + "storm(50_000)\nsay('half'); wait_for('go on'); storm(50_000)\nfor i in range(0)")
+    code = TASKS.replace("for i in range(int(sys.argv[1]))", UNTIL_TOLD + """
+for i in range(100_000):
+    if i % 2_000 == 0 and i > 4_000: wait_for(f"read-{i - 4_000}")
+    if i == 50_000: say("half"); wait_for("go on")
+    with dwsr_probe.task("paced"): pass
+for i in range(0)""")
     worker = threading.Thread(target=program, args=(0,), kwargs={"code": code})
     worker.start()
     seen, stream = [], Stream(served.url)
-    read_until(stream, 50_000, seen)
+
+    def told():
+        for count in range(len(seen) // 2_000 * 2_000, 0, -2_000):
+            if (cli.cwd / f"read-{count}").exists():
+                break
+            say(cli, f"read-{count}")
+    read_until(stream, 50_000, seen, told=told)
     heard(cli, "half")
     port = served.port
     assert served.end(signal.SIGTERM) == 0
@@ -494,8 +526,8 @@ def test_the_stream_of_an_exporter_across_its_restart(cli, serve, board_dir, pro
         stream.poll()
     served = serve("export", "--listen", port, "--board-dir", board_dir, "--keep", "200000")
     say(cli, "go on")
-    read_until(stream, 100_000, seen)
-    worker.join(60)
+    read_until(stream, 100_000, seen, told=told)
+    worker.join(600)
     assert stream.poll().records == [] and len(set(seen)) == len(seen) == 100_000 and stream.lost == 0
     assert served.value("dwsr_tasks_total") == 50_000 and served.value("dwsr_probe_records_lost_total") == 0  # what rings had lost before it came is no news
 
@@ -504,7 +536,7 @@ def test_what_a_ring_has_overwritten_is_counted(cli, serve, board_dir, program):
     served = exporter(serve, board_dir)
     first = program(1, "first")
     stream = Stream(served.url)
-    assert len(stream.poll(wait_s=20).records) == 1
+    assert len(polled(stream, 1)) == 1
     served.process.send_signal(signal.SIGSTOP)
     program(100_000, "storm")
     served.process.send_signal(signal.SIGCONT)
@@ -530,13 +562,13 @@ def test_a_reader_that_waits_is_answered_as_soon_as_something_ends(cli, run):
             wait_for("enough")
     """)
     heard(cli, "up")
-    stream = Stream(served.url, timeout_s=5)
-    assert [r["task_name"] for r in stream.poll(wait_s=30).records] == ["first"]
+    stream = Stream(served.url, timeout_s=30)
+    assert [r["task_name"] for r in polled(stream, 1)] == ["first"]
     answers = []
-    reader = threading.Thread(target=lambda: answers.append(stream.poll(wait_s=60, running=True)))
+    reader = threading.Thread(target=first_answer, args=(stream, answers), kwargs={"running": True})
     reader.start()
     say(cli, "go")
-    reader.join(30)  # half the time that it would wait
+    reader.join(600)
     (answer,) = answers
     assert [r["task_name"] for r in answer.records] == ["inner"] and [r["task_name"] for r in answer.running] == ["outer"]
     assert 3_000_000 <= answer.running[0]["alloc_peak_bytes"] < 6_000_000 and answer.running[0]["state"] == "running" and answer.running[0]["duration"] is None
@@ -598,18 +630,18 @@ def test_fifty_scrapers_at_once(cli, serve, board_dir, program):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
     assert len(found) == 300 and all(found)
 
 
 def test_five_thousand_names_stay_bounded(cli, run):
-    served = run("""
-        say("begun")
-        for i in range(10_000):
-            with dwsr_probe.task(f"name-{i % 5_000}-" + "x" * 200): pass
-            if i % 500 == 0: time.sleep(0.01)
-        wait_for("enough")
-    """)
+    served = run(COLLECTED + """
+say("begun")
+for i in range(10_000):
+    with dwsr_probe.task(f"name-{i % 5_000}-" + "x" * 200): pass
+    if i % 1_000 == 0: collected(i - 2_000)
+wait_for("enough")
+""")
     heard(cli, "begun")
     before = served.rss()
     wait_until(lambda: served.value("dwsr_tasks_total") == 10_000, "all of them")
@@ -624,12 +656,12 @@ def test_half_open_connections_hold_nobody(cli, serve, board_dir, program):
     """Six hundred that send a byte now and then; a reader that waits keeps its connection, and others get theirs."""
     served = exporter(serve, board_dir)
     stream, answers = Stream(served.url), []
-    reader = threading.Thread(target=lambda: answers.append(stream.poll(wait_s=60)))
+    reader = threading.Thread(target=first_answer, args=(stream, answers))
     reader.start()
     wait_until(lambda: len(psutil.Process(served.process.pid).net_connections()) > 1, "the reader's connection")
     before, clients = served.rss(), []
     for _ in range(600):
-        client = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+        client = socket.create_connection(("127.0.0.1", served.port), timeout=600)
         client.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
         clients.append(client)
     for _ in range(5):
@@ -643,7 +675,7 @@ def test_half_open_connections_hold_nobody(cli, serve, board_dir, program):
     for _ in range(300):  # and ones that come and go
         assert served.status("/-/healthy") == 200
     program(1, "x")
-    reader.join(60)
+    reader.join(600)
     assert answers and len(answers[0].records) == 1
     assert served.rss() - before < 60 * MIB
     for client in clients:
@@ -679,7 +711,7 @@ def test_garbage(cli, serve, board_dir):
     served.get()
     before = served.rss()
     for data in garbage():
-        with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=600) as client:
             try:
                 client.sendall(data)
                 client.shutdown(socket.SHUT_WR)
@@ -691,7 +723,7 @@ def test_garbage(cli, serve, board_dir):
         assert answer == b"" or answer.startswith(b"HTTP/1.1 "), (data[:60], answer[:60])
         assert b"Traceback" not in answer
         assert served.status() == 200, data[:60]
-    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:  # pipelining: each is answered, in order
+    with socket.create_connection(("127.0.0.1", served.port), timeout=600) as client:  # pipelining: each is answered, in order
         client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500 + b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(1 << 20), b""))
     assert answer.count(b"HTTP/1.1 200 OK") == 500 and answer.count(b"HTTP/1.1 404") == 1
@@ -723,11 +755,11 @@ def test_tls(cli, serve, board_dir, certificates, files):
     assert Stream(served.url, ca_file=certificates / "one.pem").poll().records == []
     with pytest.raises(StreamError, match=r"(?i)certificate"):
         Stream(served.url, ca_file=certificates / "other.pem").poll()
-    plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=600)
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         plain.request("GET", "/metrics")
         plain.getresponse()
-    silent = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in range(300)]  # no handshake ever comes
+    silent = [socket.create_connection(("127.0.0.1", served.port), timeout=600) for _ in range(300)]  # no handshake ever comes
     assert "dwsr_build_info" in served.get(context=trusting)
     for client in silent:
         client.close()
@@ -744,7 +776,7 @@ def test_wrong_files_one_line_and_no_port(cli, board_dir, certificates, words, t
     (certificates / "empty").touch()
     (certificates / "word").write_text("word\n")
     words = [word if word.startswith("--") else certificates / word for word in words]
-    done = cli("export", "--listen", "0", "--board-dir", board_dir, *words, stdin=subprocess.DEVNULL, timeout=30)
+    done = cli("export", "--listen", "0", "--board-dir", board_dir, *words, stdin=subprocess.DEVNULL, timeout=600)
     assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("dwsr-probe: ")
     done = cli("run", "-q", "--metrics", "0", *words, "sh", "-c", "echo ran; exit 6", stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (6, "ran\n") and "The job runs without metrics" in done.stderr and "metrics at" not in done.stderr
@@ -853,7 +885,7 @@ class Cluster:
         return f"http://{self.address}"
 
     def get(self, path, headers=None):
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers or {}), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers or {}), timeout=600) as answer:
             return answer.read().decode()
 
     def said(self):
@@ -869,7 +901,7 @@ def cluster(cli):
     if cluster.process.poll() is None:
         cluster.tell("stop")
     try:
-        cluster.process.communicate(timeout=60)
+        cluster.process.communicate(timeout=600)
     finally:
         cluster.process.kill()
 
@@ -892,12 +924,12 @@ def test_dask_workers_port(cli, cluster):
     stream = Stream(cluster.url)
     stream.poll(limit=100_000)
     answers = []
-    reader = threading.Thread(target=lambda: answers.append(stream.poll(wait_s=60, running=True)))
+    reader = threading.Thread(target=first_answer, args=(stream, answers), kwargs={"running": True})
     reader.start()
     idle = never_reads(int(cluster.address.rpartition(":")[2]), count=20)  # the event loop is the worker's: tasks go on all the same
     cluster.do("sleep", "awake")
     cluster.do("tasks", 1, "awaited")
-    reader.join(30)
+    reader.join(600)
     assert [r["task_name"] for r in answers[0].records] == ["awaited"] and [r["task_name"] for r in answers[0].running] == ["sleeps-awake"]
     cluster.do("tasks", 1500, "beside")
     seen = []
@@ -920,7 +952,7 @@ def test_dask_workers_port(cli, cluster):
 def test_dask_a_killed_workers_records_once_on_its_successors_port(cli, cluster):
     cluster.do("tasks", 50, "before")
     stream = Stream(cluster.url)
-    assert len(stream.poll(wait_s=10).records) == 50
+    assert len(polled(stream, 50)) == 50
     cluster.address, cluster.pid = cluster.do("kill")
     wait_until(lambda: count_of(cluster.get("/metrics"), "dies") == 1, "the killed task")
     assert count_of(cluster.get("/metrics"), "before") == 50
@@ -933,7 +965,7 @@ def test_dask_a_killed_workers_records_once_on_its_successors_port(cli, cluster)
     moved = Stream(cluster.url, state=stream.state)
     assert [r["task_name"] for r in moved.poll().records] == ["dies"]  # who had read the predecessor is told the rest
     cluster.do("tasks", 7, "after")
-    assert [r["task_name"] for r in moved.poll(wait_s=10).records] == ["after"] * 7 and moved.lost == 0
+    assert [r["task_name"] for r in polled(moved, 7)] == ["after"] * 7 and moved.lost == 0
     assert count_of(cluster.get("/metrics"), "dies") == 1
 
 

@@ -60,7 +60,7 @@ def groups(cli):
 
         def end(self):
             say(cli, "enough")
-            assert [job.wait(60) for job in jobs] == [0] * len(jobs)
+            assert [job.wait(600) for job in jobs] == [0] * len(jobs)
             for group in made:
                 group.remove()
             made.clear()

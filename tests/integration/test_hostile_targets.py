@@ -51,7 +51,7 @@ def heard(served, honest, count=20):
     def learned():
         found = [m for m in json.loads(served.get("/models"))["models"] if (m["task"], m["kind"]) == ("honest", "alloc")]
         return found and found[0]["n"] >= before + count
-    wait_until(learned, "the honest target's records", timeout=120)
+    wait_until(learned, "the honest target's records", timeout=600)
 
 
 def test_bombs(target, predictor):
@@ -68,7 +68,7 @@ def test_bombs(target, predictor):
     service.end(signal.SIGINT)
     bombs = [target(Hostile, packed(make)) for packed in (gzipped, lines) for make in (megabyte, full, lambda n: b"[[],[],[]," * 1000)]
     service = predictor(*bombs, honest)
-    wait_until(lambda: all(bomb.asked >= 3 for bomb in bombs), "three looks at each", timeout=120)
+    wait_until(lambda: all(bomb.asked >= 3 for bomb in bombs), "three looks at each", timeout=600)
     heard(service, honest)
     assert service.value("dwsr_predictor_targets", state="up") == 1 and service.value("dwsr_predictor_targets", state="down") == len(bombs)
     assert peak(service) < before + 200 * MIB
@@ -82,7 +82,7 @@ def test_targets_that_send_a_byte_now_and_then_starve_nobody(target, predictor):
     slow = [target(Hostile, SLOW[n % len(SLOW)]) for n in range(HOSTILE)]
     honest = target(FakeWorker)
     service = predictor(*slow, honest)
-    wait_until(lambda: sum(one.asked > 0 for one in slow) >= 20, "looks at those that are slow", timeout=120)
+    wait_until(lambda: sum(one.asked > 0 for one in slow) >= 20, "looks at those that are slow", timeout=600)
     for _ in range(3):
         heard(service, honest)
     assert service.end(signal.SIGINT) == 0
@@ -102,7 +102,7 @@ def test_figures_that_cannot_be_poison_nothing(cli, target, predictor):
     honest = target(FakeWorker)
     service = predictor(bad, huge, honest)
     for _ in range(2):
-        wait_until(lambda service=service: service.value("dwsr_predictor_records_refused_total") >= len(POISON) - 2, "the bad records", timeout=120)
+        wait_until(lambda service=service: service.value("dwsr_predictor_records_refused_total") >= len(POISON) - 2, "the bad records", timeout=600)
         heard(service, honest)
         assert all(abs(sample.value) < 1e19 for family in parse_text(service.get()) for sample in family.samples)
         assert service.end(signal.SIGINT) == 0 and "Traceback" not in service.stderr() and "begins anew" not in service.stderr()
@@ -139,9 +139,9 @@ def test_memory_that_runs_out_is_not_the_end(target, predictor):
     resource.prlimit(pid, resource.RLIMIT_AS, (size + 2 * MIB, hard))
     large.metrics, large.running = "dwsr_other 5\n" * (600_000), [running(5 * MIB)]  # a page that is read, of 8 MB
     before = len(large.asked)
-    wait_until(lambda: len(large.asked) > before + 10, "looks at it", timeout=120)
+    wait_until(lambda: len(large.asked) > before + 10, "looks at it", timeout=600)
     resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
     large.running = []
     heard(service, honest)
-    wait_until(lambda: service.value("dwsr_predictor_targets", state="up") == 2, "both targets", timeout=120)
+    wait_until(lambda: service.value("dwsr_predictor_targets", state="up") == 2, "both targets", timeout=600)
     assert service.end(signal.SIGINT) == 0 and "Traceback" not in service.stderr()

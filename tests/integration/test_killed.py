@@ -44,13 +44,13 @@ time.sleep(600)
 """
 
 
-def kill_and_read(board_dir, folder, moment):
-    """One busy process, killed after `moment` seconds; checks its board against the witness."""
+def kill_and_read(board_dir, folder, least):
+    """One busy process, killed once it has finished at least so many tasks; checks its board against the witness."""
     witness = folder / "witness"
     witness.write_bytes(bytes(8 * THREADS))
     job = subprocess.Popen([PY, "-c", BUSY, str(witness)], stdout=subprocess.PIPE, env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
     assert job.stdout.readline() == b"ready\n"
-    time.sleep(moment)
+    wait_until(lambda: sum(struct.unpack(f"<{THREADS}Q", witness.read_bytes())) >= least, f"{least} tasks")
     job.kill()
     job.wait()
     job.stdout.close()
@@ -81,12 +81,12 @@ def kill_and_read(board_dir, folder, moment):
     read_board_into(store, path)
     assert len([r for r in store.tasks() if r.state == "killed"]) == len(running)
     path.unlink()
-    return newest
 
 
 def test_fifty_kills_at_random_moments(board_dir, tmp_path):
     chance = random.Random(50)
-    assert sum(kill_and_read(board_dir, tmp_path, chance.random() * 0.05) for _ in range(50)) > 1000
+    for _ in range(50):
+        kill_and_read(board_dir, tmp_path, chance.choice((0, 1, 10, 100, 1000)))
 
 
 @pytest.mark.parametrize(("end", "code"), [
@@ -268,7 +268,7 @@ def test_a_board_damaged_while_its_job_runs(cli, board_dir):
         file.seek(live)
         file.write(b"\xff" * 4)
     wait_until(lambda: not time.sleep(0.1) and job.poll() is None, "another round")
-    _, err = job.communicate("go\n", timeout=60)
+    _, err = job.communicate("go\n", timeout=600)
     assert job.returncode == 3 and err.count("overwritten or damaged") == 1
     assert len(tasks(cli.records(cli.cwd / "run"), "early")) == 1
 

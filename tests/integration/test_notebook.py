@@ -28,7 +28,7 @@ def run(cli):
 def test_a_notebook(run):
     cells = [f"import dwsr_probe\nrun = dwsr_probe.load({str(run)!r})\nrun", "run.tasks.dtypes['start']", "run.summary()", "run.plot()", "run.samples.rss_bytes.max() > 0", "run.model().names()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     shown = [cell.outputs[-1]["data"] for cell in notebook.cells]
     assert "37 tasks" in shown[0]["text/plain"] and "&lt;script&gt;alert(1)" in shown[0]["text/html"] and "<script" not in shown[0]["text/html"]
     assert len(shown[0]["text/html"]) < 10_000 and "envelope" in shown[0]["text/html"]

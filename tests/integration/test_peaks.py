@@ -1,5 +1,6 @@
 """Exact peaks: hidden spikes, with the GIL held, overlapping, below the sampling rate, and the sampled fallback that says so."""
 import ctypes
+import mmap
 import os
 import subprocess
 
@@ -8,19 +9,19 @@ import pytest
 from dwsr_probe import _core
 from dwsr_probe.board import Board
 from dwsr_probe.record import record_of
-from tests.conftest import processes, tasks
+from tests.conftest import SAMPLED, processes, tasks
 
 MIB = 1 << 20
 
-SPIKE = """
-import ctypes, mmap, sys, time
+SPIKE = SAMPLED + """
+import ctypes, mmap, sys
 import dwsr_probe
 
-def spike(mib, hold=0.0):
+def spike(mib, held=lambda: None):
     block = mmap.mmap(-1, mib << 20)
     for i in range(0, mib << 20, 4096):
         block[i] = 1
-    time.sleep(hold)
+    held()
     block.close()
 
 spike(300)  # warm
@@ -53,6 +54,7 @@ def gil_holder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gil")
     (folder / "hold.c").write_text("""
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 void hold(size_t bytes, unsigned us) {
@@ -60,6 +62,11 @@ void hold(size_t bytes, unsigned us) {
     for (size_t i = 0; i < bytes; i += 4096) ((volatile char *)p)[i] = 1;
     usleep(us);
     munmap(p, bytes);
+}
+int hold_until(volatile uint64_t *word, uint64_t more) {
+    uint64_t end = *word + more;
+    for (int i = 0; i < 600000 && *word < end; i++) usleep(1000);
+    return *word >= end;
 }
 """)
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", folder / "hold.so", folder / "hold.c"], check=True)
@@ -76,14 +83,14 @@ with dwsr_probe.task("held"): hold(150 << 20, 300_000)
 
 
 def test_the_sampler_runs_while_the_gil_is_held(probe, gil_holder):
-    hold = ctypes.PyDLL(str(gil_holder)).hold
-    hold.argtypes = ctypes.c_size_t, ctypes.c_uint
-    board = Board(_core.board_path())
-    with probe.task("held"):
-        before = board.live()["samples_written"]
-        hold(64 << 20, 500_000)
-        during = board.live()["samples_written"] - before
-    assert during >= 10  # a Python thread would have taken one; the period backs off to 16 ms while rss is flat
+    """The call ends when the board has ten samples more: a Python thread could not take one."""
+    hold_until = ctypes.PyDLL(str(gil_holder)).hold_until
+    hold_until.argtypes = ctypes.c_void_p, ctypes.c_uint64
+    place = Board(_core.board_path()).header["live_offset"] + 8 * _core.LIVE_FIELDS.index("samples_written")
+    with open(_core.board_path(), "r+b") as file, mmap.mmap(file.fileno(), 0) as board, probe.task("held"):
+        word = ctypes.c_uint64.from_buffer(board, place)
+        assert hold_until(ctypes.addressof(word), 10)
+        del word
 
 
 def test_overlapping_tasks_in_python_threads(cli):
@@ -114,8 +121,9 @@ with dwsr_probe.task("c"):
 def test_keep_peak_samples_and_leaves_the_mark(cli):
     done, records = cli.job(SPIKE + """
 import resource
+sampled()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-with dwsr_probe.task("held"): spike(100, 0.3)
+with dwsr_probe.task("held"): spike(100, sampled)
 with dwsr_probe.task("small"): pass
 assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >= before
 """, "--keep-peak")
@@ -160,8 +168,9 @@ subprocess.run([sys.executable, "child.py"], check=True)
 def test_a_fork_inside_a_sampled_task_keeps_its_peak(cli):
     _, records = cli.job(SPIKE.replace("spike(300)", "spike(10)") + """
 import os
+sampled()
 with dwsr_probe.task("forks"):
-    spike(200, 0.1)
+    spike(200, sampled)
     if os.fork() == 0: os._exit(0)
     os.wait()
 """, "--keep-peak")

@@ -152,7 +152,7 @@ def test_a_run_without_tasks(cli):
 
 
 def test_the_reader_goes_away(cli, run):
-    done = subprocess.run(f"{sys.executable} -m dwsr_probe predict {run} --task double | head -1", shell=True, capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=120)
+    done = subprocess.run(f"{sys.executable} -m dwsr_probe predict {run} --task double | head -1", shell=True, capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=600)
     assert done.stdout.startswith("double of") and done.stderr == ""
 
 
@@ -160,7 +160,7 @@ def test_the_reader_goes_away(cli, run):
 def test_without_numpy(cli, words):
     """The extra is named."""
     code = f"import sys; sys.modules['numpy'] = None; import dwsr_probe.cli; sys.argv[1:] = {words!r}; dwsr_probe.cli.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=600)
     assert done.returncode == 1 and "pip install 'dwsr-probe[predict]'" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 

@@ -278,7 +278,7 @@ def test_a_run_while_it_is_written(cli, doubles, predictor):
 
 def post(served, body):
     try:
-        with urllib.request.urlopen(urllib.request.Request(served.url + "/forecast", data=body, method="POST"), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(served.url + "/forecast", data=body, method="POST"), timeout=600) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         text = error.read().decode()
@@ -323,4 +323,4 @@ def test_ctrl_c_does_not_wait_for_targets_that_hang(cli, predictor):
         service = predictor("--from", f"127.0.0.1:{silent.getsockname()[1]}")
         wait_until(lambda: silent.accept(), "its question")
         assert service.value("dwsr_predictor_targets", state="up") == 0
-        assert service.end(signal.SIGINT, timeout=30) == 0 and "Traceback" not in service.stderr()
+        assert service.end(signal.SIGINT, timeout=600) == 0 and "Traceback" not in service.stderr()

@@ -37,7 +37,7 @@ def shown(cli):
         job = subprocess.Popen([PY, "-m", "dwsr_probe", *map(str, words)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=cli.cwd, env=env)
         os.close(theirs)
         reader.start()
-        code = job.wait(timeout=120)
+        code = job.wait(timeout=600)
         reader.join()
         os.close(ours)
         return code, _SEQUENCES.sub("", b"".join(read).decode()).replace("\r\n", "\n").splitlines()

@@ -16,7 +16,7 @@ def chromium():
         return
     with sync_playwright() as driver:
         # Its sandbox needs rights that containers and root do not have; the pages are our own.
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=600_000)
         try:
             yield browser
         finally:

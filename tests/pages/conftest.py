@@ -45,7 +45,7 @@ def real_page(tmp_path_factory):
     (folder / "job.py").write_text(JOB)
     env = dict(os.environ, DWSR_PROBE_BOARD_DIR=str(folder / "boards"), XDG_STATE_HOME=str(folder / "state"))
     for words in (["run", "-q", "-o", folder / "run", sys.executable, folder / "job.py"], ["report", folder / "run", "--format", "html"]):
-        done = subprocess.run([sys.executable, "-m", "dwsr_probe", *words], env=env, cwd=folder, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-m", "dwsr_probe", *words], env=env, cwd=folder, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
     return folder / "run" / "report.html"
 
@@ -61,7 +61,7 @@ class Opened:
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(Path(path).as_uri())
-        page.wait_for_selector("html[data-complete]", timeout=60_000)
+        page.wait_for_selector("html[data-complete]", timeout=600_000)
         self.settle()
 
     def settle(self):
@@ -97,6 +97,7 @@ def open_page(browser):
 
     def open_(path, width=1280, **options):
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options))
+        contexts[-1].set_default_timeout(600_000)
         return Opened(contexts[-1], path)
 
     yield open_

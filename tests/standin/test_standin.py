@@ -305,7 +305,7 @@ def test_nvml_in_this_process(gpu):
 # ---- in children ----
 
 def child(code, env, **options):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, text=True, capture_output=True, timeout=60, **options)
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, text=True, capture_output=True, timeout=600, **options)
 
 
 def said(code, env):
@@ -457,5 +457,5 @@ def test_dask_workers_under_a_nanny(env):
     """
     script = standin.board(env).folder / "job.py"
     script.write_text(textwrap.dedent(code))
-    done = subprocess.run([sys.executable, script], env=env, text=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, script], env=env, text=True, capture_output=True, timeout=600)
     assert done.stdout.split() == ["True", "True"], done.stderr

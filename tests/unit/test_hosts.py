@@ -63,7 +63,7 @@ def test_names_of_headers():
 # -- on a real port ---------------------------------------------------------------------------------------------------------
 
 def status(port, path, host, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     connection.request("GET", path, headers={"Host": host, **(headers or {})})
     answer = connection.getresponse()
     found = answer.status, answer.read().decode()

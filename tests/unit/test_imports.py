@@ -69,19 +69,19 @@ def test_several_of_one_file(hooked, archive):
 def test_two_threads_import_from_one_file(hooked, archive, tmp_path):
     """One waits inside its module for the other's import."""
     with zipfile.ZipFile(archive, "a") as file:
-        file.writestr("zipped_slow.py", "import sys\nsys.zipped_begun.set()\nassert sys.zipped_go.wait(60)\nVALUE = 9")
+        file.writestr("zipped_slow.py", "import sys\nsys.zipped_begun.set()\nassert sys.zipped_go.wait(600)\nVALUE = 9")
     sys.path_importer_cache.clear()
     sys.zipped_begun, sys.zipped_go = threading.Event(), threading.Event()
     found = hooked("zipped_slow", "zipped_two")
     thread = threading.Thread(target=importlib.import_module, args=("zipped_slow",))
     thread.start()
-    assert sys.zipped_begun.wait(60)
+    assert sys.zipped_begun.wait(600)
     importlib.import_module("zipped_one")
     assert found == []
     importlib.import_module("zipped_two")
     assert found == [("zipped_two", "zipped_two")]
     sys.zipped_go.set()
-    thread.join(60)
+    thread.join(600)
     assert found[1:] == [("zipped_slow", 9)]
 
 

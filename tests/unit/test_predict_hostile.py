@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_the_old_one(tmp_path):
             "from dwsr_probe.predict import Model\n"
             "try: Model.load(sys.argv[1]).save(sys.argv[1])\n"
             "except OSError as error: print(error.errno)")
-    done = subprocess.run([sys.executable, "-B", "-c", code, path], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-B", "-c", code, path], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.strip() == str(errno.EFBIG) and path.read_bytes() == before and os.listdir(tmp_path) == ["model.json"]
 
 
@@ -254,7 +254,7 @@ def test_the_hash_seed_does_not_matter():
     code = ("import json, sys; from tests.unit.test_predict_model import answers, learned, many, record\n"
             "model = learned(many(40) + [record([200 + n, 200, 200], k=3.1, state='error', start=1000.0 + n, oom={'where': 'gpu', 'requested_bytes': 10**9}) for n in range(5)])\n"
             "print(json.dumps([model.to_dict(), answers(model)]))")
-    told = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2", "3")}
+    told = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True, env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2", "3")}
     assert len(told) == 1
 
 

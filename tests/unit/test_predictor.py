@@ -3,7 +3,6 @@ import json
 import shutil
 import subprocess
 import threading
-import time
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -189,19 +188,17 @@ def test_a_restart_after_a_kill_learns_nothing_twice(worker, tmp_path):
 def test_requests_come_in_while_it_learns(worker):
     found = predictor(worker([record(n + 1, name=f"name {n % 50}") for n in range(1_000)]).url)
     until(found, lambda: found._backlog, "something to learn")
-    waits = []
+    answers, before = [], found.ledger.learned
 
     def ask():
+        wait_until(lambda: found.ledger.learned > before, "the first piece")
         for _ in range(20):
-            begin = time.monotonic()
             with found.locked():
-                found.model.predict([{"nbytes": MIB}], "name 1")
-            waits.append(time.monotonic() - begin)
+                answers.append(found.model.predict([{"nbytes": MIB}], "name 1"))
     asker = threading.Thread(target=ask)
     asker.start()
-    before = found.ledger.learned
     until(found, lambda: not asker.is_alive(), "its answers")
-    assert len(waits) == 20 and found.ledger.learned > before
+    assert len(answers) == 20
 
 
 def test_a_token_is_shown(worker):
@@ -287,7 +284,7 @@ def test_promtool_finds_nothing(worker):
     one.running, one.metrics = [running(5 * MIB)], rooms()
     found = predictor(one.url)
     learned(found, 9)
-    done = subprocess.run([promtool, "check", "metrics"], input=text_of(found), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([promtool, "check", "metrics"], input=text_of(found), capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -50,13 +50,13 @@ def served():
 
 
 def ask(port, path):
-    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    client = socket.create_connection(("127.0.0.1", port), timeout=600)
     client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return client
 
 
 def get(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     connection.request("GET", path)
     answer = connection.getresponse()
     body = answer.read()
@@ -76,16 +76,23 @@ def test_who_does_not_read_loses_the_connection(served, monkeypatch):
 
 
 def test_others_are_answered_between_two_pieces_of_a_stream(served):
-    """Also when its reader takes everything at once."""
-    source = Endless()
+    """Also when its reader takes everything at once: the other's question is there before the second piece."""
+    source, answered_at = Endless(), []
     port = served(source).port
-    streaming = threading.Thread(target=get, args=(port, "/dwsr/tasks?limit=100000"))
-    streaming.start()
-    wait_until(lambda: source.reads, "the stream")
-    assert get(port, "/-/healthy")[0] == 200
-    assert source.reads < 100_000 // handlers.BATCH
-    streaming.join()
-    assert source.reads == 100_000 // handlers.BATCH
+    other = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    other.request("GET", "/-/healthy")
+    assert other.getresponse().read() == b"ok\n"
+    source.view = lambda read=source.view: answered_at.append(source.reads) or read()
+
+    def first(since, most, read=source.read):
+        if not source.reads:
+            other.request("GET", "/metrics")
+        return read(since, most)
+    source.read = first
+    get(port, "/dwsr/tasks?limit=100000")
+    assert other.getresponse().status == 200 and source.reads == 100_000 // handlers.BATCH
+    assert answered_at[0] < source.reads
+    other.close()
 
 
 def test_connections_are_capped_and_answers_are_not_cut(served, monkeypatch):
@@ -95,7 +102,7 @@ def test_connections_are_capped_and_answers_are_not_cut(served, monkeypatch):
     port = served(source).port
     waiting = ask(port, "/dwsr/tasks?wait=60")
     wait_until(lambda: source.reads, "the reader that waits")
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=600) for _ in range(40)]
     for _ in range(40):
         assert get(port, "/-/healthy")[0] == 200
     closed = 0
@@ -128,7 +135,7 @@ def test_who_waits_is_answered_when_the_port_closes():
     reader.start()
     wait_until(lambda: source.reads, "the reader")
     one.stop()
-    reader.join(30)
+    reader.join(600)
     assert answers and answers[0][0] == 200 and json.loads(answers[0][1])["lost"] == 0
     with pytest.raises(ConnectionRefusedError):
         get(one.port, "/")

@@ -168,7 +168,7 @@ def test_one_object_in_many_threads(probe):
     def work():
         for _ in range(50):
             with shared:
-                gate.wait(60)
+                gate.wait(600)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     [t.start() for t in threads]

@@ -270,7 +270,7 @@ def test_the_terminal_is_given_back_after_an_exception():
     code = "from dwsr_probe.report.top.terminal import Terminal\nwith Terminal() as t:\n    t.show(['x'])\n    raise RuntimeError('on purpose')"
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    done = subprocess.run([sys.executable, "-c", f"import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{code}"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run([sys.executable, "-c", f"import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{code}"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=600)
     said = os.read(ours, 4096)
     assert b"on purpose" in done.stderr and said.endswith(b"\x1b[?7h\x1b[?25h\x1b[?1049l") and termios.tcgetattr(theirs) == before
     os.close(ours)
