@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "gpu", "export", "top", "report", "overhead", "jobs", "forks", "kills")
+NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "dask_close", "gpu", "export", "top", "report", "overhead", "jobs", "forks", "kills")
 ORDER = (*NAMES, "predict")  # `make bench-predict` has its own __main__
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
