@@ -186,6 +186,17 @@ def _dask():
     return OK, "dask", f"distributed {distributed.__version__}: tasks are measured in their own threads", None
 
 
+def _notebook():
+    """Only where pandas is: who has none uses the command line."""
+    import importlib.util
+    if importlib.util.find_spec("pandas") is None:
+        return None
+    if importlib.util.find_spec("bokeh") is None:
+        return LIMITED, "notebooks", "DataFrames only: Bokeh is not installed", "for plots and pages: pip install 'dwsr-probe[report]'"
+    pandas_plots = "" if importlib.util.find_spec("matplotlib") else "; pandas' own (frame.plot.hist and the like) need matplotlib, which is not installed"
+    return OK, "notebooks", f"DataFrames, plots and pages{pandas_plots}", None
+
+
 def _cupy():
     """In a fresh interpreter: CuPy takes seconds and memory to import."""
     import importlib.util
@@ -257,4 +268,4 @@ def _network_store():
     return OK, "run directory", f"the current directory is on {kind or 'an unknown filesystem'}", None
 
 
-CHECKS = (_kernel, _python, _package, _switch, _board_directory, _peaks, _allocations, _pyarrow, _dask, _cupy, _nvml, _limit, _sampler, _network_store)
+CHECKS = (_kernel, _python, _package, _switch, _board_directory, _peaks, _allocations, _pyarrow, _dask, _notebook, _cupy, _nvml, _limit, _sampler, _network_store)

@@ -145,12 +145,12 @@ def _print_heading(store, lines):
 
 
 def _write_page(store, path):
-    from dwsr_probe.report.html import MISSING, write_page
+    from dwsr_probe.report.html import write_page
     from dwsr_probe.report.progress import Progress
     try:
         with Progress() as progress:
             size = write_page(store, path, progress)
     except ImportError as error:
-        fail(f"{MISSING} ({error})")
+        fail(error)
     if path != "-":
         print(f"{path} ({size / 1e6:.1f} MB)")

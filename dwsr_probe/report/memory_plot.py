@@ -4,7 +4,7 @@ from html import escape
 import numpy as np
 
 from dwsr_probe.report.html.memory import memory_lines
-from dwsr_probe.report.words import line_of
+from dwsr_probe.report.words import line_of, process_title
 
 try:
     from bokeh.embed import file_html
@@ -27,7 +27,7 @@ def figure_of(store, **options):
     for line, colour in zip(lines, Category10_10, strict=False):
         record, _ = processes[line.process]
         at, low, high = (line.time * 1e3, line.low / 2**20, line.high / 2**20)
-        name = f"{line_of(record.task_name, 24)} {record.pid}"
+        name = line_of(process_title(record), 40)
         plot.varea(at, low, high, color=colour, alpha=0.3)
         drawn = plot.line(at, high, color=colour, legend_label=name, name=name, line_width=1.2)
         plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("process", "$name"), ("time", "$x{%T.%3N}"), ("rss", "@y{0,0.0} MiB")], formatters={"$x": "datetime"}, mode="vline", visible=False))
@@ -37,8 +37,10 @@ def figure_of(store, **options):
         if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
             plot.add_layout(Span(location=limit / 2**20, dimension="width", line_dash="dashed", line_color="#c62828"))
     plot.y_range.start = 0
-    if lines:
-        plot.legend.click_policy, plot.legend.location = "hide", "top_left"
+    if lines:  # beside the plot: inside, it would cover a curve
+        legend = plot.legend[0]
+        plot.add_layout(legend, "right")
+        legend.click_policy, legend.label_text_font_size = "hide", "9pt"
     # A page of its own in a frame: shows in any notebook without a set-up cell, and offline.
     height = (plot.height or 320) + 20
     plot._repr_html_ = lambda: f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{escape(file_html(plot, INLINE, "memory"))}"></iframe>'

@@ -3,6 +3,7 @@
 Everything is read when it is first asked for, and kept. Of a job that still runs: what is stored by then; load it again for more.
 """
 import json
+import os
 import sqlite3
 from dataclasses import fields
 from functools import cached_property, wraps
@@ -10,6 +11,7 @@ from html import escape
 
 from dwsr_probe.board import SAMPLE_BYTES
 from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
+from dwsr_probe.report.html import write_page
 from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
 from dwsr_probe.say import say
@@ -21,8 +23,11 @@ try:
 except ImportError as error:
     raise ImportError(f"dwsr_probe.load needs pandas: pip install 'dwsr-probe[report]' ({error})") from error
 
+from dwsr_probe.report.readable import summary_of
+
 _KEPT_TEXT = ("key",)  # others repeat: categories
 _SHOWN_MOST = 10
+_SHOWN = ("count", "failed", "alloc_peak_median_bytes", "alloc_peak_max_bytes", "gpu_peak_max_bytes", "rss_growth_max_bytes", "duration_median")
 _UNREAD = np.uint64(1 << 63)
 
 
@@ -97,14 +102,8 @@ class Run:
             yield int(epoch * 1e9) + values[:, 0].astype(np.int64), np.full(len(values), number), rss, rss, peak, np.ones(len(values), np.int64)
 
     def summary(self):
-        """One row per task name, the largest own peak first."""
-        groups = self.tasks.assign(failed=self.tasks["state"] != "ok").groupby("task_name", observed=True)
-        table = groups.agg(
-            count=("task_name", "size"), failed=("failed", "sum"), alloc_peak_median_bytes=("alloc_peak_bytes", "median"), alloc_peak_max_bytes=("alloc_peak_bytes", "max"),
-            gpu_peak_median_bytes=("gpu_peak_bytes", "median"), gpu_peak_max_bytes=("gpu_peak_bytes", "max"), rss_growth_median_bytes=("rss_growth_bytes", "median"),
-            rss_growth_max_bytes=("rss_growth_bytes", "max"), input_median_bytes=("input_bytes", "median"), output_median_bytes=("output_bytes", "median"),
-            duration_median=("duration", "median"), duration_max=("duration", "max"))
-        return table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False)
+        """One row per task name, the largest own peak first. Numbers are bytes and seconds; shown with units."""
+        return summary_of(self.tasks)
 
     def model(self, most=500):
         """A predict.Model learned from `most` tasks of each name, evenly spread over the run (docs/model.md). Needs the predict extra."""
@@ -127,6 +126,12 @@ class Run:
         from dwsr_probe.report.memory_plot import figure_of
         return figure_of(self._store, **options)
 
+    def to_page(self, path=None):
+        """Write the page of `dwsr-probe report --format html` to a file: report.html in the run's directory, or `path`. Returns its path."""
+        path = path or os.path.join(self.directory or "", "report.html")
+        write_page(self._store, path, lambda *_: None)
+        return path
+
     def _counts(self):
         return ", ".join(count_text(n, word, words, "1") for n, word, words in ((len(self.tasks), "task", "tasks"), (len(self.processes), "process", "processes")))
 
@@ -143,11 +148,7 @@ class Run:
         table = self.summary()
         if not len(table):
             return f"<div>{head}<br>No task was marked.</div>"
-        shown = pd.DataFrame({title: table[name].head(_SHOWN_MOST).map(lambda value, text=text: text(None if pd.isna(value) else value)) for title, name, text in (
-            ("count", "count", "{:,}".format), ("failed", "failed", "{:,}".format), ("own peak, median", "alloc_peak_median_bytes", bytes_text), ("max", "alloc_peak_max_bytes", bytes_text),
-            ("gpu peak, max", "gpu_peak_max_bytes", bytes_text), ("rss growth, max", "rss_growth_max_bytes", bytes_text), ("duration, median", "duration_median", seconds_text))
-            if table[name].notna().any()})
-        shown.index = pd.Index([line_of(name) for name in shown.index], name="task")
+        shown = table[list(_SHOWN)].head(_SHOWN_MOST).readable()
         more = f"<br>and {len(table) - _SHOWN_MOST:,} more task names: .summary()" if len(table) > _SHOWN_MOST else ""
         return f"<div>{head}{shown.to_html(escape=True, border=0)}{more}</div>"
 

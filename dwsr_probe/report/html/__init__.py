@@ -10,7 +10,10 @@ MISSING = "a page needs Bokeh: pip install 'dwsr-probe[report]'"
 
 def write_page(store, path, progress):
     """The page of one run. progress(what, done, all) is called now and then. Returns its bytes. ImportError without Bokeh."""
-    from dwsr_probe.report.html.page import page_of
+    try:
+        from dwsr_probe.report.html.page import page_of
+    except ImportError as error:
+        raise ImportError(f"{MISSING} ({error})") from error
     text = page_of(store, progress).encode("utf-8", "replace")
     with destination(path) as file:
         file.write(text)

@@ -1,0 +1,84 @@
+"""One row per task name as a DataFrame of bytes and seconds that shows itself with units.
+
+For notebooks: Run.summary and dask.records(client).summary.
+"""
+import shutil
+
+import pandas as pd
+
+from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
+
+_TITLES = {  # as in the other views
+    "alloc_peak_median_bytes": ("own peak", "median"), "alloc_peak_max_bytes": ("own peak", "max"),
+    "gpu_peak_median_bytes": ("gpu peak", "median"), "gpu_peak_max_bytes": ("gpu peak", "max"),
+    "rss_growth_median_bytes": ("rss growth", "median"),
+    "rss_growth_max_bytes": ("rss growth", "max"),
+    "input_median_bytes": ("input", "median"), "output_median_bytes": ("output", "median"),
+    "duration_median": ("duration", "median"), "duration_max": ("duration", "max"),
+}
+_OF_KILLED = ("alloc_peak", "gpu_peak", "rss_growth")  # lower bounds where a task was killed
+
+
+class Summary(pd.DataFrame):
+    """Values stay numbers: `summary["alloc_peak_max_bytes"] / 2**30`. Only what is shown has units
+    and titles; a column without any value is not shown."""
+
+    @property
+    def _constructor(self):
+        return Summary
+
+    def readable(self):
+        """What is shown, as a plain DataFrame of texts."""
+        shown = [name for name in self.columns if self[name].notna().any()]
+        if "killed" in shown and not self["killed"].any():
+            shown.remove("killed")
+        texts = pd.DataFrame({name: self._texts(name) for name in shown}, index=self.index)
+        if shown:
+            texts.columns = pd.MultiIndex.from_tuples(
+                [_TITLES.get(name, (name, "")) for name in shown])
+        texts.index = pd.Index(
+            [line_of(name) if isinstance(name, str) else name for name in self.index])
+        return texts
+
+    def _texts(self, name):
+        values = [None if pd.isna(value) else value for value in self[name]]
+        if name.startswith(_OF_KILLED) and "killed" in self.columns:
+            values = [AtLeast(value) if killed and value is not None else value
+                      for value, killed in zip(values, self["killed"], strict=True)]
+        if name.endswith("_bytes"):
+            return [bytes_text(value) for value in values]
+        if name.startswith("duration"):
+            return [seconds_text(value) for value in values]
+        return [f"{value:,}" for value in values]
+
+    def __repr__(self):
+        width = max(80, shutil.get_terminal_size().columns)
+        return self.readable().to_string(
+            line_width=width, max_rows=pd.get_option("display.max_rows"))
+
+    def _repr_html_(self):
+        return self.readable()._repr_html_()
+
+
+def summary_of(tasks):
+    """tasks: a frame with the record's columns. The largest own peak first."""
+    growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
+    device = [max((d["peak_bytes"] for d in devices), default=0)
+              if isinstance(devices, list) else None for devices in tasks["gpu"]]
+    groups = tasks.assign(
+        rss_growth_bytes=growth, gpu_peak_bytes=pd.array(device, dtype="Int64"),
+        failed=tasks["state"] != "ok", killed=tasks["state"] == "killed",
+    ).groupby("task_name", observed=True)
+    table = groups.agg(
+        count=("task_name", "size"), failed=("failed", "sum"), killed=("killed", "sum"),
+        alloc_peak_median_bytes=("alloc_peak_bytes", "median"),
+        alloc_peak_max_bytes=("alloc_peak_bytes", "max"),
+        gpu_peak_median_bytes=("gpu_peak_bytes", "median"),
+        gpu_peak_max_bytes=("gpu_peak_bytes", "max"),
+        rss_growth_median_bytes=("rss_growth_bytes", "median"),
+        rss_growth_max_bytes=("rss_growth_bytes", "max"),
+        input_median_bytes=("input_bytes", "median"),
+        output_median_bytes=("output_bytes", "median"),
+        duration_median=("duration", "median"), duration_max=("duration", "max"))
+    return Summary(table.sort_values(
+        ["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))
