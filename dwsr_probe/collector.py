@@ -9,7 +9,6 @@ import os
 from dwsr_probe import _core
 from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists, process_limit
 from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of, to_row
-from dwsr_probe.store import Store
 
 _SEQ = FIELDS.index("seq")
 _HEALTH = (
@@ -236,15 +235,30 @@ class Collector:
 def read_board_into(store, path):
     """One board as it is, live or dead; the file stays. BoardError if it cannot be read."""
     board = Board(path)
-    collector = Collector(store, board.run, os.path.dirname(path), None)
-    collector.follow_once(_Followed(board, 0, 0))
-
-
-def read_dead_board(path):
-    """All tasks of a dead board as rows, those it left running as killed. BoardError if it cannot be read."""
-    store = Store.in_memory()
     try:
-        read_board_into(store, path)
-        return [to_row(record) for record in store.tasks()]
+        Collector(store, board.run, os.path.dirname(path), None).follow_once(_Followed(board, 0, 0))
     finally:
-        store.close()
+        board.close()
+
+
+class Contents:
+    """What boards hold in plain lists that can be pickled, in the order of a store's own arguments."""
+
+    def __init__(self):
+        self.rows, self.processes, self.samples = [], [], []
+
+    def add_rows(self, rows):
+        self.rows += rows
+
+    def put_process(self, record, health):
+        self.processes.append((to_row(record), health))
+
+    def add_samples(self, process, first, packed, epoch):
+        self.samples.append((process, first, packed, epoch))
+
+
+def read_board(path):
+    """All of one board, live or dead, without a store; what a dead one left running is killed. BoardError if it cannot be read."""
+    found = Contents()
+    read_board_into(found, path)
+    return found

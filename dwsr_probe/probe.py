@@ -92,10 +92,16 @@ def _unhook_cupy():
         module.unhook()
 
 
-def stop():
-    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it."""
+def run_name():
+    """Of the `dwsr-probe run` that collects this process's board; None without one."""
+    return _settings.run or None if _settings is not None else None
+
+
+def stop(keep_board=False):
+    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it or
+    the caller keeps it."""
     global _settings
-    _core.stop(remove=_settings is not None and not _settings.run)
+    _core.stop(remove=_settings is not None and not _settings.run and not keep_board)
     unseen.unwatch()
     forget(_follow_children, _follow_spawned)
     _unhook_cupy()

@@ -152,6 +152,13 @@ class Store:
         self._db.execute("INSERT OR IGNORE INTO samples VALUES (?, ?, ?, ?, ?, ?)",
                          (process, first, first + len(packed) // SAMPLE_BYTES, epoch, epoch + last[0] / 1e9, packed))
 
+    def add_merged(self, rows):
+        """Rows of one second each: (process, epoch second, least rss, largest rss, peak, how many samples)."""
+        self._db.executemany(
+            "INSERT INTO merged VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET rss_min_bytes = MIN(rss_min_bytes, excluded.rss_min_bytes),"
+            " rss_max_bytes = MAX(rss_max_bytes, excluded.rss_max_bytes), peak_bytes = MAX(peak_bytes, excluded.peak_bytes),"
+            " samples = samples + excluded.samples", rows)
+
     def merge_samples(self, now=None):
         """Samples ten minutes older than the newest become one row a second, with their least and largest values. Looks once a minute.
 
@@ -170,10 +177,7 @@ class Store:
                 if rss is not None:
                     second = seconds.setdefault(int(epoch + t / 1e9), [rss, rss, peak, 0])
                     second[:] = min(second[0], rss), max(second[1], rss), max(second[2], peak), second[3] + 1
-            self._db.executemany(
-                "INSERT INTO merged VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET rss_min_bytes = MIN(rss_min_bytes, excluded.rss_min_bytes),"
-                " rss_max_bytes = MAX(rss_max_bytes, excluded.rss_max_bytes), peak_bytes = MAX(peak_bytes, excluded.peak_bytes),"
-                " samples = samples + excluded.samples", [(process, second, *values) for second, values in seconds.items()])
+            self.add_merged((process, second, *values) for second, values in seconds.items())
             # The row stays without its samples: it says how far this process has been stored.
             self._db.execute("UPDATE samples SET packed = x'', end = NULL WHERE rowid = ?", (rowid,))
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 from dwsr_probe import _core, probe
-from dwsr_probe.dask import dead, hooks, workers
+from dwsr_probe.dask import dead, held, hooks, roll, workers
 
 logger = logging.getLogger("dwsr_probe")
 _owners = {}  # id of a worker → who wants it measured: "preload", "plugin"
@@ -24,7 +24,6 @@ def attach(worker, owner, **options):
         if "dask.local" in sys.modules:
             hooks.hook_local(sys.modules["dask.local"])
         workers.follow(worker)
-        workers.publish(worker)
         _owners.setdefault(id(worker), set()).add(owner)
     except Exception as error:
         logger.warning("dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error)
@@ -34,13 +33,15 @@ def attach(worker, owner, **options):
             dead.adopt(os.path.dirname(_core.board_path()), workers.facts_of(worker))
         except Exception as error:
             logger.warning("dwsr-probe could not look for boards of killed workers: %r", error)
+    workers.publish(worker)  # it announces the worker: by then it has what its predecessor left
     return True
 
 
 def detach(worker, owner):
-    """Undo attach; with the last owner of the last worker the probe itself, if it was started here.
+    """Undo attach; with the last owner of the last worker the probe itself, if it was started here. A worker that works on keeps
+    its records.
 
-    A turn of the event loop later: who registers the plugin again has it torn down first, and wants to keep the records.
+    A turn of the event loop later: who registers the plugin again has it torn down first.
     """
     try:
         owners = _owners.get(id(worker), set())
@@ -61,12 +62,18 @@ def _leave(worker):
     try:
         if id(worker) in _owners or not _ours:
             return
+        closing = worker.status.name not in ("running", "paused")
+        roll.leave(worker)
         workers.forget(worker)
         if not _owners:
             hooks.unhook()
             workers.forget_all()
-            dead.forget()
-            probe.stop()
+            board = _core.board_path()
+            if closing:
+                dead.forget()
+            probe.stop(keep_board=not closing)
+            if not closing:
+                held.keep([*dead.release(), board])
             _ours = False
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)

@@ -13,10 +13,8 @@ from dwsr_probe import _core
 
 CLAIMED = ".claimed."
 PIECE = 250
-READ_S = 10.0
 _OLD_S = 86_400
 _claimed, _pieces = [], []  # paths; (records lost before it, rows packed) of all of them
-_reader = None
 
 
 def count():
@@ -33,28 +31,32 @@ def lost_of(index):
     return _pieces[index][0]
 
 
-def rows():
-    """All tasks of the boards taken over, as soon as they have been read."""
-    if _reader is not None:
-        _reader.join(READ_S)
-    return [row for index in range(count()) for row in rows_of(index)]
+def claimed():
+    """Paths of the boards taken over."""
+    return list(_claimed)
+
+
+def release():
+    """The same, and they are no longer ours."""
+    paths = claimed()
+    _claimed.clear()
+    _pieces.clear()
+    return paths
 
 
 def forget():
-    for path in _claimed:
+    for path in release():
         _remove(path)
-    _claimed.clear()
-    _pieces.clear()
 
 
 def _read(paths):
     """In a thread: a board takes half a second, and the event loop is the worker's. Packed: each kill leaves thousands of records, and who comes after
     several of them has little memory to spare. One that cannot be read is left out."""
-    from dwsr_probe.collector import read_dead_board
+    from dwsr_probe.collector import read_board
     _core.adopt_handle(0)
     for path in paths:
         try:
-            found = read_dead_board(path)
+            found = read_board(path).rows
         except (_core.BoardError, OSError):
             continue
         lost = found[-1][0] - len(found) if found else 0
@@ -66,14 +68,12 @@ def _read(paths):
 def adopt(directory, facts):
     """Take over dead boards in `directory` whose worker had this one's scheduler and nanny. How many."""
     from dwsr_probe.board import list_boards
-    global _reader
     before = len(_claimed)
     for path in [*list_boards(directory), *_left_claimed(directory)]:
         if path != _core.board_path():
             _look_at(path, facts)
     if len(_claimed) > before:
-        _reader = threading.Thread(target=_read, args=(_claimed[before:],), name="dwsr-dead", daemon=True)
-        _reader.start()
+        threading.Thread(target=_read, args=(_claimed[before:],), name="dwsr-dead", daemon=True).start()
     return len(_claimed) - before
 
 

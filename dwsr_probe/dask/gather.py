@@ -1,61 +1,212 @@
-"""`dwsr_probe.dask.records(client)`: what all workers of a cluster have measured, as a pandas DataFrame."""
+"""`dwsr_probe.dask.records(client)`: what all workers of a cluster have measured, as a DataFrame."""
+import asyncio
 import json
+import time
+import warnings
 
-import pandas as pd
+from dask.utils import parse_timedelta
 
-from dwsr_probe.dask.held import of_this_worker
-from dwsr_probe.record import FIELDS, NESTED
+from dwsr_probe.dask import roll
+from dwsr_probe.dask.held import of_this_worker, unpack
+from dwsr_probe.record import FIELDS, NESTED, from_row
+
+try:
+    import pandas as pd
+    from pandas.plotting import PlotAccessor
+except ImportError as error:
+    raise ImportError("dwsr_probe.dask.records needs pandas: "
+                      f"pip install 'dwsr-probe[dask]' ({error})") from error
+
+_PROCESS, _SEQ, _START, _BEFORE = (
+    FIELDS.index(name) for name in ("process", "seq", "start", "rss_before_bytes"))
+_LOOK_S = 0.1
+
+
+class _Plot(PlotAccessor):
+    """`frame.plot()` is memory over time, by Bokeh. With pandas' own arguments (x, y, kind) and as
+    `frame.plot.hist()` it is pandas' plot."""
+
+    def __call__(self, *args, **options):
+        if args or {"x", "y", "kind"} & set(options):
+            return super().__call__(*args, **options)
+        from dwsr_probe.report.memory_plot import figure_of
+        return figure_of(self._parent._store(), **options)
 
 
 class Records(pd.DataFrame):
-    """One row per task, named as in the record (docs/figures.md). `lost`: records that were overwritten before they were asked for."""
+    """One row per task, named as in the record (docs/figures.md).
 
-    _metadata = ["lost", "unmeasured"]
+    `lost`: number of tasks that were overwritten before they were asked for; `unmeasured`:
+    addresses of workers without a probe; `missing`: those of killed workers whose tasks are not
+    here."""
+
+    _metadata = ["lost", "unmeasured", "missing", "_boards"]
+    plot = property(_Plot)
 
     @property
     def _constructor(self):
         return Records
 
     def summary(self):
-        """One row per task name, the largest own peak first."""
-        growth = (self["rss_peak_bytes"] - self["rss_before_bytes"]).clip(lower=0)
-        device = self["gpu"].map(lambda devices: max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else float("nan"))
-        groups = self.assign(rss_growth_bytes=growth, gpu_peak_bytes=device.astype(float), failed=self["state"] != "ok").groupby("task_name")
-        table = groups.agg(
-            count=("task_name", "size"), failed=("failed", "sum"), alloc_peak_median_bytes=("alloc_peak_bytes", "median"),
-            alloc_peak_max_bytes=("alloc_peak_bytes", "max"), gpu_peak_median_bytes=("gpu_peak_bytes", "median"),
-            gpu_peak_max_bytes=("gpu_peak_bytes", "max"), rss_growth_median_bytes=("rss_growth_bytes", "median"),
-            rss_growth_max_bytes=("rss_growth_bytes", "max"), input_median_bytes=("input_bytes", "median"),
-            output_median_bytes=("output_bytes", "median"), duration_median=("duration", "median"), duration_max=("duration", "max"))
-        return pd.DataFrame(table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))
+        """One row per task name, the largest own peak first. Numbers are shown with units."""
+        from dwsr_probe.report.readable import summary_of
+        return summary_of(self)
+
+    def to_page(self, path="report.html"):
+        """Write the page of `dwsr-probe report --format html`, with the tasks of this frame, to a
+        file. Returns its path."""
+        from dwsr_probe.report.html import write_page
+        write_page(self._store(), path, lambda *_: None)
+        return path
+
+    def _store(self):
+        """A store in memory: all processes and samples, and the tasks that are in this frame."""
+        boards = getattr(self, "_boards", None) or Boards()
+        if {"process", "seq"} <= set(self.columns):
+            return boards.store(set(zip(self["process"], self["seq"], strict=True)))
+        return boards.store(boards.rows)
 
 
-_PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
+class Boards:
+    """What the workers sent, each thing once: several workers may share a process. It is pickled
+    with its frame."""
+
+    def __init__(self, origin=None):
+        self.origin, self.gathered = origin, time.time()
+        self.rows, self.processes, self.samples = {}, {}, {}
+
+    def add(self, packed):
+        rows, processes, samples = unpack(packed)
+        self.rows.update(((row[_PROCESS], row[_SEQ]), row) for row in rows)
+        self.processes.update((row[_PROCESS], (row, health)) for row, health in processes)
+        self.samples.update(
+            ((process, first), (packed, epoch)) for process, first, packed, epoch in samples)
+
+    def lost(self):
+        return sum(health.get("records_lost") or 0 for _, health in self.processes.values())
+
+    def store(self, wanted):
+        """wanted: (process, seq) of the tasks to put in."""
+        from dwsr_probe.store import Store
+        store, first_sample = Store.in_memory(), {}
+        store.begin()
+        if self.origin:
+            store.set_meta(run=self.origin, gathered=self.gathered)
+        for (process, first), (packed, epoch) in sorted(self.samples.items()):
+            store.add_samples(process, first, packed, epoch)
+            first_sample.setdefault(process, epoch + int.from_bytes(packed[:8], "little") / 1e9)
+        store.add_merged(self._before_samples(first_sample))
+        store.add_rows(row for key, row in self.rows.items() if key in wanted)
+        for row, health in self.processes.values():
+            store.put_process(from_row(row), health)
+        store.commit()
+        return store
+
+    def _before_samples(self, first_sample):
+        """A board holds some 16,000 samples, and its tasks go further back: the resident size at
+        the begin of each of them is a sample, too."""
+        seconds = {}
+        for row in self.rows.values():
+            process, start, size = row[_PROCESS], row[_START], row[_BEFORE]
+            if size is not None and start < first_sample.get(process, float("inf")) - 1:
+                known = seconds.setdefault((process, int(start)), [size, size, 0])
+                known[:] = min(known[0], size), max(known[1], size), known[2] + 1
+        return [(process, second, low, high, high, count)
+                for (process, second), (low, high, count) in seconds.items()]
 
 
-def records(client):
-    """Finished tasks that the workers' boards still hold (at least 8,192 of the newest per process), and those of killed workers that
-    were restarted. `.lost` counts what was overwritten, `.unmeasured` names workers without a probe. An awaitable with an asynchronous client."""
-    answers = client.run(of_this_worker, on_error="return")
+def records(client, timeout="30s"):
+    """Finished tasks that the workers' boards still hold (at least 8,192 of the newest per
+    process), those of killed workers that were restarted, and those from before the probe was
+    switched off. An awaitable with an asynchronous client.
+
+    What a worker measured that was just killed is there once its nanny has started another in its
+    place. That is waited for, up to `timeout` after the kill; what is missing then is said in a
+    warning and in `.missing`."""
+    found = client.sync(_gather, client, parse_timedelta(timeout))
     if client.asynchronous:
         async def later():
-            return _frame(await answers)
+            return _frame(*await found)
         return later()
-    return _frame(answers)
+    return _frame(*found)
 
 
-def _frame(answers):
-    rows, lost, unmeasured = {}, {}, []
-    for address, answer in answers.items():
-        if not isinstance(answer, dict):  # no probe there, or it could not answer
-            unmeasured.append(address)
+async def _gather(client, timeout):
+    """On the client's event loop, where its methods are awaitables: what the workers answered, who
+    is missing, and where."""
+    began = time.time()
+    answers = await client.run(of_this_worker, on_error="return")
+    missing, waits = await _missing(client, answers, began, timeout)
+    if waits:
+        while waits:
+            await asyncio.sleep(_LOOK_S)
+            missing, waits = await _missing(client, answers, began, timeout)
+        answers = await client.run(of_this_worker, on_error="return")
+        missing, _ = await _missing(client, answers, began, timeout)
+    return answers, missing, client.scheduler.address
+
+
+async def _missing(client, answers, began, timeout):
+    """Killed workers in whose place there is no other yet; and whether one of them may still be
+    restarted in time."""
+    present = {address for address, answer in answers.items() if not isinstance(answer, Exception)}
+    missing, waits = [], False
+    for one in roll.gone(await client.get_events(roll.TOPIC), present):
+        events = [(at, event.get("action")) for at, event in await client.get_events(one.address)
+                  if isinstance(event, dict)]
+        if any(action == "closing-worker" for _, action in events):  # cleanly, under `run`
             continue
-        lost.update(answer["lost"])  # several workers may share a process
-        rows.update(((row[_PROCESS], row[_SEQ]), row) for row in answer["rows"])
-    nested = [FIELDS.index(name) for name in NESTED]
-    frame = Records([[json.loads(value) if i in nested and value is not None else value for i, value in enumerate(row)] for row in rows.values()],
+        at, action = next((found for found in reversed(events)
+                           if found[1] in ("add-worker", "remove-worker")), (0, None))
+        if action == "add-worker":
+            if one.address not in answers:  # it has come after the question
+                continue
+            at = began  # it could not answer: the scheduler will notice
+        missing.append(one)
+        waits = waits or (one.restarts and time.time() - at < timeout)
+    return missing, waits
+
+
+def _frame(answers, missing, scheduler):
+    boards, dropped, unmeasured = Boards(f"Dask cluster {scheduler}"), {}, []
+    for address, answer in answers.items():
+        if not isinstance(answer, dict) or not answer["measured"]:  # no probe, or no answer
+            unmeasured.append(address)
+        if isinstance(answer, dict):
+            dropped.update(answer["dropped"])
+            for packed in answer["boards"]:
+                boards.add(packed)
+    nested = {FIELDS.index(name) for name in NESTED}
+    frame = Records([[json.loads(value) if i in nested and value is not None else value
+                      for i, value in enumerate(row)] for row in boards.rows.values()],
                     columns=list(FIELDS))
-    numbers = [name for name in FIELDS if name.endswith("_bytes") or name in ("seq", "start", "duration", "alloc_count", "overlap")]
+    numbers = [name for name in FIELDS if name.endswith("_bytes")
+               or name in ("seq", "start", "duration", "alloc_count", "overlap")]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
-    frame.lost, frame.unmeasured = sum(lost.values()), unmeasured
+    frame.lost, frame.unmeasured = boards.lost() + sum(dropped.values()), unmeasured
+    frame.missing, frame._boards = [one.address for one in missing], boards
+    _warn(answers, missing, frame)
     return frame
+
+
+def _warn(answers, missing, frame):
+    texts = []
+    for one in missing:
+        if one.run:
+            why = ": `dwsr-probe run` collects them in the run directory"
+        elif one.restarts:
+            why = " until its nanny has restarted it: call records(client) again"
+        else:
+            why = ": no nanny restarts it"
+        texts.append(f"worker {one.address} was killed; its tasks are missing here{why}"
+                     f" (its board: {one.host}:{one.board})")
+    if not len(frame) and not texts:
+        if not answers:
+            texts.append("the cluster has no workers now")
+        elif all(isinstance(answer, Exception) for answer in answers.values()):
+            texts.append(f"no worker could answer: {next(iter(answers.values()))!r}")
+        elif len(frame.unmeasured) == len(answers):
+            texts.append("no worker is measured: client.register_plugin(dwsr_probe.dask.Probe()),"
+                         " or see the workers' logs")
+    if texts:
+        warnings.warn("dwsr-probe: " + "; ".join(texts), stacklevel=3)

@@ -8,7 +8,7 @@ class Probe(WorkerPlugin):
     """Measures every task of the cluster's workers; `dwsr_probe.dask.records(client)` has the result.
 
     Options are those of dwsr_probe.start(): period_ms, keep_peak, board_dir, alloc, alloc_from, gc. `client.unregister_worker_plugin("dwsr-probe")`
-    removes it without a trace.
+    removes it; what was measured stays in the workers, for `records`.
     """
 
     name = "dwsr-probe"

@@ -83,7 +83,7 @@ def forget_all():
 def publish(worker):
     """Never raises: it runs on the worker's event loop."""
     global _published
-    from dwsr_probe.dask import hooks, http
+    from dwsr_probe.dask import hooks, http, roll
     try:
         index = register(worker)
         if index is None:
@@ -95,6 +95,7 @@ def publish(worker):
         _core.note_hooks(hooks.kind())
         if http.serve(worker):
             http.fold()
+        roll.announce(worker)
     except Exception:
         pass
 

@@ -38,10 +38,14 @@ if __name__ == "__main__":
     return done, records
 
 
+# After 15 s without a worker, as on a slow machine between two kills, a LocalCluster closes that worker's nanny.
+KEEP_NANNIES = {"DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT": "1 hour"}
+
+
 def script(cli, body, **environ):
     """A program that is not under `run`; what it prints last, as JSON."""
     path = cli.script(CLUSTER + "import json, dwsr_probe, dwsr_probe.dask\n" + textwrap.dedent(body), "script.py")
-    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, **environ}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([PY, path], cwd=cli.cwd, env={**cli.env, **KEEP_NANNIES, **environ}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -388,17 +392,67 @@ if __name__ == "__main__":
         client.register_plugin(dwsr_probe.dask.Probe())
         before = client.submit(os.getpid).result()
 """ + textwrap.indent(KILLS, "        ") + """
-        client.wait_for_workers(1)
+        frame = dwsr_probe.dask.records(client, timeout=600)  # right after the kill: it waits for the one that the nanny starts
         after = client.submit(os.getpid, pure=False).result()
-        frame = dwsr_probe.dask.records(client)
         doomed = frame[frame.task_name == "doomed"]
         print(frame.summary())
-        print(json.dumps([before, after, len(doomed), json.loads(doomed.iloc[0].to_json()), frame.lost, len(frame.unmeasured)]))
+        print(json.dumps([before, after, len(doomed), json.loads(doomed.iloc[0].to_json()), frame.lost, len(frame.unmeasured), frame.missing]))
 """, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
-    before, after, count, doomed, lost, unmeasured = found
-    assert before != after and count == 1 and lost == 0 and unmeasured == 0
+    before, after, count, doomed, lost, unmeasured, missing = found
+    assert before != after and count == 1 and lost == 0 and unmeasured == 0 and missing == []
     assert doomed["state"] == "killed" and doomed["pid"] == before and doomed["inputs"][0]["shape"] == [1000]
     near(doomed, 40 * MB)
+
+
+def test_what_is_missing_is_said(cli, board_dir):
+    """A killed worker that nobody restarts; one that its nanny cannot have restarted yet; one that left; no worker at all."""
+    cli.boards_may_stay = True  # nobody takes over those of the killed
+    found = script(cli, """
+import signal, subprocess, warnings
+def ask(client, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frame = dwsr_probe.dask.records(client, **options)
+    return len(frame), frame.missing, " ".join(str(w.message) for w in caught if "dwsr-probe" in str(w.message))
+def worker(client, *options):
+    known = set(client.scheduler_info(**NO_LIMIT)["workers"])
+    process = subprocess.Popen([sys.executable, "-m", "dask", "worker", client.scheduler.address, "--nthreads", "1", "--no-dashboard",
+                                "--preload", "dwsr_probe.dask.preload", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (new := set(client.scheduler_info(**NO_LIMIT)["workers"]) - known): time.sleep(0.05)
+    address = new.pop()
+    client.submit(np.ones, 10, pure=False, workers=[address]).result()
+    while not [event for _, event in client.get_events("dwsr-probe") if event["worker"] == address]: time.sleep(0.05)
+    return process, address
+def wait_until_gone(client, address):
+    while address in client.sync(client.scheduler.identity)["workers"]: time.sleep(0.05)
+if __name__ == "__main__":
+    import inspect
+    NO_LIMIT = {"n_workers": -1} if "n_workers" in inspect.signature(Client.scheduler_info).parameters else {}
+    with LocalCluster(n_workers=0, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+        answers = [ask(client)]
+        process, address = worker(client, "--no-nanny")
+        process.kill(); process.wait()
+        wait_until_gone(client, address)
+        answers.append((*ask(client), address))
+        process, address = worker(client, "--no-nanny", "--name", "leaves")
+        while client.sync(client.scheduler.identity)["workers"]: client.retire_workers(); time.sleep(0.05)
+        process.wait()
+        answers.append(ask(client))
+        process, address = worker(client, "--nanny", "--name", "stays")
+        pid = client.run(os.getpid)[address]
+        os.kill(process.pid, signal.SIGSTOP)   # the nanny
+        os.kill(pid, signal.SIGKILL)
+        wait_until_gone(client, address)
+        answers.append((*ask(client, timeout=0.3), address))
+        process.kill(); process.wait()
+        print(json.dumps(answers))
+""")
+    empty, killed, left, stopped = found
+    assert empty == [0, [], "dwsr-probe: the cluster has no workers now"]
+    count, missing, text, address = killed
+    assert (count, missing) == (0, [address]) and address in text and "no nanny restarts it" in text and str(board_dir) in text
+    assert left[1] == [address]  # the one that retired is not missed
+    assert stopped[1] == [address, stopped[3]] and "until its nanny has restarted it" in stopped[2]
 
 
 def test_every_killed_predecessor_is_remembered(cli):
@@ -450,13 +504,20 @@ if __name__ == "__main__":
         probed = list(client.run(state).values())
         client.unregister_worker_plugin("dwsr-probe")
         after = list(client.run(state).values())
-        unmeasured = dwsr_probe.dask.records(client).unmeasured
-        print(json.dumps([bare, probed, after, len(frame[frame.task_name == "x"]), frame.worker.nunique(), len(unmeasured)]))
+        kept = dwsr_probe.dask.records(client)  # what was measured is still there
+        client.register_plugin(dwsr_probe.dask.Probe())
+        client.submit(np.ones, 1_000_000, key="y-1").result()
+        both = dwsr_probe.dask.records(client)
+        client.unregister_worker_plugin("dwsr-probe")
+        last = dwsr_probe.dask.records(client)
+        print(json.dumps([bare, probed, after, len(frame[frame.task_name == "x"]), frame.worker.nunique(), len(kept.unmeasured),
+                          [frame.equals(kept), len(both) - len(kept), len(last) - len(both), both.unmeasured, last.lost]]))
 """)
-    bare, probed, after, count, workers, unmeasured = found
+    bare, probed, after, count, workers, unmeasured, kept = found
     assert all(sum(names) == 0 and not active and threads == 0 for names, active, threads in bare)
     assert all(sum(names) == len(names) - 1 and active and threads >= 2 for names, active, threads in probed)  # _run_task_simple is left alone
     assert after == [bare[0]] * 3 and (count, workers, unmeasured) == (3, 3, 3)
+    assert kept == [True, 1, 0, [], 0]
     assert not list(board_dir.glob("*"))
 
 

@@ -57,6 +57,82 @@ def test_frames(run):
     assert loaded.model(most=5).predict([{"dtype": "float64", "shape": [40, 40, 40]}], "envelope").n >= 5
 
 
+CLUSTER = """import numpy as np, dwsr_probe.dask
+from distributed import Client, LocalCluster
+from dask.distributed import wait
+cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+client = Client(cluster)
+client.register_plugin(dwsr_probe.dask.Probe())
+def double(x): return x + x
+wait(client.map(double, [np.ones(n) for n in (100_000, 200_000, 300_000)], key=[f"double-{i}" for i in range(3)]))
+frame = dwsr_probe.dask.records(client)"""
+
+
+def test_records_of_a_cluster_in_a_notebook(tmp_path):
+    """Their plot and their page, without a run directory; the page also of some of them, and after the frame was pickled."""
+    cells = [CLUSTER, "frame.plot(height=250)", "frame.summary()",
+             f"import os, pickle\nos.chdir({str(tmp_path)!r})\nsome = pickle.loads(pickle.dumps(frame[frame.key == 'double-1']))\n"
+             "[frame.to_page('all.html'), some.to_page('some.html')]",
+             "client.close(); cluster.close(); len(frame)"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    plot, summary, pages, count = (cell.outputs[-1]["data"] for cell in notebook.cells[1:])
+    assert "height:270px" in plot["text/html"] and " (pid " in unescape(plot["text/html"])
+    assert all("own peak" in text and "1.5 MiB" in text and "_bytes" not in text for text in (summary["text/html"], summary["text/plain"]))
+    assert pages["text/plain"] == "['all.html', 'some.html']" and count["text/plain"] == "3"
+    for name, tasks in (("all.html", 3), ("some.html", 1)):
+        page = (tmp_path / name).read_text()
+        assert f"<strong>{tasks}</strong>" in page and "Dask cluster inproc://" in page and "exit code" not in page
+
+
+def test_the_legend_covers_no_curve():
+    from dwsr_probe.report.memory_plot import figure_of
+    store = Store.in_memory()
+    store.put_process(TaskRecord(kind="process", process="p", pid=7, task_name="worker 0", state="ok", start=1e9), {})
+    store.add_samples("p", 0, b"".join(n.to_bytes(8, "little") for n in (5, 1 << 20, 1 << 21, 1_000_000)), 1e9)
+    plot = figure_of(store)
+    assert [type(one).__name__ for one in plot.right] == ["Legend"] and not [one for one in plot.center if type(one).__name__ == "Legend"]
+    assert plot.legend[0].items[0].label.value == "worker 0 (pid 7)"
+
+
+def test_a_summary_has_numbers_and_shows_units(run):
+    summary = dwsr_probe.load(run).summary()
+    assert summary.alloc_peak_max_bytes.max() > 1 << 20 and summary.loc["smooth", "count"] == 12
+    for text in (repr(summary), summary._repr_html_(), repr(summary.head(2)), repr(summary.sort_values("count"))):
+        assert "MiB" in text and "own peak" in text and " ms" in text and "_bytes" not in text and "gpu" not in text
+    assert "…" not in repr(summary).split("alert")[0] and all(len(line) <= 80 for line in repr(summary).splitlines())
+
+
+def test_the_page_of_a_run(run, tmp_path):
+    loaded = dwsr_probe.load(run)
+    assert loaded.to_page() == str(run / "report.html") and "envelope" in (run / "report.html").read_text()
+    assert loaded.to_page(tmp_path / "p.html") == tmp_path / "p.html" and (tmp_path / "p.html").stat().st_size > 100_000
+
+
+def test_what_is_missing_for_a_plot_is_said_first(tmp_path):
+    """Without matplotlib our plot is made all the same, pandas' own says what it needs; without Bokeh plot and page say that. And `doctor` says both before."""
+    for name in ("matplotlib", "bokeh"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text("raise ImportError('not here')")
+    code = """
+from dwsr_probe.dask.gather import Records
+frame = Records({"process": ["p"], "seq": [1]})
+for what in (frame.plot, lambda: frame.plot(x="process", y="seq"), frame.plot.hist, lambda: frame.to_page("p.html")):
+    try: print(type(what()).__name__)
+    except ImportError as error: print(error)
+"""
+    texts = {}
+    for name in ("matplotlib", "bokeh"):
+        done = subprocess.run([PY, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path / name)}, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        texts[name] = done.stdout.splitlines()
+    assert texts["matplotlib"][0] == "figure" and "matplotlib is required" in texts["matplotlib"][1] and "matplotlib is required" in texts["matplotlib"][2]
+    assert all("pip install 'dwsr-probe[report]'" in texts["bokeh"][i] for i in (0, 3))
+    absent = "import importlib.util as u; found = u.find_spec; u.find_spec = lambda name: None if name == %r else found(name)\nfrom dwsr_probe.cli import doctor; print(*doctor._notebook())"
+    said = {name: subprocess.run([PY, "-c", absent % name], capture_output=True, text=True).stdout for name in texts}
+    assert "need matplotlib" in said["matplotlib"] and "pip install 'dwsr-probe[report]'" in said["bokeh"]
+
+
 def test_empty_one_and_hostile():
     from dwsr_probe.report.notebook import Run
     store = Store.in_memory()

@@ -181,15 +181,23 @@ def _trust(panel):
 
 
 def _facts(meta, processes, tasks, begin, seconds):
-    code_ = meta.get("exit_code")
     command = meta.get("command")
     command = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
     when = datetime.datetime.fromtimestamp(begin).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z") if begin else ""
     hosts = sorted({record.host for record, _ in processes if record.host})
     parts = [code(command, 200) if command else "", escape(when), escape(line_of(", ".join(hosts[:3]) + (f" and {count_text(len(hosts) - 3, 'more host', 'more hosts', '1')}" if len(hosts) > 3 else ""), 120)),
              seconds_text(seconds) if begin else "",
-             "exit code not known: still running, or its parent was killed" if code_ is None and meta else f"exit code {escape(str(code_))}" if meta else ""]
+             _outcome(meta)]
     return "".join(f"<span>{part}</span>" for part in parts if part)
+
+
+def _outcome(meta):
+    if meta.get("gathered"):  # dwsr_probe.dask.records(client)
+        return f"tasks that its workers held at {datetime.datetime.fromtimestamp(meta['gathered']).astimezone():%H:%M:%S}"
+    if not meta:
+        return ""
+    code_ = meta.get("exit_code")
+    return "exit code not known: still running, or its parent was killed" if code_ is None else f"exit code {escape(str(code_))}"
 
 
 def _figures(tasks, processes, by_need):
