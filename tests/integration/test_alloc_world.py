@@ -224,9 +224,9 @@ def test_a_library_that_is_only_half_loaded(cli):
         #include <unistd.h>
         volatile int armed, reached, opened;
         static int answer(void) { return 42; }
-        static int (*resolve(void))(void)   /* called by the loader in the middle of relocating half.so */
+        static int (*resolve(void))(void)   /* called by the loader in the middle of relocating half.so; a task's begin waits for the loader */
         {
-            if (armed) for (reached = 1; reached < 600000 && !opened; reached++) usleep(100);
+            if (armed) for (reached = 1; reached < 2000 && !opened; reached++) usleep(100);
             return answer;
         }
         int gated(void) __attribute__((ifunc("resolve")));
