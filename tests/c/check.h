@@ -1,4 +1,5 @@
-/* The smallest test harness: CHECK prints what failed and where, RUN names the test, and main returns the number of failures. */
+/* The smallest test harness: CHECK prints what failed and where, RUN names the test, and main returns the number of failures.
+ * A test that cannot run says so: SKIP inside it, or `skip_all` before the first RUN. run.sh counts it as skipped, not as passed. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 static int failures;
+static const char *skip_all, *skipped; /* the reason; NULL: run */
 
 #define CHECK(condition)                                                         \
     do {                                                                         \
@@ -21,12 +23,17 @@ static int failures;
         }                                                                        \
     } while (0)
 
-#define RUN(test)                                              \
-    do {                                                       \
-        int before_ = failures;                                \
-        test();                                                \
-        printf("%s %s\n", failures == before_ ? "ok  " : "FAIL", #test); \
-        fflush(stdout);                                        \
+#define SKIP(reason) do { skipped = reason; return; } while (0)
+
+#define RUN(test)                                                                            \
+    do {                                                                                     \
+        int before_ = failures;                                                              \
+        skipped = skip_all;                                                                  \
+        if (!skipped) test();                                                                \
+        if (failures != before_) printf("FAIL %s\n", #test);                                \
+        else if (skipped) printf("skip %s: %s\n", #test, skipped);                          \
+        else printf("ok   %s\n", #test);                                                    \
+        fflush(stdout);                                                                      \
     } while (0)
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
