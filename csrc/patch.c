@@ -230,7 +230,7 @@ static int seal(const struct object *o, int protection)
     return to > from ? mprotect((void *)from, to - from, protection) : 0;
 }
 
-static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
+__attribute__((no_sanitize_address)) static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
 {
     if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && !o->opened) {
         if (seal(o, PROT_READ | PROT_WRITE) < 0) return;
@@ -247,8 +247,9 @@ static int is_ours_to_patch(const struct object *o, const struct call *c)
     return c->call_slot && c->undefined && c->held >= o->text && c->held < o->text_end;
 }
 
-/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a cache miss or two away. */
-static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, const struct call *))
+/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a cache miss or two away.
+ * AddressSanitizer stays out: slots are the loader's, and it takes some for the space around variables. */
+__attribute__((no_sanitize_address)) static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, const struct call *))
 {
     for (int table = 0; table < 2; table++)
         for (size_t n = 0; n < o->counts[table]; n++) {

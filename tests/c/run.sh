@@ -1,10 +1,17 @@
 #!/bin/sh
 # run.sh [plain|address|thread ...]: build csrc with each tests/c/test_*.c and run it, per sanitizer. Prints one line a test and a total.
-# TESTS="tests/c/test_x.c ...": these only.
+# TESTS="tests/c/test_x.c ...": these only. A csrc/x.c without its tests/c/test_x.c is a failure.
 # Each test's outcome also goes to the file $TEST_RESULTS (tests/results.py).
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 out=build/c; passed=0; failed=0; skipped=0
+for source in csrc/*.c; do
+  name=$(basename "$source" .c)
+  [ -f "tests/c/test_$name.c" ] || {
+    echo "FAIL $source has no test: write tests/c/test_$name.c"; failed=$((failed + 1))
+    printf 'failed\t0\t%s\tthere is no tests/c/test_%s.c\n' "$source" "$name" >> "${TEST_RESULTS:-/dev/null}"
+  }
+done
 for kind in "${@:-plain}"; do
   case $kind in
     plain) flags="-O2" ;;
@@ -18,6 +25,9 @@ for kind in "${@:-plain}"; do
   for source in csrc/*.c; do ${CC:-cc} $flags -c "$source" -o "$out/$kind/$(basename "$source" .c).o" || exit 1; done
   # A library, as in Python: the accounting does not look at the object it is in.
   ${CC:-cc} $flags -shared "$out/$kind"/*.o -o "$out/$kind/libdwsr.so" || exit 1
+  for library in tests/c/lib_*.c; do # that tests open
+    [ ! -f "$library" ] || ${CC:-cc} $flags -shared -Wl,-z,relro,-z,now "$library" -o "$out/$kind/$(basename "$library" .c).so" || exit 1
+  done
   for test in ${TESTS:-tests/c/test_*.c}; do
     name=$(basename "$test" .c)
     ${CC:-cc} $flags "$test" -L"$out/$kind" -ldwsr -Wl,-rpath,"$PWD/$out/$kind" -o "$out/$kind/$name.run" || exit 1

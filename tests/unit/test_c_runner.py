@@ -1,4 +1,4 @@
-"""tests/c/run.sh on a small tree of its own: what passes, fails and is skipped is counted as such."""
+"""tests/c/run.sh on a small tree of its own: what passes, fails and is skipped is counted as such, and every C unit has a test."""
 import os
 import shutil
 import subprocess
@@ -46,3 +46,10 @@ def test_a_failure_is_counted_beside_them(run):
     code, lines, results = run(TEST % (0, "NULL"))
     assert code == 1 and lines[-1] == "1 passed, 1 failed, 1 skipped"
     assert sorted(line.split("\t")[0] for line in results) == ["failed", "passed", "skipped"]
+
+
+def test_a_c_unit_without_a_test_is_a_failure(run):
+    code, lines, results = run(TEST % (1, "NULL"), name="other")
+    assert code == 1 and lines[-1] == "2 passed, 1 failed, 1 skipped"
+    assert "FAIL csrc/unit.c has no test: write tests/c/test_unit.c" in lines
+    assert "failed\t0\tcsrc/unit.c\tthere is no tests/c/test_unit.c" in results

@@ -1,0 +1,57 @@
+/* Boards for the tests of their writer and their reader: records whose texts tell whether they are whole. */
+#ifndef BOARDS_H
+#define BOARDS_H
+
+#include "check.h"
+#include "board.h"
+#include "board_read.h"
+
+static const char *root;
+static const char *step;
+
+static inline struct board_settings settings(const char *directory)
+{
+    return (struct board_settings){ .directory = directory, .run = "r1", .host = "h", .task_name = "t", .pid = 42, .start_ticks = 7,
+                                    .rss_before_bytes = 5, .limit_bytes = ABSENT };
+}
+
+static inline struct board open_board(void)
+{
+    struct board b;
+    root = scratch();
+    struct board_settings s = settings(root);
+    CHECK(board_create(&b, &s, &step) == 0 && board_grow(&b, &step) == 0);
+    return b;
+}
+
+static char board_text[4096] __attribute__((aligned(8)));
+
+static inline void publish(struct board *b, uint64_t seq, uint64_t name_len)
+{
+    struct task_fields t = { .seq = seq, .serial = seq, .state = TASK_OK, .name_len = name_len };
+    memset(board_text, 'a' + (int)(seq % 26), name_len);
+    board_publish_record(b, &t, board_text);
+}
+
+/* Reads everything from *position; checks order and contents; returns how many. */
+static inline uint64_t drain(struct board_reader *r, uint64_t *position, uint64_t *last_seq)
+{
+    static char frames[1 << 16] __attribute__((aligned(8)));
+    uint64_t n = 0;
+    int64_t bytes;
+    while ((bytes = board_read_records(r, position, frames, sizeof frames, UINT64_MAX)) > 0) {
+        for (int64_t at = 0; at < bytes;) {
+            struct frame *f = (struct frame *)(frames + at);
+            CHECK(f->task.seq > *last_seq);
+            *last_seq = f->task.seq;
+            for (uint64_t i = 0; i < f->task.name_len; i++)
+                if (f->text[i] != 'a' + (char)(f->task.seq % 26)) { CHECK(!"torn text"); break; }
+            at += (int64_t)f->frame_bytes;
+            n++;
+        }
+    }
+    CHECK(bytes == 0);
+    return n;
+}
+
+#endif

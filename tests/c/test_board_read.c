@@ -1,0 +1,299 @@
+/* The reader: boards of earlier versions, that grow, that shrink, that are damaged, and files that are no boards. */
+#include "boards.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+static char frames[1 << 16] __attribute__((aligned(8)));
+
+static void names_and_texts(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    uint64_t len, fields = 0;
+    while (board_live_names[fields]) fields++;
+    CHECK(fields == sizeof(struct board_live) / sizeof(word) && !strcmp(board_task_names[0], "serial"));
+    CHECK(board_reader_open(&r, b.path) == 0);
+    for (int i = 0; board_text_names[i]; i++) {
+        const char *found = board_reader_text(&r, i, &len);
+        if (!strcmp(board_text_names[i], "run")) CHECK(len == 2 && !memcmp(found, "r1", 2));
+        if (!strcmp(board_text_names[i], "worker")) CHECK(len == 0);
+    }
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static int reopen(const char *path)
+{
+    struct board_reader r;
+    int e = board_reader_open(&r, path);
+    if (e == 0) board_reader_close(&r);
+    return e;
+}
+
+/* Version 4 had no headroom and no word for room: there was room from the start. */
+static void a_board_of_version_4(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    struct board_live live;
+    struct slot slot;
+    uint64_t position = 0, last = 0;
+    publish(&b, 1, 100);
+    publish(&b, 2, 0);
+    b.live->headroom_bytes = b.live->room_for_tasks = 0;
+    b.header->version = 4;
+    CHECK(reopen(b.path) == BOARD_DAMAGED); /* another checksum */
+    b.header->check = board_header_check(b.header);
+    CHECK(board_reader_open(&r, b.path) == 0 && r.header.version == 4 && r.has_room);
+    CHECK(board_read_live(&r, &live) == 0 && live.headroom_bytes == ABSENT && live.room_for_tasks == 1 && live.records_written == 2);
+    CHECK(drain(&r, &position, &last) == 2 && last == 2 && board_read_slot(&r, 0, &slot) == 0);
+    board_reader_close(&r);
+    CHECK(truncate(b.path, SLOTS_OFFSET) == 0 && reopen(b.path) == BOARD_CUT_SHORT); /* a later one could be like this */
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void running_tasks(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    struct slot slot, *s = &b.slots[7];
+    CHECK(board_reader_open(&r, b.path) == 0 && board_read_slot(&r, 7, &slot) == 0);
+    s->turn = 2;
+    s->task = (struct task_fields){ .serial = 9, .state = TASK_RUNNING, .name_len = 3 };
+    memcpy(s->text, "abc", 3);
+    CHECK(board_read_slot(&r, 7, &slot) == 1 && slot.task.serial == 9 && !memcmp(slot.text, "abc", 3));
+    s->turn = 3; /* being written */
+    CHECK(board_read_slot(&r, 7, &slot) == 0);
+    s->turn = 4;
+    s->task.name_len = SLOT_TEXT_BYTES + 1;
+    CHECK(board_read_slot(&r, 7, &slot) == BOARD_DAMAGED);
+    s->task.name_len = 3;
+    s->task.key_len = UINT64_MAX - 1; /* the sum of both is 1 */
+    CHECK(board_read_slot(&r, 7, &slot) == BOARD_DAMAGED);
+    s->task.key_len = 0;
+    s->task.state = TASK_OK; /* no slot holds a finished task */
+    CHECK(board_read_slot(&r, 7, &slot) == BOARD_DAMAGED);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void facts_and_devices(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    struct facts facts;
+    struct device d, *first = (struct device *)b.devices;
+    CHECK(board_reader_open(&r, b.path) == 0);
+    CHECK(board_read_facts(&r, &facts) == 0 && facts.len == 0);
+    CHECK(board_publish_facts(&b, "{}", 2) == 0 && board_read_facts(&r, &facts) == 0 && facts.len == 2 && !memcmp(facts.text, "{}", 2));
+    b.facts->turn++; /* being written, for ever */
+    CHECK(board_read_facts(&r, &facts) == 0 && facts.len == 0);
+    b.facts->turn++;
+    b.facts->len = FACTS_BYTES;
+    CHECK(board_read_facts(&r, &facts) == BOARD_DAMAGED);
+    CHECK(board_read_device(&r, 0, &d) == 0);
+    first->fields.present = 1;
+    memset(first->name, 'n', sizeof first->name); /* without an end */
+    CHECK(board_read_device(&r, 0, &d) == 1 && strlen(d.name) == sizeof d.name - 1 && board_read_device(&r, 1, &d) == 0);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void records_in_pieces(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    uint64_t position = 0, frame, last = 0;
+    for (uint64_t seq = 1; seq <= 10; seq++) publish(&b, seq, 100);
+    CHECK(board_reader_open(&r, b.path) == 0);
+    frame = (uint64_t)board_read_records(&r, &position, frames, sizeof frames, 1);
+    CHECK(frame > 0 && frame < 1000 && position == frame);
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, 3) == (int64_t)(3 * frame)); /* so many at most */
+    CHECK(board_read_records(&r, &position, frames, 2 * frame + 8, 9) == (int64_t)(2 * frame)); /* no half ones */
+    CHECK(((struct frame *)frames)->task.seq == 5 && position == 6 * frame);
+    CHECK(drain(&r, &position, &last) == 4 && last == 10);
+    position += 8; /* of another board */
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, 1) == BOARD_DAMAGED);
+    position = 0;
+    b.records[64] ^= 1; /* a bit of the first one */
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, 1) == BOARD_DAMAGED && position == 0);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void samples_that_make_no_sense(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    struct sample s[4];
+    uint64_t index = 1000;
+    for (uint64_t i = 0; i < 6; i++) board_publish_sample(&b, &(struct sample){ .time_ns = i });
+    CHECK(board_reader_open(&r, b.path) == 0);
+    CHECK(board_read_samples(&r, &index, s, 4) == 4 && s[0].time_ns == 0 && index == 4); /* another board's index: from the oldest on */
+    CHECK(board_read_samples(&r, &index, s, 4) == 2 && s[1].time_ns == 5 && board_read_samples(&r, &index, s, 4) == 0);
+    b.live->samples_written = UINT64_MAX;
+    CHECK(board_read_samples(&r, &index, s, 4) == BOARD_DAMAGED);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+/* A file that shrinks under its reader is an error, not SIGBUS. */
+static void a_board_shrinks_under_its_reader(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    struct board_live live;
+    struct slot slot;
+    struct sample s;
+    uint64_t position = 0, index = 0;
+    publish(&b, 1, 100);
+    board_publish_sample(&b, &(struct sample){ .time_ns = 1 });
+    CHECK(board_reader_open(&r, b.path) == 0);
+    CHECK(truncate(b.path, SLOTS_OFFSET) == 0 && board_read_slot(&r, 0, &slot) == BOARD_CUT_SHORT);
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, 1) == BOARD_CUT_SHORT && board_read_live(&r, &live) == 0);
+    CHECK(truncate(b.path, SAMPLES_OFFSET) == 0 && board_read_samples(&r, &index, &s, 1) == BOARD_CUT_SHORT);
+    CHECK(truncate(b.path, LIVE_OFFSET) == 0 && board_read_live(&r, &live) == BOARD_CUT_SHORT);
+    close(r.fd);
+    CHECK(board_read_live(&r, &live) == BOARD_UNREADABLE && errno == EBADF);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void refused_files(void)
+{
+    struct board b = open_board();
+    char path[256];
+    word zero = 0, next = BOARD_VERSION + 1, before = BOARD_VERSION_OLDEST - 1, magic = BOARD_MAGIC;
+    int fd = open(b.path, O_RDWR);
+    CHECK(pwrite(fd, &next, 8, 8) == 8 && reopen(b.path) == BOARD_VERSION_UNKNOWN);
+    CHECK(pwrite(fd, &before, 8, 8) == 8 && reopen(b.path) == BOARD_VERSION_UNKNOWN);
+    CHECK(pwrite(fd, &zero, 8, 0) == 8 && reopen(b.path) == BOARD_NOT_READY);
+    CHECK(pwrite(fd, "not a board at all", 18, 0) == 18 && reopen(b.path) == BOARD_FOREIGN);
+    word one = 1, version = BOARD_VERSION;
+    CHECK(pwrite(fd, &magic, 8, 0) == 8 && pwrite(fd, &version, 8, 8) == 8 && pwrite(fd, &one, 8, 40) == 8 && reopen(b.path) == BOARD_DAMAGED);
+    close(fd);
+    board_unmap(&b, 1);
+
+    struct board_settings s = settings(root);
+    CHECK(board_create(&b, &s, &step) == 0 && board_grow(&b, &step) == 0);
+    CHECK(truncate(b.path, BOARD_BYTES / 2) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
+    CHECK(truncate(b.path, 100) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
+    CHECK(truncate(b.path, 3) == 0 && reopen(b.path) == BOARD_CUT_SHORT);
+    CHECK(truncate(b.path, 0) == 0 && reopen(b.path) == BOARD_NOT_READY);
+    snprintf(path, sizeof path, "%s/none", root);
+    CHECK(reopen(path) == BOARD_UNREADABLE && errno == ENOENT);
+    CHECK(reopen(root) == BOARD_FOREIGN);
+    CHECK(symlink(b.path, path) == 0 && reopen(path) == BOARD_UNREADABLE);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+/* A board begins small, and a reader that has it open sees it grow. */
+static void a_board_grows_under_its_reader(void)
+{
+    struct board b;
+    struct board_reader r;
+    struct slot slot;
+    struct board_live live;
+    uint64_t position = 0, last = 0;
+    root = scratch();
+    struct board_settings s = settings(root);
+    CHECK(board_create(&b, &s, &step) == 0 && !b.slots);
+    CHECK(board_reader_open(&r, b.path) == 0 && board_read_live(&r, &live) == 0 && live.room_for_tasks == 0);
+    CHECK(board_read_slot(&r, 0, &slot) == 0 && board_read_records(&r, &position, frames, sizeof frames, 9) == 0);
+    CHECK(board_grow(&b, &step) == 0);
+    publish(&b, 1, 100);
+    CHECK(drain(&r, &position, &last) == 1 && last == 1);
+    CHECK(board_read_live(&r, &live) == 0 && live.room_for_tasks == 1);
+    board_reader_close(&r);
+
+    word nonsense = 7; /* neither there nor not there */
+    int fd = open(b.path, O_RDWR);
+    CHECK(pwrite(fd, &nonsense, 8, LIVE_OFFSET + offsetof(struct board_live, room_for_tasks)) == 8 && reopen(b.path) == BOARD_DAMAGED);
+    close(fd);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+/* Random bytes over every part of a good board: any answer but a crash, a hang or a wrong text. */
+static void mutations(void)
+{
+    struct board b = open_board();
+    static struct sample samples[256];
+    struct slot slot;
+    struct board_live live;
+    unsigned seed = 1;
+    for (uint64_t seq = 1; seq <= 20000; seq++) publish(&b, seq, seq % 600);
+    int fd = open(b.path, O_RDWR);
+    char *base = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *good = malloc(BOARD_BYTES);
+    CHECK(base != MAP_FAILED);
+    close(fd);
+    memcpy(good, base, BOARD_BYTES);
+    for (int round = 0; round < 3000; round++) {
+        uint64_t limits[] = { 256, SLOTS_OFFSET, SLOTS_OFFSET + 8192, BOARD_BYTES };
+        for (int i = 0; i < 1 + round % 20; i++) {
+            uint64_t at = (uint64_t)rand_r(&seed) * 8191 % limits[round % 4];
+            base[at] = (char)rand_r(&seed);
+        }
+        struct board_reader r;
+        if (board_reader_open(&r, b.path) == 0) {
+            uint64_t position = round % 2 ? 0 : (uint64_t)rand_r(&seed), index = (uint64_t)rand_r(&seed);
+            int calls = 0;
+            board_read_live(&r, &live);
+            for (uint64_t i = 0; i < 4; i++) board_read_slot(&r, i, &slot);
+            while (calls < 5000 && board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) > 0) calls++;
+            while (calls < 5000 && board_read_samples(&r, &index, samples, 256) > 0) calls++;
+            CHECK(calls < 5000); /* reading comes to an end */
+            board_reader_close(&r);
+        }
+        if (round % 50 == 49) memcpy(base, good, BOARD_BYTES);
+    }
+    free(good);
+    munmap(base, BOARD_BYTES);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void a_head_beyond_the_ring_is_not_followed(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    uint64_t position = 0;
+    for (uint64_t seq = 1; seq <= 40000; seq++) publish(&b, seq, 100);
+    CHECK(board_reader_open(&r, b.path) == 0);
+    b.live->records_head += RECORDS_BYTES << 20;
+    CHECK(board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) == BOARD_DAMAGED);
+    b.live->records_head -= RECORDS_BYTES << 20;
+    position = 0;
+    *(word *)(b.records + b.live->records_tail % RECORDS_BYTES) = FRAME_PAD; /* in the middle: points behind the head or into the unknown */
+    int calls = 0;
+    while (board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) > 0 && calls < 1000) calls++;
+    CHECK(calls < 1000);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+int main(void)
+{
+    RUN(names_and_texts);
+    RUN(a_board_of_version_4);
+    RUN(running_tasks);
+    RUN(facts_and_devices);
+    RUN(records_in_pieces);
+    RUN(samples_that_make_no_sense);
+    RUN(refused_files);
+    RUN(a_board_grows_under_its_reader);
+    RUN(a_board_shrinks_under_its_reader);
+    RUN(mutations);
+    RUN(a_head_beyond_the_ring_is_not_followed);
+    return failures;
+}

@@ -1,0 +1,247 @@
+/* Slots of this program and of a library that it opens (lib_calls.c): rewritten, put back, given up to another tool, forked. */
+#include "check.h"
+#include "atomics.h"
+#include "patch.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/wait.h>
+
+static struct real_functions real;
+static word calls; /* of malloc, through the wrapper */
+
+static void *counted_malloc(size_t n) { return add_relaxed(&calls, 1), real.malloc(n); }
+static void counted_free(void *p) { real.free(p); }
+static void *others_malloc(size_t n) { return real.malloc(n); }
+
+static const struct patch_wrappers wrappers = { .malloc = counted_malloc, .free = counted_free }; /* NULL: that one is left alone */
+
+static struct {
+    void *handle;
+    void *(*malloc)(size_t), *(*address)(void), *(*own)(size_t);
+    void *(**variable)(size_t), *(*const volatile *constant)(size_t);
+} library;
+
+/* Not through a slot of ours: such a dlsym looks for new objects first. */
+static void *(*volatile plain_dlsym)(void *, const char *);
+
+static void open_library(void)
+{
+    char path[512], *end;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    CHECK(n > 0);
+    path[n] = 0;
+    if ((end = strrchr(path, '/'))) strcpy(end, "/lib_calls.so");
+    library.handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (!library.handle) {
+        fprintf(stderr, "%s\n", dlerror());
+        abort();
+    }
+    *(void **)&library.malloc = plain_dlsym(library.handle, "library_malloc");
+    *(void **)&library.address = plain_dlsym(library.handle, "library_address");
+    *(void **)&library.own = plain_dlsym(library.handle, "library_own");
+    *(void **)&library.variable = plain_dlsym(library.handle, "library_variable");
+    *(void **)&library.constant = plain_dlsym(library.handle, "library_constant");
+}
+
+static int counted(void *(*function)(size_t))
+{
+    word before = load_relaxed(&calls);
+    void *volatile p = function(1000);
+    free(p);
+    return load_relaxed(&calls) != before;
+}
+
+static __attribute__((noinline)) void *here(size_t n)
+{
+    void *volatile p = malloc(n);
+    return p;
+}
+
+/* All of the library's slots lead to the wrapper, or none does. */
+static int rewritten(void)
+{
+    int found = counted(library.malloc) + (library.address() == (void *)counted_malloc) + (*library.variable == counted_malloc)
+        + (*library.constant == counted_malloc);
+    CHECK(found == 0 || found == 4);
+    if (!found) CHECK(*library.variable == real.malloc && *library.constant == real.malloc && library.address() == (void *)real.malloc);
+    return found != 0;
+}
+
+/* Whether the page may be written to. */
+static int writable(const void *at)
+{
+    char line[512], right = 0;
+    unsigned long from, to;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx %*c%c", &from, &to, &right) == 3 && (uintptr_t)at >= from && (uintptr_t)at < to) break;
+    if (maps) fclose(maps);
+    return right == 'w';
+}
+
+static void the_functions_in_use(void)
+{
+    void *p = real.malloc(100);
+    CHECK(p && real.malloc_usable_size(p) >= 100 && patch_provider()[0] == '/');
+    real.free(p);
+}
+
+static void slots_are_rewritten_and_put_back(void)
+{
+    open_library();
+    CHECK(!rewritten() && !counted(here) && !patch_holds() && !writable((const void *)library.constant));
+    for (int i = 0; i < 3; i++) {
+        patch_install(&wrappers);
+        CHECK(patch_holds() && rewritten() && counted(here));
+        CHECK(!writable((const void *)library.constant)); /* sealed again */
+        patch_remove();
+        CHECK(!patch_holds() && !rewritten() && !counted(here) && !writable((const void *)library.constant));
+    }
+    dlclose(library.handle);
+}
+
+static void objects_opened_later(void)
+{
+    patch_install(&wrappers);
+    open_library();
+    CHECK(!rewritten()); /* nobody has looked yet */
+    patch_refresh();
+    CHECK(rewritten());
+    dlclose(library.handle);
+    open_library(); /* at the same address, perhaps */
+    CHECK(!rewritten() && dlsym(library.handle, "library_own") == (void *)library.own); /* the first thing that programs do looks, too */
+    CHECK(rewritten());
+    dlclose(library.handle);
+    patch_refresh();
+    patch_remove(); /* what is gone is not touched */
+    open_library();
+    CHECK(!rewritten());
+    dlclose(library.handle);
+}
+
+static void a_slot_that_holds_something_else_is_left_alone(void)
+{
+    open_library();
+    *library.variable = library.own;
+    patch_install(&wrappers);
+    CHECK(*library.variable == library.own && *library.constant == counted_malloc && counted(library.malloc));
+    *library.variable = others_malloc; /* changed meanwhile: not put back */
+    patch_remove();
+    CHECK(*library.variable == others_malloc && *library.constant == real.malloc);
+    dlclose(library.handle);
+}
+
+/* This program's own slot for malloc. */
+static uintptr_t *find_slot(void)
+{
+    uintptr_t base = _r_debug.r_map->l_addr, strings = 0, symbols = 0, tables[2] = { 0, 0 };
+    size_t bytes[2] = { 0, 0 };
+    for (const ElfW(Dyn) *d = _DYNAMIC; d->d_tag != DT_NULL; d++) {
+        uintptr_t at = d->d_un.d_ptr < base ? d->d_un.d_ptr + base : d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB) strings = at;
+        if (d->d_tag == DT_SYMTAB) symbols = at;
+        if (d->d_tag == DT_JMPREL) tables[0] = at;
+        if (d->d_tag == DT_PLTRELSZ) bytes[0] = d->d_un.d_val;
+        if (d->d_tag == DT_RELA) tables[1] = at;
+        if (d->d_tag == DT_RELASZ) bytes[1] = d->d_un.d_val;
+    }
+    for (int t = 0; t < 2; t++)
+        for (const ElfW(Rela) *r = (const void *)tables[t]; (uintptr_t)r < tables[t] + bytes[t]; r++) {
+            const ElfW(Sym) *s = (const ElfW(Sym) *)symbols + ELF64_R_SYM(r->r_info);
+            uintptr_t *slot = (uintptr_t *)(base + r->r_offset);
+            if (ELF64_R_SYM(r->r_info) && !strcmp((const char *)strings + s->st_name, "malloc") && *slot == (uintptr_t)counted_malloc) return slot;
+        }
+    return NULL;
+}
+
+static void another_tool_takes_the_slots(void)
+{
+    patch_install(&wrappers);
+    uintptr_t *slot = find_slot();
+    CHECK(slot && patch_holds());
+    if (!slot || !writable(slot)) { /* linked with -z now: another tool would unseal it */
+        patch_remove();
+        SKIP("this program's slots are sealed");
+    }
+    *slot = (uintptr_t)others_malloc;
+    CHECK(!patch_holds());
+    *slot = (uintptr_t)counted_malloc;
+    CHECK(!patch_holds()); /* calls have gone by unseen meanwhile */
+    patch_remove();
+    patch_install(&wrappers);
+    CHECK(patch_holds());
+    patch_remove();
+}
+
+static void a_forked_child_keeps_the_slots(void)
+{
+    patch_install(&wrappers);
+    fflush(stdout);
+    patch_lock();
+    pid_t pid = fork();
+    if (pid == 0) {
+        failures = 0;
+        patch_forked();
+        patch_remove(); /* would walk: the loader's lock may be held for ever */
+        CHECK(counted(here) && patch_holds());
+        open_library();
+        patch_refresh();
+        CHECK(!rewritten()); /* not before the child's own dlsym: then the loader's locks are known to be free */
+        CHECK(dlsym(library.handle, "library_own") == (void *)library.own && rewritten());
+        patch_remove();
+        CHECK(!rewritten() && !counted(here));
+        _exit(failures);
+    }
+    patch_unlock();
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(counted(here) && patch_holds());
+    patch_remove();
+    CHECK(!counted(here));
+}
+
+static word opening;
+
+static void *open_and_close(void *unused)
+{
+    while (load_acquire(&opening)) {
+        void *handle = dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL);
+        CHECK(handle);
+        if (handle) dlsym(handle, "cos"), dlclose(handle);
+    }
+    return unused;
+}
+
+static void installed_while_others_load(void)
+{
+    pthread_t threads[3];
+    open_library();
+    store_release(&opening, 1);
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, open_and_close, NULL);
+    for (int i = 0; i < 100; i++) {
+        patch_install(&wrappers);
+        CHECK(patch_holds() && rewritten());
+        patch_refresh();
+        patch_remove();
+        CHECK(!rewritten());
+    }
+    store_release(&opening, 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    dlclose(library.handle);
+}
+
+int main(void)
+{
+    plain_dlsym = dlsym;
+    CHECK(patch_find(&real) == 0);
+    RUN(the_functions_in_use);
+    RUN(slots_are_rewritten_and_put_back);
+    RUN(objects_opened_later);
+    RUN(a_slot_that_holds_something_else_is_left_alone);
+    RUN(another_tool_takes_the_slots);
+    RUN(a_forked_child_keeps_the_slots);
+    RUN(installed_while_others_load);
+    return failures;
+}
