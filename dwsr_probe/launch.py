@@ -6,7 +6,6 @@ Everything else here is the parent's loop around one sigtimedwait.
 import errno
 import os
 import resource
-import shutil
 import signal
 import sqlite3
 import sys
@@ -77,7 +76,7 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
             if pid:
                 os.waitpid(pid, 0)
             _forget(store, made)
-            missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not shutil.which(command[0]))
+            missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not _on_path(command[0]))
             say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
             return EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE, None
         if not store:
@@ -201,9 +200,15 @@ def _forget(store, made):
 def _with_interpreter(command):
     """The command with this interpreter before a Python file, unless the file names its own (executable, with a #! line)."""
     program, *rest = command
-    if not program.endswith((".py", ".pyz")) or not os.path.isfile(program) or ("/" not in program and shutil.which(program)):
+    if not program.endswith((".py", ".pyz")) or not os.path.isfile(program) or ("/" not in program and _on_path(program)):
         return command  # the last: an installed script, which a shell would find, too
     return [os.path.join(".", program), *rest] if _names_interpreter(program) else [sys.executable, *command]
+
+
+def _on_path(program):
+    """Whether a program of this name is there that a shell would start."""
+    paths = (os.path.join(folder, program) for folder in os.get_exec_path())
+    return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
 def _names_interpreter(program):

@@ -1,26 +1,8 @@
 """The command line: one file per command, loaded when it is called."""
-import importlib
+import os
 import sys
 
-import click
-
 COMMANDS = ("run", "top", "report", "export", "predict", "doctor")
-
-
-class _Commands(click.Group):
-    def list_commands(self, ctx):
-        return list(COMMANDS)
-
-    def get_command(self, ctx, name):
-        if name not in COMMANDS:
-            return None
-        return importlib.import_module(f"dwsr_probe.cli.{name}").command
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="dwsr-probe", prog_name="dwsr-probe")
-def group():
-    """How much memory does one task need? Exact peaks per task, live, at a cost nobody notices."""
 
 
 def fail(text, code=1):
@@ -38,4 +20,20 @@ def main():
     broken = dwsr_probe.why_broken()
     if broken:
         sys.exit(f"dwsr-probe: {broken}")  # not by say(), which needs the extension
+    if sys.argv[1:2] == ["run"] and "_DWSR_PROBE_COMPLETE" not in os.environ:  # that is for click: a shell asks it what could follow
+        _run_without_click(sys.argv[2:])
+    from dwsr_probe.cli.group import group
     group(prog_name="dwsr-probe")
+
+
+def _run_without_click(words):
+    """Returns where click must look."""
+    from dwsr_probe.cli.options import read
+    from dwsr_probe.cli.running import OPTIONS, run
+    found = read(OPTIONS, words)
+    if found:
+        chosen, command = found
+        try:
+            run(command, **chosen)
+        except KeyboardInterrupt:  # before the job began, or after its end
+            sys.exit("\nAborted!")  # as click does

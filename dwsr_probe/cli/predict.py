@@ -135,9 +135,8 @@ def _print_one(model, asked, form, chosen, limit_text):
         print(json.dumps(found))
         return
     from dwsr_probe.predict.question import input_bytes
-    from dwsr_probe.report.table import name_text
     given = ", ".join(map(input_text, asked.inputs))
-    print(f"{name_text(asked.task)} of {given or 'no inputs'}{'' if chosen else ' (the largest seen)'}")
+    print(f"{line_of(asked.task)} of {given or 'no inputs'}{'' if chosen else ' (the largest seen)'}")
     print("\n".join(words(found, limit_text)))
     seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
     if not seen or not asked.inputs or size is None:

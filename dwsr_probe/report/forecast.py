@@ -3,7 +3,7 @@ import math
 
 from rich.table import Table
 
-from dwsr_probe.report.table import console_for, name_text
+from dwsr_probe.report.console import console_for, name_text
 from dwsr_probe.report.words import bytes_text, count_text
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns

@@ -2,11 +2,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from dwsr_probe.report.lines import GAP, Lines, Styled, cells, cut
 from dwsr_probe.report.outlook import Examples, Outlook
 from dwsr_probe.report.summary import missing_tasks, process_limit, process_notes, process_outcome, sampler_health, summarise, worker_facts
 from dwsr_probe.report.verdict import verdict
@@ -14,16 +10,11 @@ from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_tex
 
 _NAMES_MOST = 10  # the rest with -v
 _PROCESSES_MOST, _PROCESSES_AT_ALL = 20, 200
-_GAP = 2  # between columns
-
-
-def name_text(name):
-    return Text(line_of(name), no_wrap=True, overflow="ellipsis")
 
 
 def _outcome(summary):
     parts = [f"{n:,} {word}" for n, word in ((summary.errors, "error" if summary.errors == 1 else "errors"), (summary.killed, "killed"), (summary.cancelled, "cancelled")) if n]
-    return Text(", ".join(parts) or "–", style="red" if summary.killed or summary.errors else "")
+    return Styled(", ".join(parts) or "–", "red" if summary.killed or summary.errors else "")
 
 
 def _binding(summary):
@@ -48,23 +39,9 @@ def _device_text(device):
     return text
 
 
-class _Console(Console):
-    def on_broken_pipe(self):
-        """Leave it to the caller: rich would exit with a code of its own."""
-        raise BrokenPipeError
-
-
-def console_for(file):
-    console = _Console(file=file, highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console.width = max(console.width, 240)  # nobody wraps lines in a log
-    return console
-
-
 def print_report(store, file, verbose=False):
     """The whole report of one run. verbose: all task names, and the sampler's statistics."""
-    console = console_for(file)
-    wraps = console.is_terminal  # by words; nobody wraps lines in a log
+    out = Lines(file)
     processes, exit_code, examples = store.processes(), store.meta().get("exit_code"), {}
 
     def noted():
@@ -79,18 +56,18 @@ def print_report(store, file, verbose=False):
     outlook = Outlook.of({names[0].task_name: examples[names[0].task_name]}) if names and names[0].killed else None
     found = verdict(names, processes, outlook, exit_code)
     for i, line in enumerate(found.lines()):
-        console.print(Text(line, style=_STYLES.get(found.level, "bold") if i == 0 else ""), soft_wrap=not wraps)
+        out.print(Styled(line, _STYLES.get(found.level, "bold") if i == 0 else ""))
     if names:
-        _print_names(console, names if verbose else names[:_NAMES_MOST], names, processes)
+        _print_names(out, names if verbose else names[:_NAMES_MOST], names, processes)
     # The largest, and every one that a person should know about.
     by_size = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))
     shown = [row for i, row in enumerate(by_size) if i < _PROCESSES_MOST or row[0].state not in ("ok", None) or process_notes(*row)]
     for record, health in sorted(shown[:_PROCESSES_AT_ALL], key=lambda row: row[0].start or 0):
-        console.print(_process_line(record, health, exit_code, verbose), soft_wrap=not wraps)
+        out.print(*_process_line(record, health, exit_code, verbose))
     if len(processes) > len(shown[:_PROCESSES_AT_ALL]):
-        console.print(f"and {count_text(len(processes) - len(shown[:_PROCESSES_AT_ALL]), 'more process', 'more processes', '1')} (all of them: --format json)", style="dim")
+        out.print(Styled(f"and {count_text(len(processes) - len(shown[:_PROCESSES_AT_ALL]), 'more process', 'more processes', '1')} (all of them: --format json)", "dim"))
     if not names:
-        console.print("Mark tasks to see each one's peak: `with dwsr_probe.task(\"name\"):` around the work.", markup=False, soft_wrap=not wraps)
+        out.print("Mark tasks to see each one's peak: `with dwsr_probe.task(\"name\"):` around the work.")
 
 
 _STYLES = {"bad": "bold red", "near": "bold yellow"}
@@ -123,38 +100,30 @@ def _columns(names):
         _Column("overlap", 10, lambda s: str(s.overlap))]
 
 
-def _print_names(console, shown, names, processes):
+def _print_names(out, shown, names, processes):
     columns = _columns(names)
-    cells = {column: [cell if isinstance(cell := column.cell(s), Text) else Text(cell) for s in shown] for column in columns}
-    wide = {column: max(cell_len(column.title), *(cell.cell_len for cell in cells[column])) + _GAP for column in columns}
-    longest = max(cell_len("task"), *(name_text(s.task_name).cell_len for s in shown))
-    least = min(longest, max(12, console.width // 3))
-    while len(columns) > 1 and least + sum(wide[column] for column in columns) > console.width:
+    rows = {column: [column.cell(s) for s in shown] for column in columns}
+    wide = {column: GAP + max(map(cells, (column.title, *rows[column]))) for column in columns}
+    tasks = [line_of(s.task_name) for s in shown]
+    least = min(max(map(cells, ("task", *tasks))), max(12, out.width // 3))
+    while len(columns) > 1 and least + sum(wide[column] for column in columns) > out.width:
         columns.remove(max(columns, key=lambda column: column.rank))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("task", no_wrap=True, overflow="ellipsis", max_width=max(1, console.width - sum(wide[column] for column in columns)))
-    for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for i, s in enumerate(shown):
-        table.add_row(name_text(s.task_name), *(cells[column][i] for column in columns))
-    console.print(table)
-    text = "\n".join(cell.plain for column in columns for cell in cells[column])
+    room = max(1, out.width - sum(wide[column] for column in columns))
+    out.table(["task", *(column.title for column in columns)],
+              zip([cut(name, room) for name in tasks], *(rows[column] for column in columns), strict=True))
+    text = "\n".join(cell for column in columns for cell in rows[column])
     for mark, note in (("≥", "≥ at least: a task was killed, and may have needed more"), ("*", "* sampled: short peaks may be higher"),
                        ("†", "† not this task's alone: native threads or coroutines of several tasks")):
         if mark in text:
-            console.print(note, style="dim", soft_wrap=not console.is_terminal)
+            out.print(Styled(note, "dim"))
     if len(names) > len(shown):
         rest = names[len(shown):]
-        console.print(f"and {count_text(len(rest), 'more task name', 'more task names', 'one')}, with smaller needs (all of them: -v)",
-                      style="dim", soft_wrap=not console.is_terminal)
+        out.print(Styled(f"and {count_text(len(rest), 'more task name', 'more task names', 'one')}, with smaller needs (all of them: -v)", "dim"))
     if missing := sum(missing_tasks(processes)):
-        console.print(f"not in the table: {count_text(missing, 'task', 'tasks', 'one')} without a record", style="bold yellow", soft_wrap=not console.is_terminal)
+        out.print(Styled(f"not in the table: {count_text(missing, 'task', 'tasks', 'one')} without a record", "bold yellow"))
 
 
 def _process_line(record, health, exit_code, verbose):
-    line = Text("process ", style="dim", no_wrap=False)
-    line.append_text(name_text(record.task_name)).append(f" (pid {record.pid}): ", style="default")
-    line.append(process_outcome(record, health, exit_code), style="red" if record.state in ("killed", "error") else "green")
     limit = process_limit(health)
     below = health.get("peak_below_bytes")
     peak = f"below {bytes_text(below)}" if below else bytes_text(record.rss_peak_bytes)
@@ -167,4 +136,5 @@ def _process_line(record, health, exit_code, verbose):
     if verbose:
         parts += filter(None, [sampler_health(record, health)])
     parts += process_notes(record, health)
-    return line.append("; " + "; ".join(parts))
+    return (Styled("process ", "dim"), f"{line_of(record.task_name)} (pid {record.pid}): ",
+            Styled(process_outcome(record, health, exit_code), "red" if record.state in ("killed", "error") else "green"), "; " + "; ".join(parts))

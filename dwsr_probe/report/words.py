@@ -48,9 +48,14 @@ def process_title(record):
 
 
 def line_of(text, most=_NAME_MOST):
-    """Any text as one safe line: control characters become visible, long ones are cut."""
+    """Any text as one safe line, and long ones cut."""
     if len(text) > most:
         text = text[:most - 1] + "…"
+    return visible(text)
+
+
+def visible(text):
+    """Any text on one line: control characters become visible."""
     if text.isprintable():
         return text
     # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line separators and odd spaces.

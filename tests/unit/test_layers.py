@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dwsr_probe
 from dwsr_probe import _core
 
@@ -42,6 +44,23 @@ def test_the_boot_loads_nothing_else(cli):
     loaded = {m for m in done.stdout.split() if m.startswith("dwsr_probe")}
     assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.advice", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
     assert not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"} & set(done.stdout.split()) - bare_modules()
+
+
+# Modules whose import takes milliseconds, and what loads them. A run without options needs none of them.
+HEAVY = {"asyncio", "bz2", "click", "decimal", "difflib", "lzma", "numpy", "pickle", "prometheus_client", "random", "rich", "shutil", "ssl",
+         "statistics", "subprocess", "tempfile", "textwrap", "threading", "tornado", "urllib.parse", "uuid"}
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["--period", "2", "--gc=around", "--"]], ids=" ".join)
+def test_the_parent_of_a_run_loads_nothing_heavy(cli, options):
+    """With a task, so that the table has a row. The fixed cost of a run is mostly imports."""
+    job = cli.script("import dwsr_probe\nwith dwsr_probe.task('t'): pass")
+    parent = "import sys\nfrom dwsr_probe.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", parent, "run", *options, sys.executable, job], cwd=cli.cwd, env=cli.env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and ("-q" in options) == (not done.stderr), done.stderr
+    loaded = set(done.stdout.split())
+    assert "dwsr_probe.launch" in loaded and ("-q" in options) == ("dwsr_probe.report.table" not in loaded)
+    assert not HEAVY & loaded - bare_modules()
 
 
 def bare_modules():

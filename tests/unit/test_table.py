@@ -5,7 +5,7 @@ import pytest
 
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.summary import process_notes, summarise
-from dwsr_probe.report.table import bytes_text, name_text, print_report, seconds_text
+from dwsr_probe.report.table import bytes_text, line_of, print_report, seconds_text
 from dwsr_probe.store import Store
 from tests.unit.test_task import HOSTILE
 
@@ -36,7 +36,7 @@ def test_hostile_names_stay_on_their_line(name):
     print_report(store, out)
     assert len(out.getvalue().splitlines()) == 5 and "\x1b" not in out.getvalue() and "\0" not in out.getvalue()
     assert "[bold]" not in name or "[bold]" in out.getvalue()
-    assert "\n" not in name_text(name).plain
+    assert "\n" not in line_of(name)
 
 
 def run_of(names, state="ok", **health):

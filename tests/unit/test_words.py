@@ -24,7 +24,7 @@ def said(n):
     forecast = {"kind": "output", "mean_bytes": 1, "upper_bytes": 1, "q": 0.99, "promised": True, "n": n, "trust": "good", "notes": []}
     return "\n".join([
         *worker_facts({"workers": [{"address": "tcp://x", "nthreads": n}]}), sampler_health(process, {"samples_written": n, "reset_gaps": n}),
-        *process_notes(process, {"untracked_bytes": n, "records_lost": n, "samples_lost": n}), _outcome(failed).plain, failed_text(Side(n, errors=n)), input_text({"nbytes": n}), *words(forecast),
+        *process_notes(process, {"untracked_bytes": n, "records_lost": n, "samples_lost": n}), _outcome(failed), failed_text(Side(n, errors=n)), input_text({"nbytes": n}), *words(forecast),
         *screen.lines(200, 24), plain_line(picture), count_text(n, "process", "processes", "1")])
 
 

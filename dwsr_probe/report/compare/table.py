@@ -3,7 +3,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dwsr_probe.report.compare.comparison import ALPHA
-from dwsr_probe.report.table import console_for, name_text
+from dwsr_probe.report.console import console_for, name_text
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
 STYLES = {"grew": "bold red", "largest grew": "bold red", "shrank": "green", "cannot tell": "yellow", "new": "cyan", "vanished": "cyan"}

@@ -1,0 +1,105 @@
+"""Lines of text for a terminal or a log: styles, lines wrapped at words, columns. For the table that ends every run.
+
+Not rich: its import alone takes almost the CPU time that a run may cost.
+"""
+import os
+import unicodedata
+
+from dwsr_probe.report.words import visible
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_IN_A_LOG = 240  # columns: nobody wraps lines there
+GAP = 2  # between columns
+
+
+class Styled(str):
+    """A text with a style: words of _CODES."""
+
+    def __new__(cls, text, style):
+        made = super().__new__(cls, text)
+        made.style = style
+        return made
+
+
+def cells(text):
+    """How many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else
+               2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cut(text, most):
+    """A text of at most so many cells: an ellipsis stands for the rest."""
+    if cells(text) <= most:
+        return text
+    while text and cells(text) >= most:
+        text = text[:-1]
+    return text + "…"
+
+
+class Lines:
+    """wraps: whether long lines are broken at words."""
+
+    def __init__(self, file):
+        environ = os.environ
+        self._file, self.wraps = file, file.isatty()
+        wanted = self.wraps or environ.get("FORCE_COLOR")
+        self._colours = (wanted and not environ.get("NO_COLOR")
+                         and environ.get("TERM") not in ("dumb", "unknown"))
+        self.width = self._columns(environ.get("COLUMNS", ""))
+        if not self.wraps:
+            self.width = max(self.width, _IN_A_LOG)
+
+    def _columns(self, told):
+        if told.isdecimal() and int(told):
+            return int(told)
+        try:
+            return os.get_terminal_size(self._file.fileno()).columns or 80
+        except (OSError, ValueError):  # no terminal, or no file at all
+            return 80
+
+    def print(self, *pieces):
+        """One line of texts, styled or not; several where it wraps."""
+        pieces = [(visible(piece), getattr(piece, "style", "")) for piece in pieces]
+        text = "".join(piece for piece, _ in pieces)
+        for start, end in _broken(text, self.width) if self.wraps else [(0, len(text))]:
+            line, at = [], 0
+            for piece, style in pieces:
+                line.append(self._styled(piece[max(0, start - at):max(0, end - at)], style))
+                at += len(piece)
+            self._file.write("".join(line) + "\n")
+
+    def table(self, titles, rows):
+        """Rows of texts below their titles: the first column on the left, all others on the right."""
+        rows = [[Styled(title, "bold") for title in titles], *rows]
+        wide = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            spaces = [" " * (width - cells(cell)) for width, cell in zip(wide, row, strict=True)]
+            line = [self._styled(row[0], getattr(row[0], "style", "")) + spaces[0]]
+            line += [space + self._styled(cell, getattr(cell, "style", ""))
+                     for cell, space in zip(row[1:], spaces[1:], strict=True)]
+            self._file.write((" " * GAP).join(line) + "\n")
+
+    def _styled(self, text, style):
+        if not text or not style or not self._colours:
+            return text
+        return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
+
+
+def _broken(text, width):
+    """(start, end) of each line: broken at a space where there is one."""
+    start = 0
+    while True:
+        end, used = start, 0
+        while end < len(text) and (used := used + cells(text[end])) <= width:
+            end += 1
+        if end == len(text):
+            yield start, end
+            return
+        end = max(end, start + 1)
+        if text[end] != " ":
+            space = text.rfind(" ", start, end)
+            end = space if space > start else end
+        yield start, end
+        start = end + (text[end] == " ")
