@@ -141,7 +141,7 @@ def test_a_job_that_ends_with_an_exception(cli, shown):
     """))
     after = lines[lines.index("ValueError: wrong header") + 1:]
     assert code == 1 and after[0].startswith("The job failed with exit code 1; memory peaked at ") and not any("fitted" in line for line in lines)
-    assert shown("report")[1][1:3] == after[:2]  # below its heading
+    assert shown("report")[1][2:4] == after[:2]  # below which run it is, and its heading
 
 
 def test_a_storm_that_loses_records(cli, shown):
