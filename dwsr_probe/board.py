@@ -7,10 +7,10 @@ import json
 import os
 import struct
 import time
-from dataclasses import dataclass
 from functools import cache
 
 from dwsr_probe import _core
+from dwsr_probe.dataclass import dataclass
 from dwsr_probe.probe import SPAWNED
 from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
 

@@ -4,10 +4,10 @@ The dataclass is the one list of fields; the run store's columns and the JSON na
 Absent is not zero: what was not measured is None.
 """
 import json
-from dataclasses import dataclass, field, fields
 from json.encoder import encode_basestring_ascii as quote
 
 from dwsr_probe import _core
+from dwsr_probe.dataclass import dataclass, field, fields
 
 STATES = {1: "running", 2: "ok", 3: "error", 4: "cancelled", 5: "killed"}
 SOURCES = {1: "kernel", 2: "sampled"}

@@ -2,9 +2,7 @@
 
 A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a task's name.
 """
-from dataclasses import fields
-from typing import get_args
-
+from dwsr_probe.dataclass import fields
 from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
 
 _NUMBER = (int, float)
@@ -12,7 +10,7 @@ _WORDS = {(int,): "a whole number", _NUMBER: "a number", (str,): "a text", (list
 
 
 def _types_of(field):
-    found = tuple(kind for kind in get_args(field.type) or (field.type,) if kind is not type(None))
+    found = tuple(kind for kind in getattr(field.type, "__args__", (field.type,)) if kind is not type(None))
     return _NUMBER if found == (float,) else found
 
 

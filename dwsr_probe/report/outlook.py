@@ -2,8 +2,8 @@
 
 Needs the predict extra; without it there is no outlook, and the views say less.
 """
-from dataclasses import dataclass, field
 
+from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.report.words import inputs_text
 
 LEARNED_MOST = 60  # of a name: more would change the line by less than its width, and each takes a millisecond
@@ -41,7 +41,7 @@ class Examples:
         return ([self.largest] if self.largest is not None and self.largest not in found else []) + found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Curve:
     """Forecast along the size: input bytes, mean, and the quantiles 1 % and 99 % at each."""
 

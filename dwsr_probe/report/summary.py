@@ -3,10 +3,10 @@
 What a killed task had is a lower bound of what it needed: figures that it may have raised are AtLeast.
 """
 from collections import Counter
-from dataclasses import dataclass, field
 from math import inf
 
 from dwsr_probe.board import process_limit
+from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.report.words import AtLeast, count_text
 
 

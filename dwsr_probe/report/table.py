@@ -1,6 +1,5 @@
 """A run for the terminal: the verdict, a table by task name, a line per process."""
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import namedtuple
 
 from dwsr_probe.report.lines import GAP, Lines, Styled, cells, cut
 from dwsr_probe.report.outlook import Examples, Outlook
@@ -73,13 +72,8 @@ def print_report(store, file, verbose=False):
 _STYLES = {"bad": "bold red", "near": "bold yellow"}
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One column of the table. On a narrow terminal those of the highest rank go first."""
-
-    title: str
-    rank: int
-    cell: Callable
+# One column of the table: its cell is a function of a NameSummary. On a narrow terminal those of the highest rank go first.
+_Column = namedtuple("_Column", "title rank cell")
 
 
 def _columns(names):

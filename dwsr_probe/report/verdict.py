@@ -6,8 +6,8 @@ them apart.
 """
 import signal
 from collections import Counter
-from dataclasses import dataclass
 
+from dwsr_probe.dataclass import dataclass
 from dwsr_probe.report.summary import NANNY, binding, device_need_of, missing_tasks, need_of, process_limit, was_killed
 from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title
 
@@ -24,7 +24,7 @@ def _name(text):
     return Name(line_of(text))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verdict:
     level: str  # of _LEVELS
     headline: tuple
@@ -37,7 +37,7 @@ class Verdict:
         return ["".join(one) for one in (self.headline, *self.troubles, *self.advice[:1])]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Use:
     """What a process used of the host's memory, or of a device's."""
 
