@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -38,6 +39,7 @@
 #define HEADROOM_IDLE_NS  (2 * NS_PER_S) /* ... and while none does */
 #define HEADROOM_SHARE    1000 /* and never more than one part in so many of a core */
 #define STACK_BYTES       (256 << 10)
+#define GONE_WITHIN_NS    (NS_PER_S / 10)
 
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples)
 {
@@ -171,6 +173,7 @@ static void *work(void *argument)
     unsigned flat = 0, storm = 0;
     /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its capture file. */
     syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
+    store_relaxed(&s->thread_id, (word)syscall(SYS_gettid));
     leave_descriptors(s->rss.statm.path);
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
@@ -229,12 +232,20 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
     return -e;
 }
 
+/* pthread_join returns before the kernel has let go of the thread. Python 3.12+ counts the kernel's threads at a fork, and warns. */
+static void wait_until_gone(word thread_id)
+{
+    const uint64_t deadline = now_ns() + GONE_WITHIN_NS;
+    while (syscall(SYS_tgkill, getpid(), (pid_t)thread_id, 0) == 0 && now_ns() < deadline) sched_yield();
+}
+
 void sampler_stop(struct sampler *s)
 {
     if (!s->started) return;
     store_release(&s->stop, 1);
     ring(s);
     pthread_join(s->thread, NULL);
+    wait_until_gone(load_relaxed(&s->thread_id));
     s->started = 0;
 }
 

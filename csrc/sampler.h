@@ -12,6 +12,7 @@
 
 struct sampler {
     pthread_t thread;
+    word thread_id; /* the kernel's */
     int started;
     struct board *board;
     struct rss rss;

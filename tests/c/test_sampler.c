@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "sampler.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -48,6 +49,31 @@ static void open_all(int keep_peak)
     store_relaxed(&running, 1);
     memset(&sampler, 0, sizeof sampler);
     CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+}
+
+static int threads(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* pthread_join alone leaves it there for a moment. */
+static void a_stopped_sampler_is_no_thread_any_more(void)
+{
+    int before = threads(); /* a sanitizer may have one of its own */
+    open_all(0);
+    for (int i = 0; i < 300; i++) {
+        sampler_stop(&sampler);
+        CHECK(threads() == before);
+        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    }
+    sampler_stop(&sampler);
+    rss_close(&rss);
+    board_unmap(&board, 1);
+    remove_tree(root);
 }
 
 static void close_all(void)
@@ -182,5 +208,6 @@ int main(void)
     RUN(headroom_is_read_seldom);
     RUN(started_and_stopped_many_times);
     RUN(it_has_descriptors_of_its_own);
+    RUN(a_stopped_sampler_is_no_thread_any_more);
     return failures;
 }
