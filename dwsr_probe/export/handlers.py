@@ -8,11 +8,8 @@ import json
 import re
 import time
 
-from prometheus_client.exposition import choose_encoder
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
-
-from dwsr_probe.export.exposition import registry
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
@@ -79,9 +76,11 @@ class Handler(RequestHandler):
 class Metrics(Handler):
     def initialize(self, source, *args, **options):
         super().initialize(source, *args, **options)
+        from dwsr_probe.export.exposition import registry  # a run that nobody scrapes does without prometheus_client
         self.registry = registry(source)
 
     async def get(self):
+        from prometheus_client.exposition import choose_encoder
         encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
         with self.source.locked():
             text = encode(self.registry)
