@@ -56,7 +56,7 @@ def dataclass(cls=None, *, slots=False):
 
 
 def _methods(title, found):
-    """Written out for these fields: there are a million records to make."""
+    """__init__ is written out for these fields: there are a million records to make."""
     parameters, body, known = [], [], {"MISSING": MISSING}
     for one in found:
         known[f"_default_of_{one.name}"] = one.default if one.default_factory is MISSING else one.default_factory
@@ -66,14 +66,12 @@ def _methods(title, found):
         else:
             parameters.append(one.name if one.default is MISSING else f"{one.name}=_default_of_{one.name}")
             body.append(f"self.{one.name} = {one.name}")
-    own, other = (f"({''.join(f'{who}.{one.name}, ' for one in found)})" for who in ("self", "other"))
-    shown = ", ".join(f"{one.name}={{self.{one.name}!r}}" for one in found)
-    exec(f"""
-def __init__(self, {", ".join(parameters)}):
-    {"; ".join(body)}
-def __eq__(self, other):
-    return {own} == {other} if other.__class__ is self.__class__ else NotImplemented
-def __repr__(self):
-    return f'''{title}({shown})'''
-""", known)
-    return {name: known[name] for name in ("__init__", "__eq__", "__repr__")}
+    exec(f"def __init__(self, {', '.join(parameters)}):\n    {'; '.join(body)}", known)
+    names = tuple(one.name for one in found)
+
+    def __eq__(self, other):
+        return all(getattr(self, name) == getattr(other, name) for name in names) if other.__class__ is self.__class__ else NotImplemented
+
+    def __repr__(self):
+        return f"{title}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+    return {"__init__": known["__init__"], "__eq__": __eq__, "__repr__": __repr__}

@@ -1,4 +1,5 @@
 """The command line: one file per command, loaded when it is called."""
+import gc
 import os
 import sys
 
@@ -28,6 +29,7 @@ def main():
 
 def _run_without_click(words):
     """Returns where click must look."""
+    gc.disable()  # until all is loaded: modules are no garbage, and looking for it takes time
     from dwsr_probe.cli.options import read
     from dwsr_probe.cli.running import OPTIONS, run
     found = read(OPTIONS, words)

@@ -1,4 +1,5 @@
 """What `dwsr-probe run` does, and its options. Without click, which most runs do not need: cli/run.py is its command."""
+import gc
 import os
 import sys
 
@@ -57,7 +58,10 @@ def run(command, output, quiet, verbose, period_ms, keep_peak, alloc, alloc_from
     from dwsr_probe.settings import Settings
     try:
         settings = Settings(period_ms=period_ms, keep_peak=keep_peak, alloc=alloc, alloc_from=alloc_from_kib << 10, gc=gc_mode)
-        code, directory = launch.run(command, output, settings, strict, _serving(metrics, linger_s, quiet, access), _status(command, quiet))
+        serving, status = _serving(metrics, linger_s, quiet, access), _status(command, quiet)
+        gc.freeze()  # what is loaded by now stays
+        gc.enable()
+        code, directory = launch.run(command, output, settings, strict, serving, status)
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         sys.exit(launch.EXIT_STRICT)
@@ -93,6 +97,7 @@ def _print_table(directory, verbose, say):
 
 def _leave(code):
     """With the command's exit code, whatever becomes of our own streams: Python exits with 120 if it cannot flush them."""
+    gc.freeze()  # Python would look through everything once more
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
