@@ -1,62 +1,81 @@
 """The record: one finished, running or killed task, or one process. The contract of every program that reads us.
 
-The dataclass is the one list of fields; the run store's columns and the JSON names come from it. Fields may be added, never renamed.
-Absent is not zero: what was not measured is None.
+The dataclass is the one list of fields: JSON names, the store's columns, the types of Arrow and pandas, and where a figure stands on
+the board come from it. A new figure of the board is one line here, under its name in csrc/board_layout.h. Fields may be added at the
+end, never renamed. Absent is not zero: what was not measured is None.
 """
 import json
+import re
 from json.encoder import encode_basestring_ascii as quote
 
 from dwsr_probe import _core
-from dwsr_probe.dataclass import dataclass, field, fields
+from dwsr_probe.dataclass import MISSING, dataclass, field, fields
 
 STATES = {1: "running", 2: "ok", 3: "error", 4: "cancelled", 5: "killed"}
 SOURCES = {1: "kernel", 2: "sampled"}
 ATTRIBUTIONS = {1: "exact", 2: "shared"}
 
 
+def _of(source, default=None, **options):
+    """A field that is not a word of the board under the same name.
+
+    source: an expression of `board`, of the words in braces by their names on the board, of `running`, and of the texts that follow them:
+    name, key, inputs, output, gpu, oom. Nested fields are JSON text, as in the store.
+    """
+    return field(**options or {"default": default}, metadata={"source": source})
+
+
 @dataclass(slots=True)
 class TaskRecord:
     """`kind` is "task", or "process" for a process's own row, which is not a task."""
 
-    seq: int | None = None  # order of end in its process, from 1; None while it runs
-    run: str | None = None
-    host: str | None = None
-    pid: int | None = None
-    process: str | None = None  # pid and start time: pids recur
-    worker: str | None = None
+    seq: int | None = _of("None if running else {seq}")  # order of end in its process, from 1; None while it runs
+    run: str | None = _of("board.run")
+    host: str | None = _of("board.host")
+    pid: int | None = _of("board.pid")
+    process: str | None = _of("board.process")  # pid and start time: pids recur
+    worker: str | None = _of("board.worker_of({worker})")
     thread: int | None = None
-    key: str | None = None
-    task_name: str = ""
-    state: str = "running"
-    start: float | None = None  # epoch seconds
-    duration: float | None = None  # seconds
-    inputs: list = field(default_factory=list)
-    inputs_omitted: int = 0
+    key: str | None = _of("text_of(key) if key else None")
+    task_name: str = _of("text_of(name)", "")
+    state: str = _of("STATES.get({state}, 'error')", "running")
+    start: float | None = _of("board.epoch_of({start_ns} or 0)")  # epoch seconds
+    duration: float | None = _of("None if running else ({duration_ns} or 0) / 1e9")  # seconds
+    inputs: list = _of("text_of(inputs) if inputs else '[]'", default_factory=list)
+    inputs_omitted: int = _of("{inputs_omitted} or 0", 0)
     input_bytes: int | None = None
-    output: dict | None = None
+    output: dict | None = _of("text_of(output) if output else None")
     output_bytes: int | None = None
     rss_before_bytes: int | None = None
     rss_peak_bytes: int | None = None
-    rss_peak_source: str | None = None
-    rss_error_bytes: int | None = None
+    rss_peak_source: str | None = _of("SOURCES.get({rss_source})")
+    rss_error_bytes: int | None = _of("board.rss_error_bytes")
     alloc_peak_bytes: int | None = None
     alloc_end_bytes: int | None = None
     alloc_count: int | None = None
     gc_freed_bytes: int | None = None
-    gpu: list | None = None  # per device; [] if it allocated on none
-    oom: dict | None = None
+    gpu: list | None = _of("text_of(gpu) if gpu else None")  # per device; [] if it allocated on none
+    oom: dict | None = _of("text_of(oom) if oom else None")
     overlap: int | None = None
-    attribution: str | None = None
-    kind: str = "task"
+    attribution: str | None = _of("ATTRIBUTIONS.get({attribution})")
+    kind: str = _of("'task'", "task")
     pinned_peak_bytes: int | None = None  # page-locked host memory from CuPy
     pinned_end_bytes: int | None = None
 
     @property
     def rss_growth_bytes(self):
         """Peak above the resident size at begin."""
-        if self.rss_peak_bytes is None or self.rss_before_bytes is None:
-            return None
-        return max(0, self.rss_peak_bytes - self.rss_before_bytes)
+        return growth_of(self.rss_peak_bytes, self.rss_before_bytes)
+
+    @property
+    def own_peak_bytes(self):
+        """What the task needed on the host: its own peak, or, where allocations are not accounted, growth. Of a killed task what it had so far."""
+        return self.rss_growth_bytes if self.alloc_peak_bytes is None else self.alloc_peak_bytes
+
+    @property
+    def gpu_peak_bytes(self):
+        """The same of the device where it is largest; None where devices were not followed."""
+        return largest_device(self.gpu)
 
     @property
     def known_input_bytes(self):
@@ -73,37 +92,49 @@ class TaskRecord:
         return json_of_row(to_row(self))
 
 
+def growth_of(rss_peak, rss_before):
+    return None if rss_peak is None or rss_before is None else max(0, rss_peak - rss_before)
+
+
+def largest_device(devices):
+    """Peak on the device where it is largest, of a record's `gpu`."""
+    return max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else None
+
+
 FIELDS = tuple(f.name for f in fields(TaskRecord))
-NESTED = ("inputs", "output", "gpu", "oom")  # lists and dicts; JSON text in the run store
-
-
-_INDEX = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-(_SEQ, _THREAD, _STATE, _ATTRIBUTION, _START, _DURATION, _BEFORE, _PEAK, _SOURCE, _OVERLAP, _IN, _OMITTED, _OUT, _ALLOC_PEAK, _ALLOC_END, _ALLOC_COUNT, _GC_FREED, _PINNED_PEAK, _PINNED_END, _WORKER) = (
-    _INDEX[name] for name in (
-        "seq", "thread", "state", "attribution", "start_ns", "duration_ns", "rss_before_bytes", "rss_peak_bytes", "rss_source", "overlap",
-        "input_bytes", "inputs_omitted", "output_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "pinned_peak_bytes", "pinned_end_bytes", "worker"))
-SERIAL = _INDEX["serial"]
+# int, float or str, or object for lists and dicts: what a field is, without None
+TYPES = {f.name: object if kind in (list, dict) else kind for f in fields(TaskRecord)
+         for kind in [next(one for one in getattr(f.type, "__args__", (f.type,)) if one is not type(None))]}
+NESTED = tuple(name for name, kind in TYPES.items() if kind is object)  # JSON text in the run store
+# What a stored run of an earlier version has where it lacks the field
+DEFAULTS = {f.name: f.default if f.default is not MISSING else json.dumps(f.default_factory()) for f in fields(TaskRecord)}
+_WORDS = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
+SERIAL = _WORDS["serial"]
 
 
 def text_of(raw):
     return raw.decode("utf-8", "replace")
 
 
-def row_of(board, raw):
-    """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text: the form that the store keeps.
+def _made(name, body, **used):
+    """A function over all fields, written out from their list: there are 50,000 records a second, and a loop over the fields takes three times as long."""
+    exec(f"def {name}{body}", used)
+    return used[name]
 
-    A running task has neither seq nor duration.
-    """
-    words, name, key, inputs, output, gpu, oom = raw
-    running = words[_STATE] == 1
-    return (
-        None if running else words[_SEQ], board.run, board.host, board.pid, board.process, board.worker_of(words[_WORKER]), words[_THREAD],
-        text_of(key) if key else None, text_of(name), STATES.get(words[_STATE], "error"), board.epoch_of(words[_START] or 0),
-        None if running else (words[_DURATION] or 0) / 1e9,
-        text_of(inputs) if inputs else "[]", words[_OMITTED] or 0, words[_IN], text_of(output) if output else None, words[_OUT],
-        words[_BEFORE], words[_PEAK], SOURCES.get(words[_SOURCE]), board.rss_error_bytes,
-        words[_ALLOC_PEAK], words[_ALLOC_END], words[_ALLOC_COUNT], words[_GC_FREED], text_of(gpu) if gpu else None,
-        text_of(oom) if oom else None, words[_OVERLAP], ATTRIBUTIONS.get(words[_ATTRIBUTION]), "task", words[_PINNED_PEAK], words[_PINNED_END])
+
+def _row_maker():
+    sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
+    values = (re.sub(r"{(\w+)}", lambda word: f"words[{_WORDS[word[1]]}]", source) for source in sources)
+    return _made("row_of", "(board, raw):\n"
+                 "    words, name, key, inputs, output, gpu, oom = raw\n"
+                 f"    running = words[{_WORDS['state']}] == 1\n"
+                 f"    return ({', '.join(values)})", text_of=text_of, STATES=STATES, SOURCES=SOURCES, ATTRIBUTIONS=ATTRIBUTIONS)
+
+
+row_of = _row_maker()
+row_of.__doc__ = """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text: the form that the store keeps.
+
+A running task has neither seq nor duration."""
 
 
 def to_row(record):
@@ -111,18 +142,14 @@ def to_row(record):
 
 
 def _line_maker():
-    """json_of_row as one expression over all fields, written out from their list: a stream has 50,000 lines a second, and a loop over 32 fields takes three times as long."""
-    def value(f):
-        plain = f.name in NESTED or f.type in (int, int | None, float | None)  # nested fields are JSON already
-        return f'"{f.name}":{{"null" if {f.name} is None else {f.name if plain else f"quote({f.name})"}}}'
-    code = f"def json_of_row(row):\n    {', '.join(FIELDS)} = row\n    return f'''{{{{{','.join(map(value, fields(TaskRecord)))}}}}}'''"
-    made = {"quote": quote}
-    exec(code, made)
-    made["json_of_row"].__doc__ = "A row as one line of JSON."
-    return made["json_of_row"]
+    def value(name):
+        plain = TYPES[name] is not str  # nested fields are JSON already
+        return f'"{name}":{{"null" if {name} is None else {name if plain else f"quote({name})"}}}'
+    return _made("json_of_row", f"(row):\n    {', '.join(FIELDS)} = row\n    return f'''{{{{{','.join(map(value, FIELDS))}}}}}'''", quote=quote)
 
 
 json_of_row = _line_maker()
+json_of_row.__doc__ = "A row as one line of JSON."
 
 
 def json_of(text, otherwise):

@@ -10,15 +10,13 @@ from contextlib import contextmanager
 
 from dwsr_probe import stored
 from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
-from dwsr_probe.record import FIELDS, from_row, to_row
+from dwsr_probe.record import DEFAULTS, FIELDS, TYPES, from_row, to_row
 
 FILE = "run.sqlite"
-VERSION = 2
+VERSION, VERSION_OLDEST = 2, 2  # a new field of the record is a new version; runs of earlier ones have none of it
 MERGE_AFTER_S = 600.0
 _AT_ONCE = 1_000  # rows
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs", "glusterfs", "pvfs2", "orangefs", "panfs"}
-_INTEGERS = {"seq", "pid", "thread", "inputs_omitted", "overlap"}
-_REALS = {"start", "duration"}
 
 
 class StoreError(Exception):
@@ -26,9 +24,11 @@ class StoreError(Exception):
 
 
 def _column(name):
-    if name in _INTEGERS or name.endswith("_bytes") or name == "alloc_count":
-        return f"{name} INTEGER"
-    return f"{name} {'REAL' if name in _REALS else 'TEXT'}"
+    return f"{name} {({int: 'INTEGER', float: 'REAL'}).get(TYPES[name], 'TEXT')}"
+
+
+def _sql(value):
+    return "NULL" if value is None else repr(value)
 
 
 _SCHEMA = f"""
@@ -39,8 +39,7 @@ CREATE TABLE samples (process TEXT, first INTEGER, next INTEGER, epoch REAL, end
 CREATE TABLE merged (process TEXT, time REAL, rss_min_bytes INTEGER, rss_max_bytes INTEGER, peak_bytes INTEGER, samples INTEGER,
                      PRIMARY KEY (process, time));
 """
-_NAMES = ", ".join(FIELDS)
-_INSERT_TASK = f"INSERT OR IGNORE INTO tasks ({_NAMES}) VALUES ({', '.join('?' * len(FIELDS))})"
+_INSERT_TASK = f"INSERT OR IGNORE INTO tasks ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
 
 
 def filesystem_of(path, mountinfo="/proc/self/mountinfo"):
@@ -77,6 +76,9 @@ class Store:
         self.directory = directory
         self._db = connection
         self._merge_due = 0.0
+        there = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
+        self._missing = [name for name in FIELDS if name not in there]  # of a run of an earlier version
+        self._names = ", ".join(name if name in there else f"{_sql(DEFAULTS[name])} AS {name}" for name in FIELDS)
 
     @classmethod
     def create(cls, directory):
@@ -112,11 +114,23 @@ class Store:
             raise StoreError(f"cannot read {path}: {error}; it is damaged or not a run of dwsr-probe") from error
         if version == 0:  # SQLite's own, also of an empty file
             raise StoreError(f"{path} is empty, or not a run of dwsr-probe")
-        if version != VERSION:
-            raise StoreError(f"{path} has version {version}, this dwsr-probe knows version {VERSION}; read it with the one that wrote it")
+        if not VERSION_OLDEST <= version <= VERSION:
+            known = f"version {VERSION}" if VERSION == VERSION_OLDEST else f"versions {VERSION_OLDEST} to {VERSION}"
+            raise StoreError(f"{path} has version {version}, this dwsr-probe knows {known}; read it with the one that wrote it")
         if not writable:
             db.execute("PRAGMA query_only=1")
-        return cls(directory, db)
+        store = cls(directory, db)
+        if writable:
+            store._renew()
+        return store
+
+    def _renew(self):
+        """Before more is written into a run of an earlier version."""
+        for name in self._missing:
+            self._db.execute(f"ALTER TABLE tasks ADD COLUMN {_column(name)} DEFAULT {_sql(DEFAULTS[name])}")
+        if self._missing:
+            self._db.execute(f"PRAGMA user_version={VERSION}")
+            self.__init__(self.directory, self._db)
 
     def close(self):
         self._db.close()
@@ -211,7 +225,7 @@ class Store:
         yield from self._each(lambda row: stored.record(from_row(stored.row(row))))
 
     def _each(self, made):
-        found = self._db.execute(f"SELECT {_NAMES} FROM tasks ORDER BY process, seq")
+        found = self._db.execute(f"SELECT {self._names} FROM tasks ORDER BY process, seq")
         while some := found.fetchmany(_AT_ONCE):
             with self._trusting():
                 some = list(map(made, some))
@@ -219,7 +233,7 @@ class Store:
 
     def rows_after(self, position, most):
         """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""
-        found = self._db.execute(f"SELECT position, {_NAMES} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
+        found = self._db.execute(f"SELECT position, {self._names} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
         with self._trusting():
             return [(row[0], stored.row(row[1:])) for row in found]
 

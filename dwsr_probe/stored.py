@@ -2,20 +2,15 @@
 
 A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a task's name.
 """
-from dwsr_probe.dataclass import fields
-from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
+from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of
 
 _NUMBER = (int, float)
 _WORDS = {(int,): "a whole number", _NUMBER: "a number", (str,): "a text", (list,): "a list", (dict,): "an object", (bytes,): "bytes"}
 
 
-def _types_of(field):
-    found = tuple(kind for kind in getattr(field.type, "__args__", (field.type,)) if kind is not type(None))
-    return _NUMBER if found == (float,) else found
-
-
-_OBJECT = {field.name: _types_of(field) for field in fields(TaskRecord)}
-_ROW = tuple((str,) if name in NESTED else _OBJECT[name] for name in FIELDS)
+_SCALARS = {name: _NUMBER if kind is float else (kind,) for name, kind in TYPES.items() if kind is not object}
+_OBJECT = _SCALARS | {"inputs": (list,), "output": (dict,), "gpu": (list,), "oom": (dict,)}
+_ROW = tuple(_SCALARS.get(name, (str,)) for name in FIELDS)  # nested fields are JSON text there
 _META = {"run": (str,), "command": (list,), "start": _NUMBER, "end": _NUMBER, "host": (str,), "parent": (int,), "parent_ticks": (int,), "board_dir": (str,), "exit_code": (int,)}
 _HEALTH_COUNTS = frozenset((  # beside those that end in _bytes and _ns: what the views calculate with
     "records_lost", "samples_lost", "samples_written", "samples_late", "tasks_dropped", "ends_unmatched", "ends_elsewhere", "ends_missing", "reset_gaps", "children_unprobed", "gpu_ooms",

@@ -8,7 +8,7 @@ from dask.utils import parse_timedelta
 
 from dwsr_probe.dask import roll
 from dwsr_probe.dask.held import of_this_worker, unpack
-from dwsr_probe.record import FIELDS, NESTED, from_row
+from dwsr_probe.record import FIELDS, NESTED, TYPES, from_row
 
 try:
     import pandas as pd
@@ -180,8 +180,7 @@ def _frame(answers, missing, scheduler):
     frame = Records([[json.loads(value) if i in nested and value is not None else value
                       for i, value in enumerate(row)] for row in boards.rows.values()],
                     columns=list(FIELDS))
-    numbers = [name for name in FIELDS if name.endswith("_bytes")
-               or name in ("seq", "start", "duration", "alloc_count", "overlap")]
+    numbers = [name for name in FIELDS if TYPES[name] in (int, float)]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     frame.lost, frame.unmeasured = boards.lost() + sum(dropped.values()), unmeasured
     frame.missing, frame._boards = [one.address for one in missing], boards

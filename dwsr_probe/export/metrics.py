@@ -81,7 +81,7 @@ METRICS = (
            lambda view: ((slot.pid, slot.number, slot.record.task_name, 1) for slot in view.slots())),
     Metric("dwsr_slot_live_bytes", GAUGE, "The running task's own live bytes.", SLOT, "alloc", _slots(lambda s: s.record.alloc_end_bytes)),
     Metric("dwsr_slot_peak_bytes", GAUGE, "Its own peak so far (growth of the resident size where allocations are not accounted).", SLOT, "alloc",
-           _slots(lambda s: s.record.rss_growth_bytes if s.record.alloc_peak_bytes is None else s.record.alloc_peak_bytes)),
+           _slots(lambda s: s.record.own_peak_bytes)),
     Metric("dwsr_slot_running_seconds", GAUGE, "How long it has been running.", SLOT, "start", _slots(lambda s: s.seconds)),
     Metric("dwsr_slot_device_live_bytes", GAUGE, "The running task's own live bytes on a device.", ("pid", "slot", "device"), "gpu", _slot_devices("end_bytes")),
     Metric("dwsr_slot_device_peak_bytes", GAUGE, "Its own peak on a device so far.", ("pid", "slot", "device"), "gpu", _slot_devices("peak_bytes")),

@@ -5,7 +5,7 @@ outcome or device of a known name. Sums only grow, so that they may be counters.
 """
 from bisect import bisect_left
 
-from dwsr_probe.record import FIELDS
+from dwsr_probe.record import FIELDS, growth_of
 
 NAMES_MOST, HISTOGRAMS_MOST = 80, 40
 SUMS = 6  # series of a name whatever it does: sum and maximum of input, output and duration
@@ -64,9 +64,8 @@ class NameTotals:
     def series(self):
         return SUMS + len(self.outcomes) + 2 * len(self.peaks)
 
-    def add(self, row, alloc, growth, devices, limit):
+    def add(self, row, own, alloc, growth, devices, limit):
         self._count(row[_STATE])
-        own = growth if alloc is None else alloc
         if own is not None and limit:
             self.of_limit = max(own / limit, self.of_limit or 0.0)
         for kind, value in (("rss_growth", growth), ("alloc", alloc)):
@@ -114,13 +113,11 @@ class Totals:
         """limits: bytes by process, of those of which it is known."""
         limits = limits or {}
         for row in rows:
-            alloc, growth = row[_ALLOC], None
-            if row[_PEAK] is not None and row[_BEFORE] is not None:
-                growth = max(0, row[_PEAK] - row[_BEFORE])
+            alloc, growth = row[_ALLOC], growth_of(row[_PEAK], row[_BEFORE])
             own = growth if alloc is None else alloc
             if own is not None:
                 self.all.add(own)
-            self._of(row[_NAME]).add(row, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS]))
+            self._of(row[_NAME]).add(row, own, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS]))
 
     def take(self, count, always=False):
         """Room for so many series more."""

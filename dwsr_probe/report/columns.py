@@ -7,15 +7,14 @@ Names are data: a spreadsheet would calculate a cell that begins with one of _FO
 """
 import csv
 import io
-from dataclasses import fields
 from itertools import chain, islice
 
-from dwsr_probe.record import FIELDS, NESTED, TaskRecord, to_row
+from dwsr_probe.record import FIELDS, TYPES, to_row
 
 MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
 _BATCH = 20_000
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠'")  # the apostrophe, so that removing one gives back every text as it was
-_TEXTS = [i for i, field in enumerate(fields(TaskRecord)) if field.name in NESTED or field.type in (str, str | None)]
+_TEXTS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
 
 
 def rows(store):
@@ -49,18 +48,12 @@ def write_parquet(store, file):
     """ImportError without pyarrow."""
     import pyarrow as pa
     from pyarrow import parquet
-    schema = pa.schema([(field.name, _arrow_type(pa, field)) for field in fields(TaskRecord)])
+    schema = pa.schema([(name, {int: pa.int64(), float: pa.float64()}.get(kind, pa.string())) for name, kind in TYPES.items()])
     found = rows(store)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while batch := list(islice(found, _BATCH)):
             columns = (map(_utf8, column) if schema.field(name).type == pa.string() else column for name, column in zip(FIELDS, zip(*batch, strict=True), strict=True))
             writer.write_table(pa.Table.from_arrays([pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema))
-
-
-def _arrow_type(pa, field):
-    if field.name in NESTED or field.type in (str, str | None):
-        return pa.string()
-    return pa.float64() if field.type == float | None else pa.int64()
 
 
 def _utf8(text):

@@ -5,12 +5,11 @@ Everything is read when it is first asked for, and kept. Of a job that still run
 import json
 import os
 import sqlite3
-from dataclasses import fields
 from functools import cached_property, wraps
 from html import escape
 
 from dwsr_probe.board import SAMPLE_BYTES
-from dwsr_probe.record import FIELDS, NESTED, TaskRecord, json_of
+from dwsr_probe.record import FIELDS, NESTED, TYPES, json_of, largest_device
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
@@ -67,9 +66,9 @@ class Run:
         """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu and oom as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
         rows = list(self._store.rows())
         columns = dict(zip(FIELDS, zip(*rows, strict=True) if rows else [()] * len(FIELDS), strict=True))
-        frame = pd.DataFrame({field.name: _column(field, columns[field.name]) for field in fields(TaskRecord)})
+        frame = pd.DataFrame({name: _column(name, columns[name]) for name in FIELDS})
         frame["rss_growth_bytes"] = (frame["rss_peak_bytes"] - frame["rss_before_bytes"]).clip(lower=0)
-        frame["gpu_peak_bytes"] = pd.array([max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else None for devices in frame["gpu"]], dtype="Int64")
+        frame["gpu_peak_bytes"] = pd.array(frame["gpu"].map(largest_device), dtype="Int64")
         return frame
 
     @cached_property
@@ -153,19 +152,19 @@ class Run:
         return f"<div>{head}{shown.to_html(escape=True, border=0)}{more}</div>"
 
 
-def _column(field, values):
-    if field.name in NESTED:
+def _column(name, values):
+    if name in NESTED:
         try:
             return pd.Series(json.loads(f"[{','.join('null' if value is None else value for value in values)}]"), dtype=object)  # at once: half the time
         except ValueError:
-            return pd.Series([json_of(value, [] if field.name == "inputs" else None) if value is not None else None for value in values], dtype=object)
-    if field.name == "start":
+            return pd.Series([json_of(value, [] if name == "inputs" else None) if value is not None else None for value in values], dtype=object)
+    if name == "start":
         return _moments(values)
-    if field.type == float | None:
+    if TYPES[name] is float:
         return np.array(values, float)
-    if field.type in (int, int | None):
+    if TYPES[name] is int:
         return pd.array(values, dtype="Int64")
-    return pd.array(values, dtype="string") if field.name in _KEPT_TEXT else pd.Categorical(values)
+    return pd.array(values, dtype="string") if name in _KEPT_TEXT else pd.Categorical(values)
 
 
 def _moments(seconds):

@@ -6,6 +6,7 @@ import shutil
 
 import pandas as pd
 
+from dwsr_probe.record import largest_device
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
@@ -63,8 +64,7 @@ class Summary(pd.DataFrame):
 def summary_of(tasks):
     """tasks: a frame with the record's columns. The largest own peak first."""
     growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
-    device = [max((d["peak_bytes"] for d in devices), default=0)
-              if isinstance(devices, list) else None for devices in tasks["gpu"]]
+    device = [largest_device(devices) for devices in tasks["gpu"]]
     groups = tasks.assign(
         rss_growth_bytes=growth, gpu_peak_bytes=pd.array(device, dtype="Int64"),
         failed=tasks["state"] != "ok", killed=tasks["state"] == "killed",

@@ -69,16 +69,6 @@ class Figures(list):
         return AtLeast(most) if self.bounds else most
 
 
-def need_of(record):
-    """What one task needed on the host: own bytes, else growth. Of a killed task what it had so far."""
-    return record.rss_growth_bytes if record.alloc_peak_bytes is None else record.alloc_peak_bytes
-
-
-def device_need_of(record):
-    """The same of the device where it is largest; None where devices were not followed."""
-    return max((d["peak_bytes"] for d in record.gpu), default=0) if record.gpu is not None else None
-
-
 @dataclass
 class NameSummary:
     task_name: str
@@ -108,7 +98,7 @@ class NameSummary:
         self.cancelled += record.state == "cancelled"
         if killed:
             self.killed_in[record.process] += 1
-            self.worst = max(filter(None, (self.worst, record)), key=lambda one: max(need_of(one) or 0, device_need_of(one) or 0))
+            self.worst = max(filter(None, (self.worst, record)), key=lambda one: max(one.own_peak_bytes or 0, one.gpu_peak_bytes or 0))
         self.sampled += record.rss_peak_source == "sampled"
         if record.rss_growth_bytes is not None:
             self.growths.add(record.rss_growth_bytes, killed)
@@ -117,9 +107,9 @@ class NameSummary:
         self.shared += record.attribution == "shared"
         if record.alloc_peak_bytes is not None:
             self.alloc_peaks.add(record.alloc_peak_bytes, killed)
-        self.host_ratio = self._ratio(self.host_ratio, _ratio(need_of(record), limits.host(record)))
+        self.host_ratio = self._ratio(self.host_ratio, _ratio(record.own_peak_bytes, limits.host(record)))
         if record.gpu is not None:
-            self.gpu_peaks.add(device_need_of(record), killed)
+            self.gpu_peaks.add(record.gpu_peak_bytes, killed)
             self.device_ratio = self._ratio(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
         if record.oom:
             self.ooms += 1
@@ -200,7 +190,7 @@ def summarise(records, processes=()):
         summary.add(record, limits)
     by_name = sorted(names.values(), key=lambda s: s.task_name)
     on_device = binding(by_name) == "device"
-    return ranked(by_name, lambda s: s.gpu_peak_max_bytes if on_device else s.need_bytes, lambda s: s.worst and (device_need_of if on_device else need_of)(s.worst))
+    return ranked(by_name, lambda s: s.gpu_peak_max_bytes if on_device else s.need_bytes, lambda s: s.worst and (s.worst.gpu_peak_bytes if on_device else s.worst.own_peak_bytes))
 
 
 _BYSTANDER = 0.1

@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 
 from dwsr_probe.dataclass import dataclass
-from dwsr_probe.report.summary import NANNY, binding, device_need_of, missing_tasks, need_of, process_limit, was_killed
+from dwsr_probe.report.summary import NANNY, binding, missing_tasks, process_limit, was_killed
 from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title
 
 NEAR = 0.80  # of the limit: there Dask pauses a worker
@@ -181,7 +181,7 @@ def _victim(s, names, outlook, on_device):
     record = s.worst
     given = inputs_text(record.inputs, record.inputs_omitted)
     size = f", {bytes_text(record.known_input_bytes)} of input" if record.known_input_bytes else ""
-    had = AtLeast((device_need_of if on_device else need_of)(record) or 0)
+    had = AtLeast((record.gpu_peak_bytes if on_device else record.own_peak_bytes) or 0)
     what = "on a device" if on_device else "of its own" if record.alloc_peak_bytes is not None else "of growth in resident size"
     more = sum(one.killed for one in names) > 1
     parts = ["The largest task under way was " if more else "The task under way was ", _name(s.task_name), f" with {given}{size}" if given else "",

@@ -1,6 +1,10 @@
 import json
+import re
+from dataclasses import fields
 
+from dwsr_probe import _core
 from dwsr_probe.record import FIELDS, TaskRecord
+from dwsr_probe.report.top.moment import task_of
 
 CONTRACT = ["seq", "run", "host", "pid", "process", "worker", "thread", "key", "task_name", "state", "start", "duration", "inputs", "inputs_omitted", "input_bytes", "output", "output_bytes", "rss_before_bytes", "rss_peak_bytes", "rss_peak_source", "rss_error_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "gpu", "oom", "overlap", "attribution"]
 
@@ -28,3 +32,26 @@ def test_a_line_is_json_whatever_is_in_it():
     line = record.to_json()
     assert json.loads(line) == record.to_dict() and "\n" not in line
     assert json.loads(TaskRecord().to_json()) == TaskRecord().to_dict()
+
+
+def test_a_figure_of_the_board_needs_one_line_here():
+    """A field without a source is the board's word of the same name; every other word is used by some source, or only by readers of boards."""
+    of_readers = {"serial", "parent", "name_len", "key_len", "inputs_len", "output_len", "gpu_len", "oom_len"}
+    sources = {f.name: f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord)}
+    used = {word for source in sources.values() for word in re.findall(r"{(\w+)}", source)}
+    assert used | of_readers == set(_core.TASK_FIELDS) and not used & of_readers
+    assert all(sources[name] == f"{{{name}}}" for name in ("thread", "alloc_peak_bytes", "overlap"))
+
+
+def test_what_a_task_needed_is_derived_in_one_place():
+    record = TaskRecord(rss_before_bytes=10, rss_peak_bytes=25)
+    assert (record.own_peak_bytes, record.gpu_peak_bytes) == (15, None)
+    record = TaskRecord(rss_before_bytes=10, rss_peak_bytes=25, alloc_peak_bytes=4,
+                        gpu=[{"device": 0, "peak_bytes": 3}, {"device": 1, "peak_bytes": 8}])
+    assert (record.own_peak_bytes, record.gpu_peak_bytes) == (4, 8)  # the largest device, not their sum
+    assert TaskRecord(gpu=[]).gpu_peak_bytes == 0 and TaskRecord(rss_peak_bytes=3).own_peak_bytes is None
+
+
+def test_top_shows_the_largest_device():
+    record = {"gpu": [{"device": 0, "peak_bytes": 3, "end_bytes": 1}, {"device": 1, "peak_bytes": 8, "end_bytes": 1}], "task_name": "x"}
+    assert task_of(record.get, "1", 1.0, None).gpu_peak == 8

@@ -1,9 +1,10 @@
+import json
 import sqlite3
 import struct
 
 import pytest
 
-from dwsr_probe.record import TaskRecord
+from dwsr_probe.record import FIELDS, TaskRecord, json_of_row
 from dwsr_probe.store import FILE, Store, StoreError, filesystem_of, is_network
 
 
@@ -184,3 +185,20 @@ def test_network_filesystems(tmp_path):
     assert filesystem_of("/homework/x", mounts) == "tmpfs"
     assert filesystem_of("/etc", mounts) == "ext4"
     assert is_network("nfs4") and is_network("lustre") and is_network("fuse.sshfs") and not is_network("ext4")
+
+
+def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
+    """As if `output_bytes`, `inputs_omitted` and `pinned_end_bytes` had been added since."""
+    store = Store.create(tmp_path)
+    store.add_tasks([TaskRecord(seq=1, process="1-2", task_name="old", alloc_peak_bytes=7, output_bytes=5)])
+    for name in ("output_bytes", "inputs_omitted", "pinned_end_bytes"):
+        store._db.execute(f"ALTER TABLE tasks DROP COLUMN {name}")
+    store.close()
+    (old,) = Store.open(tmp_path).tasks()
+    assert (old.alloc_peak_bytes, old.output_bytes, old.inputs_omitted, old.pinned_end_bytes) == (7, None, 0, None)
+    ((_, row),) = Store.open(tmp_path).rows_after(0, 10)
+    assert len(row) == len(FIELDS) and json.loads(json_of_row(row))["output_bytes"] is None
+
+    store = Store.open(tmp_path, writable=True)  # what its processes left behind is still collected
+    store.add_tasks([TaskRecord(seq=2, process="1-2", task_name="new", output_bytes=9)])
+    assert [(r.task_name, r.output_bytes, r.inputs_omitted) for r in store.tasks()] == [("old", None, 0), ("new", 9, 0)]

@@ -1,7 +1,7 @@
 """The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts by a cell's data-v and searches its row's text."""
 from html import escape
 
-from dwsr_probe.report.summary import device_need_of, process_limit, process_notes, process_outcome, sampler_health, worker_facts
+from dwsr_probe.report.summary import process_limit, process_notes, process_outcome, sampler_health, worker_facts
 from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title, seconds_text
 
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
@@ -71,7 +71,7 @@ def largest_table(records, begin):
     for record in records:
         start = (record.start or begin) - begin
         place = f' data-from="{start * 1e3:.4f}" data-to="{(start + (record.duration or 0)) * 1e3:.4f}" tabindex="0"' if record.start else ""
-        devices = device_need_of(record) if record.gpu else None
+        devices = record.gpu_peak_bytes if record.gpu else None
         state = escape(record.state or "–")
 
         def peak(n, killed=record.state == "killed"):

@@ -1,11 +1,12 @@
 """One pass over a run's tasks: columns for the plots, sums by name, the largest ones, examples for the model. Bounded in what is kept, not in what is read."""
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
+from operator import attrgetter
 
 import numpy as np
 
 from dwsr_probe.report.outlook import Examples
-from dwsr_probe.report.summary import binding, device_need_of, need_of, ranked, summarise
+from dwsr_probe.report.summary import binding, ranked, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
 KEPT_MOST = 100_000  # in the plots; the sums have all
@@ -68,7 +69,7 @@ def collect(store, processes, progress):
             name = record.task_name
             if name not in numbers:
                 numbers[name] = names[line_of(name, 120)]
-            need, on_device = need_of(record), device_need_of(record)
+            need, on_device = record.own_peak_bytes, record.gpu_peak_bytes
             rows.append((record.start, record.duration, numbers[name], STATES.index(record.state) if record.state in STATES else 1, need, record.rss_peak_bytes, on_device,
                          record.known_input_bytes, inputs[inputs_text(record.inputs, record.inputs_omitted)], process_of.get(record.process, -1), record.thread or 0))
             keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
@@ -91,7 +92,7 @@ def collect(store, processes, progress):
 
 def _largest(heaps, memory):
     """Records, in the order of the names."""
-    need = device_need_of if memory == "device" else need_of
+    need = attrgetter("gpu_peak_bytes" if memory == "device" else "own_peak_bytes")
     records = [record for killed in (True, False) for *_, record in sorted(heaps[memory, killed], reverse=True)]
     return ranked(records, need, lambda record: need(record) if record.state == "killed" else None)[:LARGEST]
 

@@ -5,6 +5,7 @@ What is in it was written by others: figures are checked here, names wherever th
 from dataclasses import dataclass, field
 
 from dwsr_probe.export.totals import devices_of
+from dwsr_probe.record import growth_of, largest_device
 from dwsr_probe.report.words import line_of
 
 RECORDS_MOST = 5_000  # of one look: a long run is taken in bit by bit, and the view stays live
@@ -70,10 +71,7 @@ def number(value):
 def own_peak(get):
     """Of a record by its fields; where allocations are not accounted, the growth of its process."""
     peak = number(get("alloc_peak_bytes"))
-    if peak is None:
-        high, before = number(get("rss_peak_bytes")), number(get("rss_before_bytes"))
-        peak = None if high is None or before is None else max(0, high - before)
-    return peak
+    return growth_of(number(get("rss_peak_bytes")), number(get("rss_before_bytes"))) if peak is None else peak
 
 
 def name_of(program, worker):
@@ -90,4 +88,4 @@ def task_of(get, pid, seconds, limit):
     """A running task. get: a field of its record."""
     devices = devices_of(get("gpu"))
     return Task((str(get("process")), str(get("thread")), str(get("start"))), pid, str(get("task_name")), seconds, number(get("alloc_end_bytes")), own_peak(get), limit,
-                sum(d["peak_bytes"] for d in devices) if devices else None)
+                largest_device(devices) if devices else None)
