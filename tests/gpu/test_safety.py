@@ -28,6 +28,13 @@ def still_follows(probe):
     return on(record("follows")) == (MIB, 0)
 
 
+@pytest.fixture(autouse=True)
+def speaks_anew(monkeypatch):
+    """A process says a thing once; each test here stands for a process."""
+    said = set()
+    monkeypatch.setattr(_core, "say_first", lambda kind: kind not in said and not said.add(kind))
+
+
 def is_off(probe, capfd):
     """One line, CuPy as it was, and no more figures."""
     said = capfd.readouterr().err.splitlines()

@@ -462,11 +462,20 @@ def doomed(i):
     sampled()
     y = np.ones(2_000_000)
     sampled()
+    while not os.path.exists(f"started-{os.getpid()}"): time.sleep(0.005)
     os.kill(os.getpid(), 9)
+def watch(nannies):
+    # A nanny that has not yet noted its worker's start does not restart it.
+    while True:
+        for nanny in nannies.values():
+            if nanny.process is not None and nanny.process.status == Status.running: open(f"started-{nanny.pid}", "w").close()
+        time.sleep(0.005)
 if __name__ == "__main__":
+    from distributed.core import Status
     from distributed.scheduler import KilledWorker
     with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
         client.register_plugin(dwsr_probe.dask.Probe())
+        threading.Thread(target=watch, args=(cluster.workers,), daemon=True).start()
         try: client.submit(doomed, 0, key="doomed-1").result()
         except KilledWorker: pass
         client.wait_for_workers(1)

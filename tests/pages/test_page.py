@@ -1,4 +1,6 @@
 """The report's page as a person uses it."""
+import re
+
 import pytest
 
 from dwsr_probe.record import TaskRecord
@@ -113,7 +115,7 @@ def test_hover_tells_about_a_task(open_page, real_page):
             break
     assert tip.count(), "no tooltip"
     text = opened.page.locator(".bk-tooltip-content:visible").first.inner_text()
-    assert "MiB own" in text and "float32 (" in text and "ms" in text
+    assert "MiB own" in text and "float32 (" in text and re.search(r"\d (µs|ms|s|min|h)$", text, re.MULTILINE)
 
 
 def test_sort_and_search(open_page, real_page):
