@@ -23,6 +23,7 @@ static struct {
     struct board board;
     struct tasks tasks;
     struct sampler sampler;
+    word sampler_due; /* it was stopped for a fork, and is to be started again */
     word asked_for_room; /* for tasks, whatever came of it */
     word room_error;     /* errno, until it has been told ... */
     const char *room_step; /* ... and what was being done */
@@ -76,7 +77,9 @@ static void after_fork_in_parent(void)
     gpu_fork_unlock();
     alloc_fork_unlock();
     pthread_mutex_unlock(&probe.tasks.mutex);
-    if (load_relaxed(&probe.active) && !fork_announced) start_sampler();
+    if (load_relaxed(&probe.active) && fork_announced) store_relaxed(&probe.sampler_due, 1);
+    else if (load_relaxed(&probe.active)) start_sampler();
+    fork_announced = 0;
     pthread_mutex_unlock(&probe.control);
 }
 
@@ -89,6 +92,7 @@ static void after_fork_in_child(void)
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);
     store_relaxed(&probe.asked_for_room, 0);
+    store_relaxed(&probe.sampler_due, 0);
     store_relaxed(&probe.generation, probe.generation + 1);
     fork_announced = 0;
 }
@@ -217,6 +221,7 @@ int probe_room_failure(int *error, const char **failed_step)
 uint64_t probe_task_begin(const struct task_begin *begin)
 {
     if (load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room)) probe_expect_tasks();
+    if (load_relaxed(&probe.sampler_due)) probe_fork_done();
     patch_refresh();
     uint64_t handle = tasks_begin(&probe.tasks, begin);
     if (handle == 0) return 0;
@@ -251,9 +256,8 @@ void probe_fork_announced(void) { fork_announced = 1; }
 
 void probe_fork_done(void)
 {
-    fork_announced = 0;
     pthread_mutex_lock(&probe.control);
-    if (load_relaxed(&probe.active) && !probe.sampler.started) start_sampler();
+    if (load_relaxed(&probe.active) && exchange_relaxed(&probe.sampler_due, 0) && !probe.sampler.started) start_sampler();
     pthread_mutex_unlock(&probe.control);
 }
 

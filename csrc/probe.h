@@ -50,8 +50,8 @@ uint64_t probe_current(void);
 /* Live bytes of a running task; ABSENT without accounting. */
 uint64_t probe_live_bytes(uint64_t handle);
 
-/* Around a fork whose caller will call probe_fork_done in the parent: the sampler restarts there, not inside fork, because
- * Python 3.12+ counts threads in between. Any other fork restarts it by itself. */
+/* Around a fork whose caller will call probe_fork_done in the parent, from any thread: the sampler restarts there, or with the next task,
+ * not inside fork, because Python 3.12+ counts threads there. Any other fork restarts it by itself. */
 void probe_fork_announced(void);
 void probe_fork_done(void);
 

@@ -67,6 +67,12 @@ cdef extern from "tasks.h" nogil:
         uint64_t output_bytes, gc_freed_bytes, requested_bytes
         int shared, out_of_memory
 
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*call)(void *) noexcept, void *argument)
+
+cdef extern from "clock.h" nogil:
+    uint64_t now_ns()
+
 cdef extern from "probe.h" nogil:
     struct probe_settings:
         const char *directory
@@ -242,9 +248,23 @@ def fork_announced():
     probe_fork_announced()
 
 
-def fork_done():
+cdef uint64_t restart_ns = 0  # when the sampler may come back
+
+
+cdef int restart_sampler(void *unused) noexcept:
+    """A pending call may come while fork's own handlers run: then it is put off, again and again for that moment."""
+    if now_ns() < restart_ns and Py_AddPendingCall(restart_sampler, NULL) == 0:
+        return 0
     with nogil:
         probe_fork_done()
+    return 0
+
+
+def fork_done(bint later):
+    """In the parent. later: some milliseconds later, when the main thread is in Python code, or with the next task."""
+    global restart_ns
+    restart_ns = now_ns() + 5_000_000 if later else 0
+    restart_sampler(NULL)
 
 
 def say_first(unsigned kind):

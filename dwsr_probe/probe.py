@@ -183,7 +183,7 @@ def _before_fork():
 
 
 def _after_fork_in_parent():
-    _core.fork_done()
+    _core.fork_done(later=sys.version_info >= (3, 13))  # which counts threads after this, and warns; 3.12 does before
     monitor = _monitor()
     if monitor is not None:
         monitor.start_again()
