@@ -244,6 +244,14 @@ def list_boards(directory):
         return []
 
 
+def created(path):
+    """When a board was made, in epoch seconds, by its name; 0 if that says nothing."""
+    try:
+        return int(os.path.basename(path).removesuffix(SUFFIX).rpartition("-")[2]) / 1e6
+    except ValueError:
+        return 0.0
+
+
 def snapshot():
     """This process now, as its own board shows it; None without a probe."""
     path = _core.board_path()

@@ -12,7 +12,7 @@ from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of, to_row
 
 _SEQ = FIELDS.index("seq")
 _HEALTH = (
-    "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped",
+    "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped", "room_for_tasks",
     "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes",
     "gpu_hook", "gpu_unfollowed", "gpu_ooms", "pinned_peak_bytes", "nvml_state")
 
@@ -30,24 +30,31 @@ class _Followed:
 
 
 class Collector:
-    """run: which one's boards, None: all. remove: boards that are stored and dead.
+    """run: which one's boards, None: all. remove: boards that are stored and dead. earlier: boards that were there before the run began:
+    none of them is opened.
 
     ended(rows, records lost by process, limits by process): called after each round.
     """
 
-    def __init__(self, store, run, directory, say, ended=None, remove=True):
+    def __init__(self, store, run, directory, say, ended=None, remove=True, earlier=()):
         self.store, self.run, self.directory, self._say = store, run, directory, say
         self._ended, self._remove = ended, remove
         self._new_rows, self._lost, self._limits = [], {}, {}
         self._followed = {}  # path -> _Followed
-        self._not_ours = set()
+        self._not_ours = set(earlier)
+        self._awaited = None  # pid of the command
         self._exits = {}  # pid -> (state, signal or None), from wait4: better known than by guessing
         self.pids = set()  # that had a board in this run
         self.replaced = set()  # of these: now another program, without a board
         self.stored = 0  # tasks
 
+    def await_exit(self, pid):
+        """Its parent is here, and will note_exit: until then, a process that has ended is not stored as one whose end nobody saw."""
+        self._awaited = pid
+
     def note_exit(self, pid, state, signal=None):
         self._exits[pid] = state, signal
+        self._awaited = None
 
     # -- discovery
 
@@ -150,6 +157,7 @@ class Collector:
         # Asked before the last drain: what is written in between is not lost. A closed board waits for its process's end, which
         # tells how it ended, unless the process has made another one.
         alive = board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board))
+        alive = alive or (board.pid == self._awaited and not process_exists(board.pid, board.start_ticks))
         self._drain_records(followed)
         self._drain_samples(followed)
         live = board.live()

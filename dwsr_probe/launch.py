@@ -14,7 +14,7 @@ import time
 import dwsr_probe.boot
 from dwsr_probe import _core
 from dwsr_probe.advice import failure_text
-from dwsr_probe.board import process_name, start_ticks
+from dwsr_probe.board import list_boards, process_name, start_ticks
 from dwsr_probe.collector import Collector
 from dwsr_probe.probe import program_of
 from dwsr_probe.record import TaskRecord
@@ -57,6 +57,7 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
             say(f"{error}. The job runs without metrics")
             metrics = None
     environ = dict(os.environ)
+    earlier = list_boards(settings.board_dir) if store else ()
     if store:
         environ.update(settings.to_environ())
         environ["PYTHONPATH"] = _python_path(environ.get("PYTHONPATH"))
@@ -83,7 +84,7 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
             how, _ = _wait(pid, watched, _ROUND_S, lambda: None)
             return os.waitstatus_to_exitcode(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how), None
         remember(store.directory)
-        return _follow(command, pid, floor, watched, store, settings, metrics, status)
+        return _follow(command, pid, floor, watched, store, settings, metrics, status, earlier)
     finally:
         if status:
             status.close()
@@ -329,10 +330,11 @@ def raise_descriptor_limit():
         pass
 
 
-def _follow(command, pid, floor, watched, store, settings, metrics, status):
+def _follow(command, pid, floor, watched, store, settings, metrics, status, earlier):
     started, begin = time.time(), time.monotonic()
     raise_descriptor_limit()
-    collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None)
+    collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None, earlier=earlier)
+    collector.await_exit(pid)
     if metrics:
         metrics.start()
     draining = _Draining(collector)

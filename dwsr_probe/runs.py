@@ -4,7 +4,7 @@ import sqlite3
 import time
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, explain, list_boards, process_exists
+from dwsr_probe.board import Board, created, explain, list_boards, process_exists
 from dwsr_probe.collector import Collector, read_board_into
 from dwsr_probe.say import remove_marks
 from dwsr_probe.settings import Settings
@@ -117,8 +117,10 @@ def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
 
     unfinished_s: of boards whose processes died while making them. Only on a filesystem without O_TMPFILE: others have no name by then.
     """
-    removed = 0
+    removed, now = 0, time.time()
     for path in list_boards(directory):
+        if now - created(path) < min(older_s, unfinished_s):
+            continue  # not opened: there may be thousands
         try:
             try:
                 board = Board(path)

@@ -248,7 +248,8 @@ def process_notes(record, health):
         notes.append("peaks are sampled")
     note(health.get("records_lost"), "record lost", "records lost")
     note(health.get("samples_lost"), "sample lost", "samples lost")
-    note(health.get("tasks_dropped"), "task not measured: too many at once", "tasks not measured: too many at once")
+    why = "its board could not grow" if health.get("room_for_tasks") == 0 else "too many at once"
+    note(health.get("tasks_dropped"), f"task not measured: {why}", f"tasks not measured: {why}")
     note(health.get("ends_unmatched"), "end without begin", "ends without begin")
     note(health.get("ends_elsewhere"), "end in another thread", "ends in another thread")
     note(health.get("ends_missing"), "task left open by its thread", "tasks left open by their threads")

@@ -245,8 +245,11 @@ def _missing(processes):
     if lost:
         found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored. No figure of a task includes them; those of processes do."
                       " Fewer and larger tasks are all kept.",))
-    if dropped:
-        found.append((f"{count_text(dropped, 'task was', 'tasks were')} not measured: too many were under way at once in one process.",))
+    without_room = sum(health.get("tasks_dropped") or 0 for _, health in processes if health.get("room_for_tasks") == 0)
+    if without_room:
+        found.append((f"{count_text(without_room, 'task was', 'tasks were')} not measured: there was no room for them on the board (a line on stderr said why).",))
+    if dropped > without_room:
+        found.append((f"{count_text(dropped - without_room, 'task was', 'tasks were')} not measured: too many were under way at once in one process.",))
     return found
 
 

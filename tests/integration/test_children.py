@@ -571,7 +571,8 @@ def test_no_room_at_the_first_task(cli, tmp_path, limited):
         assert done.returncode == 0, done.stderr
         if limited == "a full disk":
             assert done.stderr.count("The tasks of this process are not measured") == 1, done.stderr
-            assert "tasks not measured" in done.stderr and not tasks(records)
+            assert "tasks not measured: its board could not grow" in done.stderr and not tasks(records)
+            assert "there was no room for them on the board" in done.stderr and "too many" not in done.stderr
         else:  # the board fits, the table does not: tasks without own figures
             assert {r["task_name"]: r["alloc_peak_bytes"] for r in tasks(records)} == {"first": None, "second": None}
     finally:
@@ -613,3 +614,30 @@ def test_system_calls_are_documented(cli):
     assert 0 < len(samplers) < len(probed)
     assert calls(samplers) <= documented
     assert calls(probed) - calls(alone) <= documented
+
+
+def test_a_fork_brings_no_warning_and_the_sampler_goes_on(cli):
+    """Python 3.12 and later count the threads of a process that forks, and warn: 3.12 before its handlers in the parent, 3.13 after them."""
+    done, records = cli.job("""
+        import os, threading, time, dwsr_probe
+        def samples():
+            return dwsr_probe.snapshot().live["samples_written"]
+        def forks(n):
+            for _ in range(n):
+                if os.fork() == 0: os._exit(0)
+            while True:
+                try: os.wait()
+                except ChildProcessError: break
+        forks(20)
+        before = samples()
+        while samples() < before + 3: time.sleep(0.001)  # restarted by the main thread
+        thread = threading.Thread(target=forks, args=(1,))
+        thread.start()
+        thread.join()
+        with dwsr_probe.task("next"):
+            before = samples()
+            while samples() < before + 3: time.sleep(0.001)
+    """, "-q")
+    assert done.returncode == 0 and (sys.version_info >= (3, 12) or done.stderr == ""), done.stderr
+    assert done.stderr.count("multi-threaded") <= 1, done.stderr  # the job's own second thread
+    assert len(tasks(records, "next")) == 1

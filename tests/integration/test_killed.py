@@ -297,3 +297,23 @@ def test_boards_that_nobody_came_for_are_swept(tmp_path):
     finally:
         living.kill()
         living.wait()
+
+
+def test_a_command_that_is_dead_before_it_is_waited_for(cli, board_dir):
+    """A look at the boards that comes between its death and wait4 must not store it as one whose end nobody saw."""
+    from dwsr_probe.board import start_ticks
+    from dwsr_probe.collector import Collector
+    from dwsr_probe.store import Store
+    code = "import dwsr_probe, os; assert dwsr_probe.start(); os.kill(os.getpid(), 9)"
+    dead = subprocess.Popen([sys.executable, "-c", code], env=cli.env)
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
+    assert start_ticks(dead.pid) is None
+    collector = Collector(Store.in_memory(), "", str(board_dir), print)
+    collector.run = None
+    collector.await_exit(dead.pid)
+    assert collector.round() == 1 and len(list(board_dir.glob("*.board"))) == 1
+    dead.wait()
+    collector.note_exit(dead.pid, "killed", 9)
+    assert collector.round() == 0
+    ((record, health),) = collector.store.processes()
+    assert (record.state, health["signal"]) == ("killed", 9)
