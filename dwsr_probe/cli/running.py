@@ -32,8 +32,8 @@ OPTIONS = (
     Option("--alloc-from", "alloc_from_kib",
            of=Range(int, ALLOC_FROM_LEAST >> 10, ALLOC_FROM_MOST >> 10),
            default=ALLOC_FROM >> 10, metavar="KIB",
-           help="Follow blocks of this size on one by one, whoever frees them;"
-                " smaller ones are netted per thread."),
+           help="Track each block of at least this size one by one;"
+                " smaller ones are only summed per thread."),
     Option("--gc", "gc_mode", of=Choice(GC_MODES), default="none",
            help="Collect garbage before each task, or before and after it,"
                 " to tell cycles from working memory."),

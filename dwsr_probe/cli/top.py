@@ -11,11 +11,11 @@ from dwsr_probe.cli import fail
 @click.option("--predictor", metavar="URL", help="A `dwsr-probe predict serve`: how probable it is that each running task exceeds what its process has left.")
 @click.option("--plain", is_flag=True, help="One line a second, as without a terminal.")
 @click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root or with CAP_DAC_READ_SEARCH]")
-@click.option("--token-file", type=click.Path(), metavar="FILE", help="Show the URL the bearer token in this file's first line.")
-@click.option("--basic-file", type=click.Path(), metavar="FILE", help="Show the URL the user:password in this file's first line.")
+@click.option("--token-file", type=click.Path(), metavar="FILE", help="Send the bearer token in the first line of this file.")
+@click.option("--basic-file", type=click.Path(), metavar="FILE", help="Send the user:password in the first line of this file.")
 @click.option("--ca-file", type=click.Path(), metavar="FILE", help="Certificates (PEM) that HTTPS is checked with. [the system's]")
-@click.option("--predictor-token-file", type=click.Path(), metavar="FILE", help="Show the predictor the bearer token in this file's first line.")
-@click.option("--predictor-basic-file", type=click.Path(), metavar="FILE", help="Show the predictor the user:password in this file's first line.")
+@click.option("--predictor-token-file", type=click.Path(), metavar="FILE", help="Send the predictor the bearer token in the first line of this file.")
+@click.option("--predictor-basic-file", type=click.Path(), metavar="FILE", help="Send the predictor the user:password in the first line of this file.")
 def command(target, interval_s, predictor, plain, directories, token_file, basic_file, ca_file, predictor_token_file, predictor_basic_file):
     """Watch tasks while they run: what each one has, had at most, and how fast it grows.
 

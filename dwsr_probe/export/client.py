@@ -42,7 +42,11 @@ class StreamRefused(StreamError):
         self.status = status
 
 
-class StreamTooLong(StreamError):
+class StreamNonsense(StreamError):
+    """It sent what no port of ours sends."""
+
+
+class StreamTooLong(StreamNonsense):
     """The answer exceeds its budget of bytes. Asking for fewer records may help."""
 
 
@@ -75,14 +79,14 @@ class _Timed(io.RawIOBase):
 class Poll:
     records: list = field(default_factory=list)  # finished since the last poll
     running: list = field(default_factory=list)
-    lost: int = 0  # by what is missing between them: also right when a restarted server begins anew
+    lost: int = 0  # gaps in the sequence numbers: right across a restart of the server
     refused: int = 0  # finished ones that could not be
 
 
 class Stream:
     def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0):
         """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was.
-        timeout_s: for a whole answer, however slowly it comes; and 20 ms for each record that is asked for."""
+        timeout_s: a whole answer may take so long, plus 20 ms for each record asked for."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
@@ -119,12 +123,14 @@ class Stream:
                     cursor = last["cursor"]
                     break
                 self._take(last, found, told, keep)
-                if max(len(told), len(found.records)) > limit or len(found.running) > _RUNNING_MOST:
-                    raise ValueError("it has more records than can be")
+                if max(len(told), len(found.records)) > limit:
+                    raise ValueError("it sent more records than were asked for")
+                if len(found.running) > _RUNNING_MOST:
+                    raise ValueError(f"it sent more than {_RUNNING_MOST:,} running tasks")
             else:
-                raise ValueError("the answer was cut short")
+                raise EOFError("the answer was cut short")
             if not _is_cursor(cursor):
-                raise ValueError("its cursor is none of ours")
+                raise ValueError("its cursor is not valid")
         # Only now: an answer that was cut short is asked for again.
         for process, (seq, count) in told.items():
             found.lost += seq - self._seen.pop(process, 0) - count
@@ -185,8 +191,11 @@ class Stream:
             raise StreamError(f"{url}: no whole answer in time: timed out") from error
         except MemoryError as error:
             raise StreamError(f"{url}: there is not enough memory for its answer") from error
-        except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError, zlib.error, HTTPException) as error:  # also: not the answer of one of us
-            raise StreamError(f"{url}: {_printable(str(error))}") from error
+        except (OSError, EOFError, HTTPException) as error:  # before ValueError: a certificate that fails is both
+            kind = StreamNonsense if isinstance(error, gzip.BadGzipFile) else StreamError
+            raise kind(f"{url}: {_printable(str(error))}") from error
+        except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
+            raise StreamNonsense(f"{url}: {_printable(str(error))}") from error
         finally:
             if connection is not None:
                 connection.close()
@@ -237,7 +246,7 @@ def _lines(answer, bytes_most):
     while line := answer.readline(_LINE_BYTES_MOST):
         bytes_most -= len(line)
         if bytes_most < 0 or len(line) == _LINE_BYTES_MOST:
-            raise TooLong("the answer does not end" if bytes_most < 0 else "it has a line that does not end")
+            raise TooLong("the answer does not end" if bytes_most < 0 else f"a line above {_LINE_BYTES_MOST >> 10} KiB")
         yield line
 
 

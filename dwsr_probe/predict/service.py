@@ -13,7 +13,7 @@ from functools import partial
 from prometheus_client import generate_latest
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamRefused, state_of
+from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamNonsense, StreamRefused, state_of
 from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources import Source
 from dwsr_probe.export.totals import visible
@@ -197,7 +197,8 @@ class Predictor(Source):
             watched.ours = not (refused and error.status == 404)
             watched.due = now + (REFUSED_S if refused else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10)))
             if watched.up is not False and watched.ours:
-                self._say(f"{watched.target.name} does not answer: {error or 'out of memory'}; trying again")
+                how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
+                self._say(f"{watched.target.name} {how}: {error or 'out of memory'}; trying again")
             watched.up = False
             self._drop(watched)
             return

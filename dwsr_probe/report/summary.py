@@ -230,7 +230,7 @@ def process_notes(record, health):
             notes.append(f"{number:,} {text if number == 1 or not plural else plural}")
 
     if health.get("unprobed"):
-        return ["ran without the probe: peak from wait4, of it or of a child it waited for"]
+        return ["not probed; the peak is of this process or of one of its children"]
     if health.get("alloc_state") == 2:
         notes.append("allocations could not be accounted: another tool holds the hooks")
     if health.get("dask_hooks") == 2:

@@ -182,14 +182,16 @@ def _victim(s, names, outlook, on_device):
     given = inputs_text(record.inputs, record.inputs_omitted)
     size = f", {bytes_text(record.known_input_bytes)} of input" if record.known_input_bytes else ""
     had = AtLeast((record.gpu_peak_bytes if on_device else record.own_peak_bytes) or 0)
-    what = "on a device" if on_device else "of its own" if record.alloc_peak_bytes is not None else "of growth in resident size"
+    known = bytes_text(had, "at least ")
+    taken = (f"It had taken {known} on a device" if on_device else f"It had taken {known}" if record.alloc_peak_bytes is not None
+             else f"Its resident size had grown by {known}")
     more = sum(one.killed for one in names) > 1
     parts = ["The largest task under way was " if more else "The task under way was ", _name(s.task_name), f" with {given}{size}" if given else "",
-             f". It had {bytes_text(had)} {what} when it was killed"]
+             f". {taken} when it was killed."]
     forecast = outlook.of_task(record, "gpu" if on_device else "alloc") if outlook else None
     if forecast is not None and forecast.trust in ("fair", "good") and forecast.mean > had:
-        parts.append(f", and needs about {bytes_text(forecast.mean)} by the forecast from {count_text(forecast.n, 'task', 'tasks', 'one')} that ended well")
-    return (*parts, ".")
+        parts.append(f" Judging by {count_text(forecast.n, 'task', 'tasks', 'one')} that finished, it needs about {bytes_text(forecast.mean)}.")
+    return tuple(parts)
 
 
 def _most(s, on_device):
@@ -229,12 +231,11 @@ def _losses(names, dead, unknown):
 def _cause(p):
     if p.signal is not None and p.signal != signal.SIGKILL:
         name = _signal_text(p.signal) or f"signal {p.signal}"
-        return f"it crashed ({name})" if p.signal in _CRASHES else f"by {name}, which somebody sent"
+        return f"by a crash ({name})" if p.signal in _CRASHES else f"by {name}, which somebody sent"
     if p.share is None:
-        return "its limit is not known"
+        return "no limit is known"
     if p.share < NANNY:
-        known = "by SIGKILL" if p.signal else "a signal, a crash or an early end"
-        return f"{known}; not for its own memory, unless a limit is below the one that is known"
+        return f"{'by SIGKILL, ' if p.signal else ''}probably not for want of memory"
     return "by Dask's nanny, which ends a worker at 95 %, or by the kernel" if p.worker else "most likely by the kernel, for want of memory"
 
 
@@ -243,8 +244,8 @@ def _missing(processes):
     lost, dropped = missing_tasks(processes)
     found = []
     if lost:
-        found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored. No figure of a task includes them; those of processes do."
-                      " Fewer and larger tasks are all kept.",))
+        found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored."
+                      " The table leaves them out; the figures of processes are complete. Larger tasks would all be recorded.",))
     without_room = sum(health.get("tasks_dropped") or 0 for _, health in processes if health.get("room_for_tasks") == 0)
     if without_room:
         found.append((f"{count_text(without_room, 'task was', 'tasks were')} not measured: there was no room for them on the board (a line on stderr said why).",))
@@ -300,7 +301,7 @@ def _room(biggest, nearest, tight, outlook, held, kind):
         scale = outlook.largest_scale(biggest.task_name, (NEAR * limit - min(held, nearest.peak_bytes)) / together, kind)
     beside = f" with {together} tasks at once" if together > 1 else ""
     if tight and scale is not None and scale < 0.95:
-        return [("Use blocks of at most ", f"{percent_text(scale)} of the largest volume, {outlook.inputs_text(biggest.task_name, scale)}: they keep ", _name(biggest.task_name),
+        return [(f"Use smaller blocks: at most {outlook.inputs_text(biggest.task_name, scale)}, {percent_text(scale)} of the largest one. They keep ", _name(biggest.task_name),
                  f" below {percent_text(NEAR)} of {nearest.whose}{beside}.")]
     if tight:
         fewer = f"Run fewer tasks at once ({together} shared a process), or use" if together > 1 else "Use"

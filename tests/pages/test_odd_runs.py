@@ -107,7 +107,7 @@ def test_a_killed_task_comes_first_and_is_a_lower_bound(open_page, page_of):
     opened.assert_clean()
     assert opened.page.locator(".verdict h2").inner_text() == "One process was killed by SIGKILL at 97 % of its limit, with 2 tasks under way."
     text = opened.page.locator(".verdict").inner_text()
-    assert "The largest task under way was semblance with float32 (100, 100, 100), 3.8 MiB of input. It had ≥ 300.0 MiB of its own when it was killed" in text
+    assert "The largest task under way was semblance with float32 (100, 100, 100), 3.8 MiB of input. It had taken at least 300.0 MiB when it was killed" in text
     assert "semblance needed most: at least 300.0 MiB of its own, at least 200.0 MiB in the median of 2 tasks." in text
     assert opened.column("names", 1) == ["semblance", "finished", "poll", "load"] and opened.column("names", 4) == ["≥ 300.0 MiB", "400.0 MiB", "≥ 3.0 MiB", "0 B"]
     assert opened.column("names", 5)[0] == "≥ 200.0 MiB"

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dwsr_probe.export.client import Stream, StreamError, StreamRefused, samples_of
+from dwsr_probe.export.client import Stream, StreamError, StreamNonsense, StreamRefused, samples_of
 from tests.unit.hostile import OK, Hostile, drip, gzipped, line, lines
 
 
@@ -92,6 +92,19 @@ def test_answers_that_are_none(answers, body):
         with pytest.raises(StreamError, match="/dwsr/tasks"):
             stream.poll()
     assert stream.state == {"cursor": "0", "seen": {}}
+
+
+@pytest.mark.parametrize(("body", "kind", "text"), [
+    ([record(1), "x" * (65 << 10)], StreamNonsense, "/dwsr/tasks: a line above 64 KiB"),
+    ([record(1), last("x" * 2_000)], StreamNonsense, "its cursor is not valid"),
+    ([record(1), record(2), last("a")], StreamNonsense, "it sent more records than were asked for"),
+    ([record(1)], StreamError, "the answer was cut short"),
+])
+def test_nonsense_is_told_from_no_answer(answers, body, kind, text):
+    answers.add(*body)
+    with pytest.raises(StreamError, match=text) as caught:
+        Stream(answers.url).poll(limit=1)
+    assert type(caught.value) is kind or (kind is StreamNonsense and isinstance(caught.value, kind))
 
 
 def test_another_page_of_the_same_server(answers):

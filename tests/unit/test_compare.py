@@ -115,7 +115,7 @@ def test_inputs_are_compared_with_the_same_inputs():
 def test_other_block_sizes_are_compared_per_byte():
     name = only([task("x", 3 * MIB)] * 10, [task("x", 24 * MIB, 8 * MIB)] * 10)
     (d,) = name.differences
-    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "sizes differ: 1.0 MiB in A, 8.0 MiB in B with a median of 24.0 MiB")
+    assert (name.verdict, d.basis, d.note) == ("no difference", "per input byte", "blocks: 1.0 MiB in A, 8.0 MiB in B; B's tasks needed 24.0 MiB in the median")
     worse = Comparison(store_of([task("x", 3 * MIB)] * 10), store_of([task("x", 32 * MIB, 8 * MIB)] * 10))
     assert worse.names[0].verdict == "grew" and worse.failures(0.1) == [("x", "own peak grew by 33.3 % (per input byte)")]
     # smaller blocks with a constant part: more per byte, less per task, no failure
@@ -141,7 +141,7 @@ def test_what_is_shown_has_the_direction_of_its_verdict(peak, size):
     word = {"grew": "grew per byte", "shrank": "shrank per byte"}.get(d.verdict, d.verdict)
     assert d.verdict == ("shrank" if per_byte < 1 else "no difference" if per_byte == 1 else "grew")
     for shown in (file.getvalue(), page_of(compared, None)):
-        assert word in shown and "sizes differ: 1.0 MiB in A" in shown and "Block sizes differ in 1 task name" in shown
+        assert f"1 task name: 1 {word} (" in shown and word in shown and "blocks: 1.0 MiB in A" in shown and "Block sizes differ in 1 task name" in shown
 
 
 def test_medians_of_other_mixes_have_the_direction_of_the_verdict():
@@ -171,7 +171,7 @@ def test_sources_are_compared_by_what_they_return():
     def source(size, peak, **more):
         return task("random", peak, 2_496, output={"dtype": "float64", "shape": [size // 8]}, output_bytes=size, **more)
     larger = only([source(MIB, 2 * MIB)] * 9, [source(8 * MIB, 16 * MIB)] * 9)
-    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "sizes differ: 1.0 MiB in A, 8.0 MiB in B with a median of 16.0 MiB")
+    assert (larger.verdict, larger.differences[0].basis, larger.differences[0].note) == ("no difference", "per output byte", "blocks: 1.0 MiB in A, 8.0 MiB in B; B's tasks needed 16.0 MiB in the median")
     worse = only([source(MIB, 2 * MIB)] * 9, [source(MIB, 3 * MIB)] * 9)
     assert (worse.verdict, worse.differences[0].basis) == ("grew", "same output")
 

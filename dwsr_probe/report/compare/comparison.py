@@ -256,7 +256,9 @@ def _difference(quantity, side_a, side_b):
         quantity, basis, sum(len(x) for x, _ in strata), sum(len(y) for _, y in strata), *(median(value for _, value in pairs) for pairs in (a, b)), *(max(value for _, value in pairs) for pairs in (a, b)),
         _weighted_median(changes), _weighted_median(changes_bytes), (most_b - most_a) / max(most_a, floor / scale), (most_b - most_a) * scale, *_typical(likes))
     if found.sizes_differ:
-        found.note = f"sizes differ: {bytes_text(size)} in A, {bytes_text(median(task.size for task, _ in b if task.size))} in B with a median of {bytes_text(found.b_median_bytes)}"
+        b_size = median(task.size for task, _ in b if task.size)
+        found.note = (f"blocks: {bytes_text(size)} in A, {bytes_text(b_size)} in B;"
+                      f" B's tasks needed {bytes_text(found.b_median_bytes)} in the median")
     elif basis == ALL and {task.inputs for task, _ in a} != {task.inputs for task, _ in b}:
         found.note = "inputs differ, and their sizes are not known"
     return found, tests

@@ -7,6 +7,7 @@ from dwsr_probe.report.console import console_for, name_text
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
 STYLES = {"grew": "bold red", "largest grew": "bold red", "shrank": "green", "cannot tell": "yellow", "new": "cyan", "vanished": "cyan"}
+_COUNTED = ("grew", "largest grew", "shrank", "within noise", "no difference", "cannot tell", "new", "vanished")
 
 
 def change_text(share):
@@ -25,6 +26,11 @@ def arrow(a, b):
 def verdict_text(d):
     """With other block sizes a task may need more in all and less per byte."""
     return f"{d.verdict} per byte" if d.sizes_differ and d.verdict in ("grew", "largest grew", "shrank") else d.verdict
+
+
+def _verdict_of(name):
+    """As the table shows it."""
+    return next((verdict_text(d) for d in name.differences if d.verdict == name.verdict), name.verdict)
 
 
 def medians_text(d):
@@ -48,10 +54,10 @@ def run_text(letter, run):
 
 def summary_lines(compared, limit):
     """What it comes to, in words: for people, and last of all in a CI log."""
-    verdicts = [name.verdict for name in compared.names]
+    verdicts = [_verdict_of(name) for name in compared.names]
     if not compared.names:
         return ["Neither run has a task."]
-    counts = [f"{verdicts.count(word):,} {word}" for word in ("grew", "largest grew", "shrank", "within noise", "no difference", "cannot tell", "new", "vanished") if word in verdicts]
+    counts = [f"{verdicts.count(text):,} {text}" for word in _COUNTED for text in (word, f"{word} per byte") if text in verdicts]
     lines = [f"{count_text(len(verdicts), 'task name', 'task names', '1')}: {', '.join(counts)} (more than noise: p ≤ {ALPHA}, for all names together)"]
     differ = sum(any(d.sizes_differ for d in name.differences) for name in compared.names)
     if differ:
