@@ -1,9 +1,7 @@
 """A forecast for the terminal: in words, as a small plot of peak against input bytes, and as a table of all task names. Called by cli/predict.py."""
 import math
 
-from rich.table import Table
-
-from dwsr_probe.report.console import console_for, name_text
+from dwsr_probe.report.lines import Column, Lines
 from dwsr_probe.report.words import bytes_text, count_text
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
@@ -101,15 +99,20 @@ def _at(curve, x):
 
 def print_names(rows, q, file):
     """rows: (name, kind, input bytes, Forecast)."""
-    console = console_for(file)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("task", no_wrap=True, overflow="ellipsis")
-    table.add_column("kind")
-    for title in ("tasks", "largest input", "expected", f"{100 * q:g} % bound"):
-        table.add_column(title, justify="right")
-    table.add_column("trust")
-    for name, kind, size, forecast in rows:
-        bound = forecast.upper(q)
-        table.add_row(name_text(name), kind, f"{forecast.n:,}", bytes_text(size), bytes_text(forecast.mean), bytes_text(bound) if math.isfinite(bound) else "no bound",
-                      ", ".join([forecast.trust, *forecast.notes]))
-    console.print(table)
+    names, kinds, sizes, forecasts = zip(*rows, strict=True)
+    notes = [", ".join(f.notes) for f in forecasts]
+    bounds = [_bytes(bound if math.isfinite(bound) else None)
+              for bound in (f.upper(q) for f in forecasts)]
+    columns = [
+        Column("kind", 1 if len(set(kinds)) > 1 else 6, kinds, True),
+        Column("tasks", 5, [f"{f.n:,}" for f in forecasts]),
+        Column("largest input", 4, [bytes_text(size) for size in sizes]),
+        Column("expected", 3, [bytes_text(f.mean) for f in forecasts]),
+        Column(f"{100 * q:g} % bound", 0, bounds),
+        Column("trust", 2, [f.trust for f in forecasts], True)]
+    if any(notes):
+        columns.append(Column("notes", 7, notes, True))
+    out = Lines(file)
+    shown = out.tasks(names, columns)
+    if any(notes) and columns[-1] not in shown:
+        out.below(names, [note and f"notes: {note}" for note in notes])

@@ -1,15 +1,22 @@
-"""Lines of text for a terminal or a log: styles, lines wrapped at words, columns. For the table that ends every run.
+"""Lines of text for a terminal or a log: styles, lines wrapped at words, columns.
+
+For the table that ends every run, comparisons and forecasts.
 
 Not rich: its import alone takes almost the CPU time that a run may cost.
 """
 import os
 import unicodedata
+from collections import namedtuple
 
-from dwsr_probe.report.words import visible
+from dwsr_probe.report.words import count_text, line_of, visible
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _IN_A_LOG = 240  # columns: nobody wraps lines there
-GAP = 2  # between columns
+_GAP = 2  # between columns
+_NAMES_MOST = 4  # of a line below a table
+
+# Of a table of tasks. On a narrow terminal columns of the highest rank go first.
+Column = namedtuple("Column", "title rank cells left", defaults=(False,))
 
 
 class Styled(str):
@@ -70,16 +77,47 @@ class Lines:
                 at += len(piece)
             self._file.write("".join(line) + "\n")
 
-    def table(self, titles, rows):
-        """Rows of texts below their titles: the first column on the left, all others on the right."""
+    def tasks(self, names, columns):
+        """A table with a row per name; on a terminal only the columns that fit. Those it shows."""
+        names, columns = [line_of(name) for name in names], list(columns)
+        wide = [_GAP + max(map(cells, (column.title, *column.cells))) for column in columns]
+        room = max(map(cells, ("task", *names)))
+        if self.wraps:
+            least = min(room, max(12, self.width // 3))
+            while len(columns) > 1 and least + sum(wide) > self.width:
+                goes = max(range(len(columns)), key=lambda i: columns[i].rank)
+                del columns[goes], wide[goes]
+            room = max(1, self.width - sum(wide))
+        self.table(["task", *(column.title for column in columns)],
+                   zip([cut(name, room) for name in names], *(column.cells for column in columns),
+                       strict=True),
+                   {i for i, column in enumerate(columns, 1) if column.left})
+        return columns
+
+    def below(self, names, texts):
+        """What a column would have said that did not fit: each text once, with its names."""
+        of = {}
+        for name, text in zip(names, texts, strict=True):
+            if text:
+                of.setdefault(text, {})[line_of(name)] = None
+        for text, who in of.items():
+            some = list(who)[:_NAMES_MOST]
+            if len(who) > len(some):
+                some.append(count_text(len(who) - len(some), "more name", "more names", "1"))
+            self.print(Styled(f"{text}: {', '.join(some)}", "dim"))
+
+    def table(self, titles, rows, left=()):
+        """Rows of texts below their titles: the first column on the left, and those with these
+        numbers; all others on the right."""
         rows = [[Styled(title, "bold") for title in titles], *rows]
         wide = [max(map(cells, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            spaces = [" " * (width - cells(cell)) for width, cell in zip(wide, row, strict=True)]
-            line = [self._styled(row[0], getattr(row[0], "style", "")) + spaces[0]]
-            line += [space + self._styled(cell, getattr(cell, "style", ""))
-                     for cell, space in zip(row[1:], spaces[1:], strict=True)]
-            self._file.write((" " * GAP).join(line) + "\n")
+            line = []
+            for i, (width, cell) in enumerate(zip(wide, row, strict=True)):
+                space = " " * (width - cells(cell))
+                text = self._styled(cell, getattr(cell, "style", ""))
+                line.append(text + space if i == 0 or i in left else space + text)
+            self._file.write((" " * _GAP).join(line).rstrip(" ") + "\n")
 
     def _styled(self, text, style):
         if not text or not style or not self._colours:

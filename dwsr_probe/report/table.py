@@ -1,7 +1,5 @@
 """A run for the terminal: the verdict, a table by task name, a line per process."""
-from collections import namedtuple
-
-from dwsr_probe.report.lines import GAP, Lines, Styled, cells, cut
+from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.outlook import Examples, Outlook
 from dwsr_probe.report.summary import missing_tasks, process_limit, process_notes, process_outcome, sampler_health, summarise, worker_facts
 from dwsr_probe.report.verdict import verdict
@@ -72,40 +70,29 @@ def print_report(store, file, verbose=False):
 _STYLES = {"bad": "bold red", "near": "bold yellow"}
 
 
-# One column of the table: its cell is a function of a NameSummary. On a narrow terminal those of the highest rank go first.
-_Column = namedtuple("_Column", "title rank cell")
-
-
 def _columns(names):
-    """What this run has figures for, in the page's order: a median stands behind its maximum and goes before it."""
+    """(title, rank, function of a NameSummary) of what this run has figures for, in the page's order: a median stands behind its maximum and goes before it."""
     accounted, on_devices = any(s.alloc_peaks for s in names), any(s.gpu_peaks for s in names)
     failed = any(s.errors or s.killed or s.cancelled for s in names)
-    columns = [_Column("count", 2, lambda s: f"{s.count:,}"), _Column("failed", 1 if failed else 11, _outcome)]
+    columns = [("count", 2, lambda s: f"{s.count:,}"), ("failed", 1 if failed else 11, _outcome)]
     if accounted:
-        columns += [_Column("own peak, max", 0, lambda s: bytes_text(s.alloc_peak_max_bytes) + ("†" if s.shared else "")),
-                    _Column("median", 3, lambda s: bytes_text(s.alloc_peak_median_bytes))]
+        columns += [("own peak, max", 0, lambda s: bytes_text(s.alloc_peak_max_bytes) + ("†" if s.shared else "")),
+                    ("median", 3, lambda s: bytes_text(s.alloc_peak_median_bytes))]
     if on_devices:
-        columns += [_Column("gpu peak, max", 0, lambda s: bytes_text(s.gpu_peak_max_bytes)),
-                    _Column("median", 3, lambda s: bytes_text(s.gpu_peak_median_bytes)), _Column("binds", 4, _binding)]
+        columns += [("gpu peak, max", 0, lambda s: bytes_text(s.gpu_peak_max_bytes)),
+                    ("median", 3, lambda s: bytes_text(s.gpu_peak_median_bytes)), ("binds", 4, _binding)]
     return columns + [
-        _Column("rss growth, max", 7 if accounted else 0, lambda s: bytes_text(s.growth_max_bytes)), _Column("median", 9, lambda s: bytes_text(s.growth_median_bytes)),
-        _Column("rss peak, max", 5, lambda s: bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else "")),
-        _Column("duration, max", 6, lambda s: seconds_text(s.duration_max)), _Column("median", 8, lambda s: seconds_text(s.duration_median)),
-        _Column("overlap", 10, lambda s: str(s.overlap))]
+        ("rss growth, max", 7 if accounted else 0, lambda s: bytes_text(s.growth_max_bytes)), ("median", 9, lambda s: bytes_text(s.growth_median_bytes)),
+        ("rss peak, max", 5, lambda s: bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else "")),
+        ("duration, max", 6, lambda s: seconds_text(s.duration_max)), ("median", 8, lambda s: seconds_text(s.duration_median)),
+        ("overlap", 10, lambda s: str(s.overlap))]
 
 
 def _print_names(out, shown, names, processes):
-    columns = _columns(names)
-    rows = {column: [column.cell(s) for s in shown] for column in columns}
-    wide = {column: GAP + max(map(cells, (column.title, *rows[column]))) for column in columns}
-    tasks = [line_of(s.task_name) for s in shown]
-    least = min(max(map(cells, ("task", *tasks))), max(12, out.width // 3))
-    while len(columns) > 1 and least + sum(wide[column] for column in columns) > out.width:
-        columns.remove(max(columns, key=lambda column: column.rank))
-    room = max(1, out.width - sum(wide[column] for column in columns))
-    out.table(["task", *(column.title for column in columns)],
-              zip([cut(name, room) for name in tasks], *(rows[column] for column in columns), strict=True))
-    text = "\n".join(cell for column in columns for cell in rows[column])
+    columns = out.tasks([s.task_name for s in shown],
+                        [Column(title, rank, [cell(s) for s in shown])
+                         for title, rank, cell in _columns(names)])
+    text = "\n".join(cell for column in columns for cell in column.cells)
     for mark, note in (("≥", "≥ at least: a task was killed, and may have needed more"), ("*", "* sampled: short peaks may be higher"),
                        ("†", "† not this task's alone: native threads or coroutines of several tasks")):
         if mark in text:

@@ -14,6 +14,7 @@ from dwsr_probe.report.compare.noise import exceedance_test, holm, rank_test
 from dwsr_probe.report.compare.page import page_of
 from dwsr_probe.report.compare.table import change_text, print_comparison
 from dwsr_probe.store import Store
+from tests.unit.test_table import Terminal
 from tests.unit.test_task import HOSTILE
 
 MIB = 1 << 20
@@ -250,3 +251,29 @@ def test_hostile_names(name):
 
 def test_changes_for_people():
     assert [change_text(x) for x in (None, 0.0, 0.201, -0.03, 11.0, -0.0001)] == ["–", "0.0 %", "+20.1 %", "−3.0 %", "×12", "0.0 %"]
+
+
+@pytest.mark.parametrize(("columns", "titles"), [
+    (60, "task verdict median change"),
+    (80, "task verdict median change largest"),
+    (100, "task verdict of median change largest"),
+    (0, "task verdict of median change largest duration count failed compared by")])
+def test_columns_go_by_importance(monkeypatch, columns, titles):
+    """Whole titles and one line a row; what it was compared by stands below. 0: a pipe has all."""
+    monkeypatch.setenv("COLUMNS", str(columns or 60))
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal() if columns else io.StringIO()
+    names = [f"step-{i}-of-the-seismic-pipeline" for i in range(3)]
+    a, b = ([row | {"task_name": name} for name in names for row in rows]
+            for rows in (spread(12), spread(12, 1.5, seed=1)))
+    print_comparison(Comparison(store_of(a), store_of(b)), None, out)
+    lines = out.getvalue().splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("task"))
+    assert " ".join(lines[head].split()) == titles
+    rows = lines[head + 1:head + 4]
+    assert sorted(row[:6] for row in rows) == ["step-0", "step-1", "step-2"]
+    assert all("grew" in row and "+49" in row and row.endswith("same inputs") != bool(columns)
+               for row in rows)
+    if columns:
+        assert max(map(len, lines)) <= columns
+        assert lines[head + 4].startswith("compared by same inputs: step-")

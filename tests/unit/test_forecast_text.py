@@ -7,6 +7,7 @@ import pytest
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.question import Question, answer
 from dwsr_probe.report.forecast import NOTES, ROWS, plot, print_names, words
+from tests.unit.test_table import Terminal
 from tests.unit.workers import MIB, record
 
 
@@ -56,4 +57,27 @@ def test_a_table_of_names(model):
     out = io.StringIO()
     print_names([("smooth\n", "alloc", 4 * MIB, model.predict([{"nbytes": 4 * MIB}], "smooth"))], 0.95, out)
     head, line = out.getvalue().splitlines()
-    assert "95 % bound" in head and line.startswith("smooth\\n") and "12.0 MiB" in line and "fair, no-shape" in line
+    assert "95 % bound" in head and line.startswith("smooth\\n") and "12.0 MiB" in line and "no-shape, uncalibrated" in line
+
+
+@pytest.mark.parametrize(("columns", "titles"), [
+    (60, "task expected 99 % bound trust"),
+    (80, "task tasks largest input expected 99 % bound trust"),
+    (100, "task kind tasks largest input expected 99 % bound trust"),
+    (0, "task kind tasks largest input expected 99 % bound trust notes")])
+def test_a_table_of_names_fits(model, monkeypatch, columns, titles):
+    """Whole titles and one line a row; notes that do not fit stand below. 0: a pipe has all."""
+    monkeypatch.setenv("COLUMNS", str(columns or 60))
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal() if columns else io.StringIO()
+    forecast = model.predict([{"nbytes": 4 * MIB}], "smooth")
+    names = [f"step-{i}-of-the-seismic-pipeline" for i in range(6)]
+    print_names([(name, "alloc", 4 * MIB, forecast) for name in names], 0.99, out)
+    lines = out.getvalue().splitlines()
+    assert " ".join(lines[0].split()) == titles
+    assert [line[:6] for line in lines[1:7]] == [name[:6] for name in names]
+    assert all(line.count("12.0 MiB") == 2 and "fair" in line for line in lines[1:7])
+    if columns:
+        assert max(map(len, lines)) <= columns
+        assert " ".join(lines[7:]).startswith("notes: no-shape, uncalibrated: step-0-of-the")
+        assert lines[-1].endswith("2 more names")

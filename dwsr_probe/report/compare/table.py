@@ -1,9 +1,6 @@
 """A comparison as a table for the terminal."""
-from rich.table import Table
-from rich.text import Text
-
 from dwsr_probe.report.compare.comparison import ALPHA
-from dwsr_probe.report.console import console_for, name_text
+from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
 STYLES = {"grew": "bold red", "largest grew": "bold red", "shrank": "green", "cannot tell": "yellow", "new": "cyan", "vanished": "cyan"}
@@ -73,31 +70,42 @@ def summary_lines(compared, limit):
 
 
 def print_comparison(compared, limit, file):
-    console = console_for(file)
+    out = Lines(file)
     for letter, run in zip("AB", compared.runs, strict=True):
-        console.print(run_text(letter, run), markup=False, soft_wrap=True)
+        out.print(run_text(letter, run))
     if compared.names:
-        console.print(_table(compared))
+        _print_table(out, compared)
     for line in summary_lines(compared, limit):
-        console.print(line, markup=False, soft_wrap=True, style="red" if line.startswith("FAILED") else None)
+        out.print(Styled(line, "red") if line.startswith("FAILED") else line)
 
 
-def _table(compared):
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("task", no_wrap=True, overflow="ellipsis")
-    for title in ("verdict", "", "of"):
-        table.add_column(title, no_wrap=title == "verdict")
-    for title in ("median", "change", "largest", "duration", "count", "failed"):
-        table.add_column(title, justify="right")
-    table.add_column("compared by")
+def _print_table(out, compared):
+    """A row per quantity of each name; what is the name's own is in the first of them."""
+    names, firsts, rows = [], [], []
     for name in compared.names:
-        counts = (arrow(f"{name.a.count:,}", f"{name.b.count:,}"), arrow(failed_text(name.a), failed_text(name.b)))
-        verdict = Text(name.verdict, style=STYLES.get(name.verdict, ""))
-        if not name.differences:
-            table.add_row(name_text(name.task_name), verdict, "", "", "–", "–", "–", change_text(name.duration_change), *counts, name.note)
-        for i, d in enumerate(name.differences):
-            first = (change_text(name.duration_change), *counts) if i == 0 else ("", "", "")
-            table.add_row(name_text(name.task_name) if i == 0 else "", Text(verdict_text(d), style=STYLES.get(d.verdict, "")), p_text(d), d.quantity,
-                          medians_text(d), change_text(d.change), change_text(d.largest_change), *first,
-                          d.basis + (f" ({d.note})" if d.note else ""))
-    return table
+        own = (change_text(name.duration_change), arrow(f"{name.a.count:,}", f"{name.b.count:,}"),
+               arrow(failed_text(name.a), failed_text(name.b)))
+        for i, d in enumerate(name.differences or [None]):
+            names.append(name.task_name)
+            firsts.append(name.task_name if i == 0 else "")
+            rows.append((*_cells(name, d), *(own if i == 0 else ("", "", ""))))
+    verdict, p, of, median, change, largest, by, duration, count, failed = zip(*rows, strict=True)
+    columns = [
+        Column("verdict", 0, verdict, True), Column("", 7, p, True),
+        Column("of", 2 if len(set(of) - {""}) > 1 else 6, of, True), Column("median", 3, median),
+        Column("change", 1, change), Column("largest", 4, largest), Column("duration", 8, duration),
+        Column("count", 9, count), Column("failed", 5 if set(failed) - {"", "–"} else 10, failed),
+        Column("compared by", 11, by, True)]
+    if columns[-1] not in out.tasks(firsts, columns):
+        out.below(names, [text and f"{'compared by' if quantity else 'not compared,'} {text}"
+                          for text, quantity in zip(by, of, strict=True)])
+
+
+def _cells(name, d):
+    """Of one quantity; d None: nothing could be compared, and the name's note says why."""
+    if d is None:
+        verdict = Styled(name.verdict, STYLES.get(name.verdict, ""))
+        return verdict, "", "", "–", "–", "–", name.note
+    return (Styled(verdict_text(d), STYLES.get(d.verdict, "")), p_text(d), d.quantity,
+            medians_text(d), change_text(d.change), change_text(d.largest_change),
+            d.basis + (f" ({d.note})" if d.note else ""))
