@@ -7,6 +7,7 @@ import shutil
 import pandas as pd
 
 from dwsr_probe.record import largest_device
+from dwsr_probe.report.summary import Figures
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
@@ -23,6 +24,9 @@ _OF_KILLED = ("alloc_peak", "gpu_peak", "rss_growth")  # lower bounds where a ta
 class Summary(pd.DataFrame):
     """Values stay numbers: `summary["alloc_peak_max_bytes"] / 2**30`. Only what is shown has units
     and titles; a column without any value is not shown."""
+
+    _metadata = ["_exact"]  # pandas hands it on to what is made of this frame
+    _exact = None  # {(column, task name)}: no lower bounds although a task was killed
 
     @property
     def _constructor(self):
@@ -44,8 +48,10 @@ class Summary(pd.DataFrame):
     def _texts(self, name):
         values = [None if pd.isna(value) else value for value in self[name]]
         if name.startswith(_OF_KILLED) and "killed" in self.columns:
-            values = [AtLeast(value) if killed and value is not None else value
-                      for value, killed in zip(values, self["killed"], strict=True)]
+            exact = self._exact or ()
+            values = [AtLeast(value) if killed and value is not None and (name, of) not in exact
+                      else value
+                      for value, killed, of in zip(values, self["killed"], self.index, strict=True)]
         if name.endswith("_bytes"):
             return [bytes_text(value) for value in values]
         if name.startswith("duration"):
@@ -65,11 +71,10 @@ def summary_of(tasks):
     """tasks: a frame with the record's columns. The largest own peak first."""
     growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
     device = [largest_device(devices) for devices in tasks["gpu"]]
-    groups = tasks.assign(
+    tasks = tasks.assign(
         rss_growth_bytes=growth, gpu_peak_bytes=pd.array(device, dtype="Int64"),
-        failed=tasks["state"] != "ok", killed=tasks["state"] == "killed",
-    ).groupby("task_name", observed=True)
-    table = groups.agg(
+        failed=tasks["state"] != "ok", killed=tasks["state"] == "killed")
+    table = tasks.groupby("task_name", observed=True).agg(
         count=("task_name", "size"), failed=("failed", "sum"), killed=("killed", "sum"),
         alloc_peak_median_bytes=("alloc_peak_bytes", "median"),
         alloc_peak_max_bytes=("alloc_peak_bytes", "max"),
@@ -80,5 +85,20 @@ def summary_of(tasks):
         input_median_bytes=("input_bytes", "median"),
         output_median_bytes=("output_bytes", "median"),
         duration_median=("duration", "median"), duration_max=("duration", "max"))
-    return Summary(table.sort_values(
+    found = Summary(table.sort_values(
         ["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))
+    found._exact = _exact(tasks[tasks["task_name"].isin(table.index[table["killed"] > 0])])
+    return found
+
+
+def _exact(tasks):
+    """{(column, task name)} that stay the same however much the killed tasks needed."""
+    found = set()
+    for name, group in tasks.groupby("task_name", observed=True):
+        for kind in _OF_KILLED:
+            figures, measured = Figures(), group[group[f"{kind}_bytes"].notna()]
+            for value, killed in zip(measured[f"{kind}_bytes"], measured["killed"], strict=True):
+                figures.add(value, killed)
+            found |= {(f"{kind}_{word}_bytes", name) for word in ("median", "max")
+                      if not isinstance(getattr(figures, word), AtLeast)}
+    return found
