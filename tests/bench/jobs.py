@@ -94,7 +94,7 @@ def run(quick=False):
             little, more = cpu_of([PY, job, "1"]), cpu_of([PY, job, "3"])
             count = max(2, round((2.0 if quick else 10.0) / max((more - little) / 2, 0.02)))
             bare, again, ours = [], [], []
-            for n in range(2 if quick else 7):
+            for n in range(2 if quick else 3):
                 bare.append(cpu_of([PY, job, str(count)]))
                 ours.append(under_run(folder, f"{number}-{n}", [PY, job, str(count)]))
                 again.append(cpu_of([PY, job, str(count)]))
