@@ -84,9 +84,10 @@ class Poll:
 
 
 class Stream:
-    def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0):
+    def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0,
+                 record_s=_RECORD_S):
         """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was.
-        timeout_s: a whole answer may take so long, plus 20 ms for each record asked for."""
+        timeout_s: a whole answer may take so long, plus record_s for each record asked for."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
@@ -96,7 +97,7 @@ class Stream:
         self.url = f"{self._base}/dwsr/tasks"
         self.lost = 0  # in all
         self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
-        self._timeout_s = timeout_s
+        self._timeout_s, self._record_s = timeout_s, record_s
         self._headers = {"Accept-Encoding": "gzip", "Connection": "close"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")  # http.client writes Latin-1: UTF-8 arrives
@@ -116,7 +117,7 @@ class Stream:
         """
         found, told = Poll(), {}  # told: of each process in this answer the newest seq, and how many
         path = f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}"
-        with self._asked(path, wait_s + self._timeout_s, limit * _RECORD_S) as answer:
+        with self._asked(path, wait_s + self._timeout_s, limit * self._record_s) as answer:
             for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
                 last = json.loads(line)
                 if "cursor" in last:

@@ -17,13 +17,14 @@ from rich.cells import cell_len
 
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.top import figures, loop
-from dwsr_probe.report.top.moment import Moment, Process, Task
+from dwsr_probe.report.top import figures, loop, port
+from dwsr_probe.report.top.moment import Moment, Process, Task, WatchError
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
 from dwsr_probe.report.top.port import Port, is_url, series_of
 from dwsr_probe.report.top.screen import EXPLAINED, HELP, Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
+from tests.unit import hostile
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -344,6 +345,38 @@ def test_a_hostile_port():
         assert text.isprintable() and "\\x1b]2;evil\\x07" in text and "evil" in plain_line(picture) and plain_line(picture).isprintable()
 
 
+def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
+    """Its answer would be whole at last, and is not waited for; then it is asked for less."""
+    monkeypatch.setattr(port, "ASK_S", 0.5)
+    limits, slow = [], threading.Event()
+
+    def answer(server, request):
+        if b"/metrics" in request:
+            yield b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+            return
+        limits.append(int(re.search(rb"limit=(\d+)", request)[1]))
+        yield hostile.OK + b"Connection: close\r\n\r\n"
+        for _ in range(25 if slow.is_set() else 0):
+            yield b" "
+            server.wait(0.2)
+        yield hostile.LAST
+    server = hostile.Hostile(answer)
+    try:
+        watch = Port(server.url)
+        slow.set()
+        for _ in range(2):
+            with pytest.raises(WatchError, match="timed out"):
+                watch.look()
+        assert limits == [port.RECORDS_LEAST] * 2
+        slow.clear()
+        monkeypatch.setattr(watch._stream, "_timeout_s", 60.0)
+        watch.look()
+        watch.look()
+        assert limits[2:] == [port.RECORDS_LEAST, 2 * port.RECORDS_LEAST]
+    finally:
+        server.close()
+
+
 # -- lines
 
 class Shown:
@@ -391,3 +424,41 @@ def test_lines_end_with_their_reader(monkeypatch):
         loop.print_lines(Shown(Moment(processes=[Process("7", "job.py")])), interval_s=0.01)
     monkeypatch.setattr(sys, "stdout", None)
     assert loop._reader_has_gone()
+
+
+class Slow:
+    """A port whose first and third look last until somebody has read that it is waited for."""
+
+    title, waits_for, interval_s = "there", "http://there/dwsr/tasks", 0.01
+
+    def __init__(self):
+        self.read, self._looks = threading.Semaphore(0), 0
+
+    def look(self):
+        self._looks += 1
+        if self._looks in (1, 3):
+            self.read.acquire(timeout=20)
+        ended = "the job has ended" if self._looks > 2 else ""
+        return Moment(processes=[Process("7", "job.py")], ended=ended)
+
+
+def test_lines_say_that_a_port_is_waited_for(quick, monkeypatch):
+    """Before the first answer and later."""
+    monkeypatch.setattr(loop, "_WAIT_S", 0.05)
+    monkeypatch.setattr(loop, "_GONE_S", 60.0)
+    watch, lines, (readable, writable) = Slow(), [], os.pipe()
+
+    def read():
+        with os.fdopen(readable) as stdin:
+            for line in stdin:
+                lines.append(line.rstrip())
+                if "waiting for http://there" in line:
+                    watch.read.release()
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(writable, "w") as stdout, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        loop.print_lines(watch, interval_s=0.01)
+    reader.join()
+    waited = ["waiting for http://there/dwsr/tasks" in line for line in lines]
+    assert waited[0] and any(waited[1:]) and lines[-1].endswith("the job has ended")

@@ -16,6 +16,7 @@ from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
 _FORECAST_S = 2.0
+_WAIT_S = 2.0  # a look at a port that takes longer is said
 _GONE_S = 10.0  # for who reads lines: a port that has not answered, and a place where nothing has run for so long, have ended
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -27,10 +28,12 @@ class Looks(threading.Thread):
         super().__init__(daemon=True)  # a port that does not answer does not hold up the end
         self._watch, self._interval_s, self._wake = watch, interval_s, wake
         self._lock, self._moment, self._trouble, self._failed = threading.Lock(), None, None, None
+        self._begun = time.monotonic()
 
     def run(self):
         while not self._failed:
             begin, interval_s = time.monotonic(), self._interval_s
+            self._begun = begin
             try:
                 moment = self._watch.look()
                 if moment.behind:  # much has ended before we came
@@ -41,6 +44,7 @@ class Looks(threading.Thread):
                     self._trouble = str(error)
             except Exception as error:  # the main thread raises it, and gives the terminal back first
                 self._failed = error
+            self._begun = None
             self._wake()
             time.sleep(max(0.02, begin + interval_s - time.monotonic()))
 
@@ -57,6 +61,13 @@ class Looks(threading.Thread):
         with self._lock:
             moment, self._moment = self._moment, None
             return moment, self._trouble
+
+    @property
+    def waiting(self):
+        """Text, while a port takes long to answer."""
+        begun, port = self._begun, getattr(self._watch, "waits_for", None)
+        slow = port and begun is not None and time.monotonic() > begun + _WAIT_S
+        return f"waiting for {port}" if slow else ""
 
 
 class Forecasts(threading.Thread):
@@ -138,6 +149,7 @@ def _begun(watch, interval_s, signals):
     """(looks, picture) after the first look; (None, None) if somebody was impatient."""
     looks, picture = Looks(watch, interval_s, signals.wake), Picture(watch.title)
     looks.start()
+    told = ""
     while not signals.ending:
         moment, trouble = looks.take()
         if moment is not None:
@@ -145,7 +157,9 @@ def _begun(watch, interval_s, signals):
             return looks, picture
         if trouble:
             raise WatchError(trouble)
-        signals.wait((), 1.0)
+        if not told and (told := looks.waiting):
+            print(f"{time.strftime('%H:%M:%S')}; {told}", flush=True)
+        signals.wait((), min(1.0, _WAIT_S))
     return None, None
 
 
@@ -154,6 +168,8 @@ def _add(picture, looks, forecasts):
     moment, trouble = looks.take()
     if moment is not None:
         picture.take(moment, forecasts.chances)
+    else:
+        trouble = trouble or looks.waiting
     if moment is not None or trouble:
         picture.moment.stale, picture.moment.trouble = bool(trouble), trouble or forecasts.trouble
     return moment is not None or bool(trouble)

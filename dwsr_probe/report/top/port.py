@@ -6,7 +6,8 @@ from dwsr_probe.export.checked import checked
 from dwsr_probe.export.client import Stream, StreamError, samples_of
 from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, number, pid_text, task_of
 
-ASK_S = 5.0
+ASK_S = 5.0  # for a whole answer: somebody looks at the screen
+RECORDS_LEAST = 250  # that a busy machine can send meanwhile
 
 
 class Port:
@@ -16,18 +17,21 @@ class Port:
 
     def __init__(self, url, token=None, basic=None, ca_file=None):
         """ValueError: not a URL. OSError: of the CA's file."""
-        self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ASK_S)
+        self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ASK_S, record_s=0.0)
+        self.waits_for, self._fits = self._stream.url, RECORDS_LEAST
         self.host, self.title = self._stream.host, self._stream.host
         self._lost_before = None
         self._clocks = {}  # pid → date of its clock, less our monotonic one
 
     def look(self):
+        most, self._fits = self._fits, RECORDS_LEAST  # so many if this look fails
         try:
-            found = self._stream.poll(limit=RECORDS_MOST, running=True, keep=checked)
+            found = self._stream.poll(limit=most, running=True, keep=checked)
             series = series_of(self._stream.page("/metrics"))
         except StreamError as error:
             raise WatchError(str(error)) from error
-        moment = Moment(records=found.records, behind=len(found.records) >= RECORDS_MOST, processes=_processes(series))
+        self._fits = min(RECORDS_MOST, 2 * most)
+        moment = Moment(records=found.records, behind=len(found.records) >= most, processes=_processes(series))
         if self._lost_before is None and not moment.behind:
             self._lost_before = self._stream.lost  # overwritten before we came
         moment.lost = self._stream.lost - (self._stream.lost if self._lost_before is None else self._lost_before)
