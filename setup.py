@@ -9,6 +9,7 @@ core = Extension(
     sources=["dwsr_probe/_core.pyx", *sorted(glob("csrc/*.c"))],
     depends=sorted(glob("csrc/*.h") + glob("dwsr_probe/**/*.pxi", recursive=True)),
     include_dirs=["csrc"],
+    define_macros=[("DWSR_EXTENSION", "1")],
     # Hidden: the module exports its init function and nothing else. Initial-exec: other models may allocate at first use.
     extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden", "-ftls-model=initial-exec", "-Wall", "-Wextra", "-Wno-unused-parameter"],
     extra_link_args=["-pthread", "-Wl,-z,nodelete"],

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "clock.h"
+#include "lineage.h"
 #include "sums.h"
 
 /* A task's memory, from its first allocation on. Sums and peaks carry the task's generation (sums.h). */
 struct account {
-    word serial; /* as in a handle; another one's account is found stale and made anew */
+    word generation; /* another one's account is found stale and made anew */
     struct task_device devices[TASK_DEVICES];
     word oom_count, oom_device, oom_requested_bytes, oom_live_bytes, oom_pool_used_bytes, oom_pool_total_bytes, oom_pool_limit_bytes;
 } __attribute__((aligned(64)));
@@ -24,17 +24,15 @@ static struct {
     struct account accounts[SLOT_COUNT];
 } gpu = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-static __thread uint32_t depth;
-
-int gpu_enter(void) { return depth++ != 0; }
-void gpu_leave(void) { depth--; }
+int gpu_enter(void) { return this_thread.gpu_depth++ != 0; }
+void gpu_leave(void) { this_thread.gpu_depth--; }
 
 /* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
 
-static struct account *account_of(uint64_t handle)
+static struct account *account_of(task_handle task)
 {
-    struct account *a = &gpu.accounts[handle % SLOT_COUNT];
-    return load_acquire(&a->serial) == handle / SLOT_COUNT ? a : NULL;
+    struct account *a = &gpu.accounts[handle_slot(task)];
+    return load_acquire(&a->generation) == handle_generation(task) ? a : NULL;
 }
 
 static struct task_device *find(struct account *a, uint32_t device)
@@ -44,33 +42,33 @@ static struct task_device *find(struct account *a, uint32_t device)
     return NULL;
 }
 
-static void open_account(struct account *a, uint64_t serial)
+static void open_account(struct account *a, uint64_t generation)
 {
-    store_release(&a->serial, 0);
+    store_release(&a->generation, 0);
     for (int i = 0; i < TASK_DEVICES; i++) {
         store_relaxed(&a->devices[i].device, 0);
-        store_relaxed(&a->devices[i].live_bytes, sum_zero(serial));
-        store_relaxed(&a->devices[i].peak_bytes, sum_tag(serial));
+        store_relaxed(&a->devices[i].live_bytes, sum_zero(generation));
+        store_relaxed(&a->devices[i].peak_bytes, sum_tag(generation));
         store_relaxed(&a->devices[i].pool_used_bytes, ABSENT);
         store_relaxed(&a->devices[i].pool_total_bytes, ABSENT);
     }
     store_relaxed(&a->oom_count, 0);
-    store_release(&a->serial, serial);
+    store_release(&a->generation, generation);
 }
 
 /* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses too many. */
-static struct task_device *place_of(uint64_t handle, uint32_t device)
+static struct task_device *place_of(task_handle task, uint32_t device)
 {
-    struct account *a = account_of(handle);
+    struct account *a = account_of(task);
     struct task_device *d = a ? find(a, device) : NULL;
-    if (d || !alloc_runs(handle)) return d;
+    if (d || !lineage_runs(task)) return d;
     pthread_mutex_lock(&gpu.mutex);
-    if (!alloc_runs(handle)) { /* it has ended meanwhile: the account may be the slot's next task's */
+    if (!lineage_runs(task)) { /* it has ended meanwhile: the account may be the slot's next task's */
         pthread_mutex_unlock(&gpu.mutex);
         return NULL;
     }
-    a = &gpu.accounts[handle % SLOT_COUNT];
-    if (a->serial != handle / SLOT_COUNT) open_account(a, handle / SLOT_COUNT);
+    a = &gpu.accounts[handle_slot(task)];
+    if (a->generation != handle_generation(task)) open_account(a, handle_generation(task));
     d = find(a, device);
     for (int i = 0; i < TASK_DEVICES && !d; i++)
         if (!a->devices[i].device) store_release(&a->devices[i].device, device + 1), d = &a->devices[i];
@@ -79,7 +77,7 @@ static struct task_device *place_of(uint64_t handle, uint32_t device)
     return d;
 }
 
-int gpu_added(uint64_t handle, uint32_t device, uint64_t bytes)
+int gpu_added(task_handle task, uint32_t device, uint64_t bytes)
 {
     if (device > GPU_PINNED) {
         add_relaxed(&gpu.unfollowed, 1);
@@ -91,27 +89,27 @@ int gpu_added(uint64_t handle, uint32_t device, uint64_t bytes)
     if (raised) max_relaxed(&f->peak_bytes, live);
     add_relaxed(&f->alloc_count, 1);
     if (!load_relaxed(&f->present)) store_release(&f->present, 1);
-    for (; handle; handle = alloc_parent(handle)) {
-        struct task_device *d = place_of(handle, device);
-        if (!d || !sum_add(&d->live_bytes, handle / SLOT_COUNT, (int64_t)bytes)) continue;
+    for (; is_somebody(task); task = lineage_around(task)) {
+        struct task_device *d = place_of(task, device);
+        if (!d || !sum_add(&d->live_bytes, handle_generation(task), (int64_t)bytes)) continue;
         int64_t own = sum_value(load_relaxed(&d->live_bytes));
-        if (own > 0 && peak_raise(&d->peak_bytes, handle / SLOT_COUNT, (uint64_t)own)) raised = 1;
+        if (own > 0 && peak_raise(&d->peak_bytes, handle_generation(task), (uint64_t)own)) raised = 1;
     }
     return raised;
 }
 
-void gpu_removed(uint64_t handle, uint32_t device, uint64_t bytes)
+void gpu_removed(task_handle task, uint32_t device, uint64_t bytes)
 {
     if (device > GPU_PINNED) return;
     add_relaxed(&gpu.devices[device].fields.live_bytes, -bytes);
-    for (; handle; handle = alloc_parent(handle)) {
-        struct account *a = account_of(handle);
+    for (; is_somebody(task); task = lineage_around(task)) {
+        struct account *a = account_of(task);
         struct task_device *d = a ? find(a, device) : NULL;
-        if (d) sum_add(&d->live_bytes, handle / SLOT_COUNT, -(int64_t)bytes);
+        if (d) sum_add(&d->live_bytes, handle_generation(task), -(int64_t)bytes);
     }
 }
 
-void gpu_note_pool(uint64_t handle, uint32_t device, const struct gpu_pool *pool, int raised)
+void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *pool, int raised)
 {
     if (device >= DEVICE_COUNT) return;
     struct device_fields *f = &gpu.devices[device].fields;
@@ -119,8 +117,8 @@ void gpu_note_pool(uint64_t handle, uint32_t device, const struct gpu_pool *pool
     store_relaxed(&f->pool_total_bytes, pool->total_bytes);
     store_relaxed(&f->pool_limit_bytes, pool->limit_bytes);
     store_relaxed(&f->unseen_bytes, pool->unseen_bytes);
-    for (; raised && handle; handle = alloc_parent(handle)) {
-        struct account *a = account_of(handle);
+    for (; raised && is_somebody(task); task = lineage_around(task)) {
+        struct account *a = account_of(task);
         struct task_device *d = a ? find(a, device) : NULL;
         if (!d || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK) > sum_value(load_relaxed(&d->live_bytes))) continue; /* not this one's peak */
         store_relaxed(&d->pool_used_bytes, pool->used_bytes);
@@ -134,13 +132,13 @@ static uint64_t live_of(const struct task_device *d)
     return live < 0 ? 0 : (uint64_t)live;
 }
 
-void gpu_note_oom(uint64_t handle, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool)
+void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool)
 {
     add_relaxed(&gpu.ooms, 1);
     if (device > GPU_PINNED) return;
-    for (; handle; handle = alloc_parent(handle)) {
-        struct task_device *d = place_of(handle, device);
-        struct account *a = account_of(handle);
+    for (; is_somebody(task); task = lineage_around(task)) {
+        struct task_device *d = place_of(task, device);
+        struct account *a = account_of(task);
         if (!d || !a) continue;
         store_relaxed(&a->oom_device, device);
         store_relaxed(&a->oom_requested_bytes, requested_bytes);
@@ -154,12 +152,12 @@ void gpu_note_oom(uint64_t handle, uint32_t device, uint64_t requested_bytes, co
 
 /* -- tasks ------------------------------------------------------------------------------------------------------------------------------- */
 
-void gpu_task_now(uint64_t handle, struct gpu_figures *f)
+void gpu_task_now(task_handle task, struct gpu_figures *f)
 {
     memset(f, 0, sizeof *f);
     f->known = load_relaxed(&gpu.hook) == GPU_HOOK_ON;
     f->pinned_known = f->known && load_relaxed(&gpu.pinned_seen);
-    struct account *a = account_of(handle);
+    struct account *a = account_of(task);
     if (!a) return;
     for (int i = 0; i < TASK_DEVICES; i++) {
         const struct task_device *d = &a->devices[i];
@@ -180,11 +178,11 @@ void gpu_task_now(uint64_t handle, struct gpu_figures *f)
     f->oom.pool_limit_bytes = load_relaxed(&a->oom_pool_limit_bytes);
 }
 
-void gpu_task_end(uint64_t handle, struct gpu_figures *f)
+void gpu_task_end(task_handle task, struct gpu_figures *f)
 {
-    gpu_task_now(handle, f);
-    struct account *a = account_of(handle);
-    if (a) store_release(&a->serial, 0);
+    gpu_task_now(task, f);
+    struct account *a = account_of(task);
+    if (a) store_release(&a->generation, 0);
 }
 
 struct writer { char *at, *end; int full; };
@@ -313,16 +311,16 @@ void gpu_publish(struct board *b)
         for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;) store_release(to + k, load_relaxed(from + k)); /* `present` last */
     }
     if (!load_acquire(&b->live->room_for_tasks)) return;
-    for (uint32_t i = 0; i < alloc_slots_used(); i++) {
-        uint64_t serial = alloc_serial_in(i);
+    for (uint32_t i = 0; i < lineage_slots_used(); i++) {
+        task_handle task = lineage_task_in(i);
         struct gpu_figures f;
-        if (!serial) continue;
-        gpu_task_now(alloc_handle(i, serial), &f);
+        if (!is_somebody(task)) continue;
+        gpu_task_now(task, &f);
         struct slot *slot = &b->slots[i];
         store_release(&slot->gpu_serial, 0);
         if (!f.known) continue;
         copy_release((word *)slot->gpu, (const word *)f.devices, TASK_DEVICES * (sizeof *f.devices / sizeof(word)));
-        store_release(&slot->gpu_serial, serial);
+        store_release(&slot->gpu_serial, handle_serial(task));
     }
 }
 
@@ -351,7 +349,7 @@ void gpu_fork_unlock(void) { pthread_mutex_unlock(&gpu.mutex); }
 void gpu_forked(void)
 {
     pthread_mutex_init(&gpu.mutex, NULL);
-    depth = 0; /* another thread's is gone with it */
-    for (uint32_t i = 0; i < SLOT_COUNT; i++) gpu.accounts[i].serial = 0;
+    this_thread.gpu_depth = 0; /* another thread's is gone with it */
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) gpu.accounts[i].generation = 0;
     for (uint32_t i = 0; i < DEVICE_COUNT; i++) gpu.devices[i].fields.present = 0; /* the child has not allocated */
 }

@@ -1,8 +1,8 @@
 /* Device memory of each task, and of the process on each device, as CuPy gives it out (dwsr_probe/gpu/hook.pxi tells us).
  *
- * The same two figures as in alloc.h: live and peak bytes that a task itself allocated, whoever frees them; an inner task's live bytes pass to
+ * The same two figures as in accounts.h: live and peak bytes that a task itself allocated, whoever frees them; an inner task's live bytes pass to
  * the outer one at its end. Page-locked host memory is counted in the same way, as a device of its own, GPU_PINNED.
- * An allocation and a free take no lock, except a task's first on a device. Tasks are named by alloc_handle.
+ * An allocation and a free take no lock, except a task's first on a device. Who works for whom is in lineage.h.
  *
  * A caller has no board at hand, and memory outlives boards: this file keeps state of its own, which the sampler copies to the board.
  */
@@ -10,6 +10,7 @@
 #define DWSR_GPU_H
 
 #include "board.h"
+#include "handle.h"
 
 #define GPU_PINNED DEVICE_COUNT
 #define OOM_HOST   (DEVICE_COUNT + 1)
@@ -26,13 +27,13 @@ void gpu_forked(void);
 void gpu_note_hook(enum gpu_hook state, int pinned);
 void gpu_note_nvml(enum nvml_state state);
 
-/* Of the task that `handle` names and those around it; 0: nobody's. Returns whether that raised a peak: then gpu_note_pool is due. */
-int gpu_added(uint64_t handle, uint32_t device, uint64_t bytes);
-void gpu_removed(uint64_t handle, uint32_t device, uint64_t bytes);
+/* Of the task and those around it. Returns whether that raised a peak: then gpu_note_pool is due. */
+int gpu_added(task_handle task, uint32_t device, uint64_t bytes);
+void gpu_removed(task_handle task, uint32_t device, uint64_t bytes);
 /* The pool right after an allocation; raised: as gpu_added said, it belongs to the peak of these tasks, too. */
-void gpu_note_pool(uint64_t handle, uint32_t device, const struct gpu_pool *pool, int raised);
+void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *pool, int raised);
 /* An allocation that failed for lack of memory. */
-void gpu_note_oom(uint64_t handle, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool);
+void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool);
 /* An allocation that is the job's as it is: it cannot be followed. */
 void gpu_note_unfollowed(void);
 
@@ -53,8 +54,8 @@ struct gpu_figures {
     struct { word count, device, requested_bytes, live_bytes, pool_used_bytes, pool_total_bytes, pool_limit_bytes; } oom;
 };
 
-void gpu_task_now(uint64_t handle, struct gpu_figures *figures);
-void gpu_task_end(uint64_t handle, struct gpu_figures *figures);
+void gpu_task_now(task_handle task, struct gpu_figures *figures);
+void gpu_task_end(task_handle task, struct gpu_figures *figures);
 
 /* JSON for the record: the devices, without GPU_PINNED, and the failed allocation. Return the length, 0: nothing to say. */
 uint64_t gpu_devices_json(const struct task_device *devices, char *to, uint64_t size);

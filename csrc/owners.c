@@ -13,7 +13,7 @@ struct owner_place *owners_places;
 
 static struct {
     pthread_mutex_t mutex;
-    struct interval { uintptr_t from, to; uint64_t owner; } *intervals; /* sorted, disjoint */
+    struct interval { uintptr_t from, to; task_handle owner; } *intervals; /* sorted, disjoint */
     uint32_t interval_count;
 } table = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
@@ -80,7 +80,7 @@ static int insert_at(uint32_t i, struct interval v)
     return 1;
 }
 
-static void cut(uintptr_t from, uintptr_t to, void (*freed)(uint64_t, int64_t))
+static void cut(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t))
 {
     uint32_t i = find(from);
     while (i < table.interval_count && table.intervals[i].from < to) {
@@ -101,7 +101,7 @@ static void cut(uintptr_t from, uintptr_t to, void (*freed)(uint64_t, int64_t))
     }
 }
 
-enum owners_result owners_map(uintptr_t address, uint64_t size, uint64_t owner, void (*freed)(uint64_t, int64_t))
+enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owner, void (*freed)(task_handle, int64_t))
 {
     pthread_mutex_lock(&table.mutex);
     cut(address, address + size, freed); /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
@@ -110,14 +110,14 @@ enum owners_result owners_map(uintptr_t address, uint64_t size, uint64_t owner, 
     return ok ? OWNERS_ADDED : OWNERS_FULL;
 }
 
-void owners_unmap(uintptr_t address, uint64_t size, void (*freed)(uint64_t owner, int64_t bytes))
+void owners_unmap(uintptr_t address, uint64_t size, void (*freed)(task_handle owner, int64_t bytes))
 {
     pthread_mutex_lock(&table.mutex);
     cut(address, address + size, freed);
     pthread_mutex_unlock(&table.mutex);
 }
 
-int owners_covers(uintptr_t address, uint64_t *owner)
+int owners_covers(uintptr_t address, task_handle *owner)
 {
     pthread_mutex_lock(&table.mutex);
     uint32_t i = find(address);

@@ -9,12 +9,12 @@
 
 #include <stdint.h>
 
-#include "atomics.h"
+#include "handle.h"
 
 #define OWNER_PLACES (UINT64_C(1) << 18)
 #define OWNER_WINDOW 32 /* places looked at for one address */
 
-struct owned { int found; uint64_t owner, bytes; };
+struct owned { int found; task_handle owner; uint64_t bytes; };
 
 enum owners_result { OWNERS_ADDED, OWNERS_REPLACED, OWNERS_FULL };
 
@@ -34,7 +34,7 @@ static inline uint64_t owners_place(uintptr_t address)
 }
 
 /* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
-static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, uint64_t owner, struct owned *stale)
+static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, task_handle owner, struct owned *stale)
 {
     enum owners_result result = OWNERS_ADDED;
     uint64_t at = owners_place(address);
@@ -44,11 +44,11 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
         if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue; /* no exchange for a place that is taken */
         if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
             if (key != address) continue;
-            *stale = (struct owned){ 1, load_relaxed(&p->owner), load_relaxed(&p->bytes) };
+            *stale = (struct owned){ 1, { load_relaxed(&p->owner) }, load_relaxed(&p->bytes) };
             result = OWNERS_REPLACED;
         }
         store_relaxed(&p->bytes, bytes);
-        store_relaxed(&p->owner, owner);
+        store_relaxed(&p->owner, owner.word);
         return result;
     }
     return OWNERS_FULL;
@@ -56,12 +56,12 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
 
 static inline struct owned owners_remove(uintptr_t address)
 {
-    struct owned o = { 0, 0, 0 };
+    struct owned o = { 0, NOBODY, 0 };
     uint64_t at = owners_place(address);
     for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
         struct owner_place *p = &owners_places[at];
         if (load_relaxed(&p->key) != address) continue;
-        o = (struct owned){ 1, load_relaxed(&p->owner), load_relaxed(&p->bytes) };
+        o = (struct owned){ 1, { load_relaxed(&p->owner) }, load_relaxed(&p->bytes) };
         store_release(&p->key, 0);
         break;
     }
@@ -69,10 +69,10 @@ static inline struct owned owners_remove(uintptr_t address)
 }
 
 /* Mappings; `freed` is called, under the mutex, for each owned piece that was inside the range. */
-enum owners_result owners_map(uintptr_t address, uint64_t bytes, uint64_t owner, void (*freed)(uint64_t owner, int64_t bytes));
-void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(uint64_t owner, int64_t bytes));
+enum owners_result owners_map(uintptr_t address, uint64_t bytes, task_handle owner, void (*freed)(task_handle owner, int64_t bytes));
+void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(task_handle owner, int64_t bytes));
 /* Whether the address lies in a known mapping, and whose that is. */
-int owners_covers(uintptr_t address, uint64_t *owner);
+int owners_covers(uintptr_t address, task_handle *owner);
 void owners_lock(void);
 void owners_unlock(void);
 void owners_forked(void);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "alloc.h"
 #include "clock.h"
 #include "gpu.h"
@@ -33,8 +34,6 @@ static struct {
     int has_key; /* without it, tasks that a thread leaves open stay open */
     word *said, said_here[PROBE_SAY_KINDS]; /* shared with all that are forked from here on, where a page could be had */
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
-
-static __thread int fork_announced;
 
 static uint64_t own_start_ticks(const char *proc_root)
 {
@@ -77,9 +76,9 @@ static void after_fork_in_parent(void)
     gpu_fork_unlock();
     alloc_fork_unlock();
     pthread_mutex_unlock(&probe.tasks.mutex);
-    if (load_relaxed(&probe.active) && fork_announced) store_relaxed(&probe.sampler_due, 1);
+    if (load_relaxed(&probe.active) && this_thread.fork_announced) store_relaxed(&probe.sampler_due, 1);
     else if (load_relaxed(&probe.active)) start_sampler();
-    fork_announced = 0;
+    this_thread.fork_announced = 0;
     pthread_mutex_unlock(&probe.control);
 }
 
@@ -88,13 +87,14 @@ static void after_fork_in_child(void)
     pthread_mutex_init(&probe.control, NULL);
     gpu_forked();
     alloc_forked();
+    lineage_forked();
     tasks_abandon(&probe.tasks);
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);
     store_relaxed(&probe.asked_for_room, 0);
     store_relaxed(&probe.sampler_due, 0);
     store_relaxed(&probe.generation, probe.generation + 1);
-    fork_announced = 0;
+    this_thread.fork_announced = 0;
 }
 
 static void on_thread_exit(void *unused)
@@ -138,8 +138,8 @@ static int start(const struct probe_settings *s, const char **failed_step)
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
     snprintf(probe.cgroup_root, sizeof probe.cgroup_root, "%s", s->cgroup_root);
-    int accounting = s->alloc && alloc_start(s->alloc_from, s->is_python_thread) == 0;
-    if (!s->alloc) alloc_open(s->is_python_thread);
+    lineage_open(s->is_python_thread);
+    int accounting = s->alloc && alloc_start(s->alloc_from) == 0;
     gpu_open();
     store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON : s->alloc ? ALLOC_UNAVAILABLE : ALLOC_OFF);
     tasks_open(&probe.tasks, &probe.board, accounting);
@@ -218,41 +218,30 @@ int probe_room_failure(int *error, const char **failed_step)
     return *error != 0;
 }
 
-uint64_t probe_task_begin(const struct task_begin *begin)
+task_handle probe_task_begin(const struct task_begin *begin)
 {
     if (load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room)) probe_expect_tasks();
     if (load_relaxed(&probe.sampler_due)) probe_fork_done();
     patch_refresh();
-    uint64_t handle = tasks_begin(&probe.tasks, begin);
-    if (handle == 0) return 0;
+    task_handle task = tasks_begin(&probe.tasks, begin);
+    if (!is_somebody(task)) return task;
     if (probe.has_key) pthread_setspecific(probe.thread_key, &probe);
     sampler_nudge(&probe.sampler);
-    return handle;
+    return task;
 }
 
-void probe_task_end(uint64_t handle, const struct task_end *end) { tasks_end(&probe.tasks, handle, end); }
+void probe_task_end(task_handle task, const struct task_end *end) { tasks_end(&probe.tasks, task, end); }
 
-uint64_t probe_adopt(uint64_t handle)
+task_handle probe_adopt(task_handle task)
 {
-    uint32_t slot;
-    uint64_t serial;
-    alloc_adopt((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT, &slot, &serial);
-    return serial * SLOT_COUNT + slot;
+    accounts_flush(); /* what was allocated so far is the last one's */
+    return lineage_adopt(task);
 }
 
-uint64_t probe_current(void)
-{
-    uint32_t slot;
-    uint64_t serial = probe_active() ? alloc_current(&slot) : 0;
-    return serial ? serial * SLOT_COUNT + slot : 0;
-}
+task_handle probe_current(void) { return probe_active() ? lineage_works_for() : NOBODY; }
+uint64_t probe_live_bytes(task_handle task) { return accounts_active() ? accounts_live_now(task) : ABSENT; }
 
-uint64_t probe_live_bytes(uint64_t handle)
-{
-    return alloc_active() ? alloc_live_now((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT) : ABSENT;
-}
-
-void probe_fork_announced(void) { fork_announced = 1; }
+void probe_fork_announced(void) { this_thread.fork_announced = 1; }
 
 void probe_fork_done(void)
 {

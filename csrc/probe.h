@@ -40,15 +40,15 @@ void probe_expect_tasks(void);
 /* Whether that has failed; 1 only once. Tasks are counted then, not measured. */
 int probe_room_failure(int *error, const char **failed_step);
 
-uint64_t probe_task_begin(const struct task_begin *begin);
-void probe_task_end(uint64_t handle, const struct task_end *end);
+task_handle probe_task_begin(const struct task_begin *begin);
+void probe_task_end(task_handle task, const struct task_end *end);
 
-/* The calling thread works for that task (0: for none) while it runs none of its own. Returns the handle it worked for before. */
-uint64_t probe_adopt(uint64_t handle);
-/* The task that the calling thread works for, to be handed to probe_adopt elsewhere; 0: none. */
-uint64_t probe_current(void);
+/* The calling thread works for that task (NOBODY: for none) while it runs none of its own. Returns the task it worked for before. */
+task_handle probe_adopt(task_handle task);
+/* The task that the calling thread works for, to be handed to probe_adopt elsewhere. */
+task_handle probe_current(void);
 /* Live bytes of a running task; ABSENT without accounting. */
-uint64_t probe_live_bytes(uint64_t handle);
+uint64_t probe_live_bytes(task_handle task);
 
 /* Around a fork whose caller will call probe_fork_done in the parent, from any thread: the sampler restarts there, or with the next task,
  * not inside fork, because Python 3.12+ counts threads there. Any other fork restarts it by itself. */

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "alloc.h"
 #include "clock.h"
 #include "gpu.h"
@@ -68,20 +69,20 @@ static void publish_allocations(struct board *b)
 {
     const int holds = alloc_holds();
     if (!holds) store_relaxed(&b->live->alloc_state, ALLOC_UNAVAILABLE);
-    store_relaxed(&b->live->unowned_bytes, alloc_unowned_bytes());
+    store_relaxed(&b->live->unowned_bytes, accounts_unowned_bytes());
     store_relaxed(&b->live->untracked_bytes, alloc_untracked_bytes());
     if (!load_acquire(&b->live->room_for_tasks)) return;
-    for (uint32_t i = 0; i < alloc_slots_used(); i++) {
+    for (uint32_t i = 0; i < lineage_slots_used(); i++) {
         struct slot *slot = &b->slots[i];
-        struct alloc_figures f;
-        uint64_t serial = alloc_serial_in(i);
-        if (!serial || alloc_task_now(i, serial, &f) < 0) continue;
+        struct account_figures f;
+        task_handle task = lineage_task_in(i);
+        if (accounts_task_now(task, &f) < 0) continue;
         store_release(&slot->alloc_serial, 0);
         if (!holds) continue;
         store_release(&slot->alloc_live_bytes, f.live_bytes);
         store_release(&slot->alloc_peak_bytes, f.peak_bytes);
         store_release(&slot->alloc_count, f.count);
-        store_release(&slot->alloc_serial, serial);
+        store_release(&slot->alloc_serial, handle_serial(task));
     }
 }
 
@@ -127,7 +128,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
         store_release(&live->window_peak_bytes, p->window_peak);
         store_release(&live->window_boundary, before);
     }
-    if (alloc_active()) publish_allocations(s->board);
+    if (accounts_active()) publish_allocations(s->board);
     gpu_publish(s->board);
     const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
     board_publish_sample(s->board, &sample);
@@ -136,7 +137,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     if (!p->own_ns || now - p->own_ns >= OWN_EVERY_NS) {
         p->own_ns = now;
         uint64_t board = load_relaxed(&live->room_for_tasks) ? BOARD_BYTES : HEAD_BYTES;
-        store_relaxed(&live->own_bytes, board + (alloc_active() ? owners_resident_bytes() : 0));
+        store_relaxed(&live->own_bytes, board + (accounts_active() ? owners_resident_bytes() : 0));
     }
     publish_headroom(s, now);
     store_relaxed(&live->sampler_period_ns, period_ns);

@@ -5,18 +5,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "alloc.h"
 #include "clock.h"
 #include "gpu.h"
 
 #define GAP_COUNTED_NS 50000
 
-static __thread uint32_t own_thread; /* gettid, asked once */
-
 static uint32_t thread_id(void)
 {
-    if (!own_thread) own_thread = (uint32_t)syscall(SYS_gettid);
-    return own_thread;
+    if (!this_thread.id) this_thread.id = (uint32_t)syscall(SYS_gettid);
+    return this_thread.id;
 }
 
 static void count(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
@@ -45,7 +44,7 @@ static uint64_t fold_window(struct tasks *t)
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
-    int ambiguous = t->accounting && alloc_was_ambiguous(); /* native threads allocated while several tasks ran: any of these */
+    int ambiguous = t->accounting && lineage_was_ambiguous(); /* native threads allocated while several tasks ran: any of these */
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
         if (ambiguous) store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
@@ -108,12 +107,12 @@ static void note_owners(struct tasks *t)
         innermost = t->active[i];
         lanes += t->lane[innermost].leads;
     }
-    alloc_running(lanes, innermost, lanes ? t->board->slots[innermost].task.serial : 0);
+    lineage_running(lanes, lineage_handle(innermost, lanes ? t->board->slots[innermost].task.serial : 0));
 }
 
-uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
+task_handle tasks_begin(struct tasks *t, const struct task_begin *begin)
 {
-    uint64_t handle = 0;
+    task_handle task = NOBODY;
     uint32_t thread = thread_id();
     pthread_mutex_lock(&t->mutex);
     if (!t->board) goto out;
@@ -124,7 +123,7 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     turn_boundary(t);
     uint64_t rss = fold_window(t);
     uint64_t parent = 0;
-    uint32_t parent_index = ALLOC_NO_SLOT;
+    uint32_t parent_index = 0;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
         if (!begin->detached && t->lane[t->active[i]].thread == thread)
             parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
@@ -139,13 +138,13 @@ uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin)
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
-    if (!begin->detached) alloc_task_begin(index, slot->task.serial, parent_index, parent);
+    task = lineage_handle(index, slot->task.serial);
+    if (!begin->detached) accounts_task_begin(task, lineage_handle(parent_index, parent));
     note_owners(t);
     turn_boundary(t);
-    handle = slot->task.serial * SLOT_COUNT + index;
 out:
     pthread_mutex_unlock(&t->mutex);
-    return handle;
+    return task;
 }
 
 static void leave_lane(struct tasks *t, uint32_t index)
@@ -166,14 +165,15 @@ static void leave_lane(struct tasks *t, uint32_t index)
 /* The task's own memory, host and device; `texts` is where JSON about devices goes, GPU_TEXT_BYTES of it. */
 static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct task_fields *done, char *texts)
 {
-    struct alloc_figures host = { ABSENT, ABSENT, ABSENT, 0 };
+    struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device = { 0 };
     if (!t->lane[index].detached) {
-        gpu_task_end(alloc_handle(index, done->serial), &device);
-        alloc_task_end(index, done->serial, device.leaves, &host);
+        task_handle task = lineage_handle(index, done->serial);
+        gpu_task_end(task, &device);
+        accounts_task_end(task, device.leaves, &host);
         if (t->accounting && !alloc_holds()) store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
         /* Calls have gone by unseen, or none were looked at: no number is better than a wrong one. */
-        if (!t->accounting || !alloc_holds()) host = (struct alloc_figures){ ABSENT, ABSENT, ABSENT, 0 };
+        if (!t->accounting || !alloc_holds()) host = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
     }
     done->alloc_peak_bytes = host.peak_bytes;
     done->alloc_end_bytes = host.live_bytes;
@@ -226,14 +226,14 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     turn_boundary(t);
 }
 
-void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end)
+void tasks_end(struct tasks *t, task_handle task, const struct task_end *end)
 {
-    uint64_t end_ns = now_ns(), serial = handle / SLOT_COUNT;
-    uint32_t index = (uint32_t)(handle % SLOT_COUNT), thread = thread_id();
+    uint64_t end_ns = now_ns();
+    uint32_t index = handle_slot(task), thread = thread_id();
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
         const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL; /* NULL: of an earlier board */
-        if (serial == 0 || !f || f->serial != serial || f->state != TASK_RUNNING) {
+        if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
             count(&t->board->live->ends_unmatched);
         } else {
             if (t->lane[index].thread != thread && !t->lane[index].detached) count(&t->board->live->ends_elsewhere);
@@ -290,7 +290,7 @@ void tasks_close(struct tasks *t, int leave_running)
 
 void tasks_abandon(struct tasks *t)
 {
-    own_thread = 0;
+    this_thread.id = 0;
     pthread_mutex_init(&t->mutex, NULL);
     if (!t->board) return;
     rss_close(&t->rss);

@@ -12,6 +12,7 @@
 
 #include <pthread.h>
 #include "board.h"
+#include "handle.h"
 #include "rss.h"
 
 #define TASK_NAME_MOST 256
@@ -50,15 +51,15 @@ struct tasks {
     char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
 };
 
-/* `t->rss` has been opened. accounting: alloc.h is started, and active before the first task. */
+/* `t->rss` has been opened. lineage.h is open. accounting: alloc.h is started, and accounts before the first task. */
 void tasks_open(struct tasks *t, struct board *b, int accounting);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 
-/* A handle, or 0 when the probe is closed, the board has no room for tasks, or every slot is taken (counted). */
-uint64_t tasks_begin(struct tasks *t, const struct task_begin *begin);
-/* An unknown handle is counted and ignored. */
-void tasks_end(struct tasks *t, uint64_t handle, const struct task_end *end);
+/* NOBODY when the probe is closed, the board has no room for tasks, or every slot is taken (counted). */
+task_handle tasks_begin(struct tasks *t, const struct task_begin *begin);
+/* A task that is not known, or has ended, is counted and ignored. */
+void tasks_end(struct tasks *t, task_handle task, const struct task_end *end);
 /* In a forked child: forget the parent's tasks without touching its board. */
 void tasks_abandon(struct tasks *t);
 /* The calling thread exits: end what it left open, counted. */

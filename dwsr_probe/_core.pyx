@@ -73,6 +73,12 @@ cdef extern from "Python.h":
 cdef extern from "clock.h" nogil:
     uint64_t now_ns()
 
+cdef extern from "handle.h" nogil:
+    ctypedef struct task_handle:
+        uint64_t word  # to carry it through Python; 0: nobody
+    const task_handle NOBODY
+    bint is_somebody(task_handle task)
+
 cdef extern from "probe.h" nogil:
     struct probe_settings:
         const char *directory
@@ -95,11 +101,11 @@ cdef extern from "probe.h" nogil:
     int probe_board_path(char *path, size_t size)
     void probe_expect_tasks()
     int probe_room_failure(int *error, const char **failed_step)
-    uint64_t probe_task_begin(const task_begin *begin)
-    void probe_task_end(uint64_t handle, const task_end *end)
-    uint64_t probe_adopt(uint64_t handle)
-    uint64_t probe_current()
-    uint64_t probe_live_bytes(uint64_t handle)
+    task_handle probe_task_begin(const task_begin *begin)
+    void probe_task_end(task_handle task, const task_end *end)
+    task_handle probe_adopt(task_handle task)
+    task_handle probe_current()
+    uint64_t probe_live_bytes(task_handle task)
     void probe_fork_announced()
     void probe_fork_done()
     int probe_set_facts(const char *text, uint64_t len)
@@ -143,7 +149,7 @@ cdef extern from "board.h" nogil:
 
 cdef extern from "alloc.h" nogil:
     const uint64_t ALLOC_LARGE
-    int alloc_start(uint64_t large_from, int (*is_python)() noexcept nogil)
+    int alloc_start(uint64_t large_from)
     void alloc_stop(int at_exit)
     int alloc_holds()
 
@@ -311,7 +317,7 @@ def try_accounting():
     """Where malloc comes from, and whether its calls can be seen in this interpreter. For doctor; not beside a running probe."""
     if probe_active():
         return os.fsdecode(patch_provider()), alloc_holds() != 0
-    cdef bint works = alloc_start(ALLOC_LARGE, is_python_thread) == 0
+    cdef bint works = alloc_start(ALLOC_LARGE) == 0
     alloc_stop(0)
     return os.fsdecode(patch_provider()), works
 
@@ -323,12 +329,12 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 
 def adopt_handle(uint64_t handle):
     """Work for that task, 0 for none; the handle it was before. For pools: people use `adopt`."""
-    return probe_adopt(handle)
+    return probe_adopt(task_handle(word=handle)).word
 
 
 def current_handle():
     """The task that this thread works for, or 0."""
-    return probe_current()
+    return probe_current().word
 
 
 # -- tasks ----------------------------------------------------------------------------------------------------------------------------
@@ -395,7 +401,8 @@ include "gpu/hook.pxi"
 @cython.freelist(64)
 cdef class Entry:
     """A task that has been begun, to be ended: what the hooks of a framework hold on to."""
-    cdef uint64_t handle, generation
+    cdef task_handle handle
+    cdef uint64_t generation
     cdef unsigned long thread
     cdef object foreign  # the count of unseen allocations at begin
 
@@ -425,7 +432,7 @@ cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared,
     entry.thread = PyThread_get_thread_ident()
     with nogil:
         entry.handle = probe_task_begin(&b)
-    if entry.handle == 0:
+    if not is_somebody(entry.handle):
         say_no_room()
     return entry
 
@@ -455,7 +462,7 @@ cdef bint lacks_host_memory(object error):
 cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, object error) except -1:
     """error: the exception that ended it, its class, or None."""
     cdef task_end e
-    if entry.handle == 0 or entry.generation != probe_generation():  # forked or restarted since: that task belongs to another board
+    if not is_somebody(entry.handle) or entry.generation != probe_generation():  # forked or restarted since: that task belongs to another board
         return 0
     e.state = state
     e.output_bytes = output_bytes
@@ -471,11 +478,11 @@ cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, o
         e.output = text(at=<const char *>output, len=len(output))
         with nogil:
             probe_task_end(entry.handle, &e)
-        entry.handle = 0
+        entry.handle = NOBODY
     return 0
 
 
-cdef uint64_t freed_by_collection(uint64_t handle):
+cdef uint64_t freed_by_collection(task_handle handle):
     """Bytes of the task's own memory that a collection frees. Its finalizers are the job's: what they raise, Python reports."""
     cdef uint64_t before = probe_live_bytes(handle), after
     collect()
@@ -564,14 +571,14 @@ cdef class adopt:
     What this thread allocates inside counts for that task, as long as it runs and this thread runs no task of its own.
     """
     cdef task block
-    cdef uint64_t before
+    cdef task_handle before
 
     def __init__(self, task block not None):
         self.block = block
 
     def __enter__(self):
         cdef Entry entry
-        cdef uint64_t handle = 0
+        cdef task_handle handle = NOBODY
         with cython.critical_section(self.block):
             if self.block.entries:
                 entry = self.block.entries[len(self.block.entries) - 1]

@@ -12,10 +12,10 @@ cdef extern from "gpu.h" nogil:
         uint64_t used_bytes, total_bytes, limit_bytes, unseen_bytes
     void gpu_note_hook(int state, int pinned)
     void gpu_note_nvml(int state)
-    int gpu_added(uint64_t handle, unsigned int device, uint64_t size)
-    void gpu_removed(uint64_t handle, unsigned int device, uint64_t size)
-    void gpu_note_pool(uint64_t handle, unsigned int device, const gpu_pool *pool, int raised)
-    void gpu_note_oom(uint64_t handle, unsigned int device, uint64_t requested_bytes, const gpu_pool *pool)
+    int gpu_added(task_handle task, unsigned int device, uint64_t size)
+    void gpu_removed(task_handle task, unsigned int device, uint64_t size)
+    void gpu_note_pool(task_handle task, unsigned int device, const gpu_pool *pool, int raised)
+    void gpu_note_oom(task_handle task, unsigned int device, uint64_t requested_bytes, const gpu_pool *pool)
     void gpu_note_unfollowed()
     int gpu_enter()
     void gpu_leave()
@@ -93,7 +93,8 @@ cdef class Token:
     """Ends with the memory it is tied to."""
     cdef PoolSums sums
     cdef readonly object memory  # kept alive, where the token is the owner
-    cdef uint64_t handle, size
+    cdef task_handle handle
+    cdef uint64_t size
     cdef unsigned int device
 
     def __dealloc__(self):
@@ -242,7 +243,7 @@ cdef class Allocator:
         return 0
 
 
-cdef int note_pool(PoolSums sums, uint64_t handle, unsigned int device, bint raised) except -1:
+cdef int note_pool(PoolSums sums, task_handle handle, unsigned int device, bint raised) except -1:
     cdef gpu_pool pool = read_pool(sums)
     gpu_note_pool(handle, device, &pool, raised)
     return 0

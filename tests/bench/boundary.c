@@ -1,5 +1,6 @@
 /* A begin/end pair from C, without Python around it. Linked with csrc. */
 #define _GNU_SOURCE
+#include "accounts.h"
 #include "alloc.h"
 #include "clock.h"
 #include "probe.h"
@@ -32,14 +33,16 @@ double pair_ns(const char *directory, int alloc, unsigned count)
 /* What the accounting alone adds to a pair. */
 double accounting_ns(unsigned count)
 {
-    struct alloc_figures f;
-    if (alloc_start(ALLOC_LARGE, NULL) < 0 || alloc_account() < 0) return -1;
+    struct account_figures f;
+    lineage_open(NULL);
+    if (alloc_start(ALLOC_LARGE) < 0 || alloc_account() < 0) return -1;
     uint64_t from = cpu_ns();
     for (unsigned i = 0; i < count; i++) {
-        alloc_task_begin(0, i + 1, ALLOC_NO_SLOT, 0);
-        alloc_running(1, 0, i + 1);
-        alloc_task_end(0, i + 1, 0, &f);
-        alloc_running(0, 0, 0);
+        task_handle task = lineage_handle(0, i + 1);
+        accounts_task_begin(task, NOBODY);
+        lineage_running(1, task);
+        accounts_task_end(task, 0, &f);
+        lineage_running(0, NOBODY);
     }
     double ns = (double)(cpu_ns() - from) / count;
     alloc_stop(0);

@@ -1,8 +1,8 @@
 /* Device memory of tasks: nests, late frees, generations, many threads, JSON, and the board's copy. */
 #include "check.h"
-#include "alloc.h"
 #include "board_read.h"
 #include "gpu.h"
+#include "lineage.h"
 #include "sums.h"
 
 #include <pthread.h>
@@ -11,20 +11,19 @@
 
 static uint64_t serial;
 
-/* A task of the calling thread; around: 0, or the handle of one that it is in. */
-static uint64_t begin(uint32_t slot, uint64_t around)
+/* A task of the calling thread. */
+static task_handle begin(uint32_t slot, task_handle around)
 {
-    serial++;
-    alloc_task_begin(slot, serial, around ? (uint32_t)(around % SLOT_COUNT) : ALLOC_NO_SLOT, around ? around / SLOT_COUNT : 0);
-    return alloc_handle(slot, serial);
+    task_handle task = lineage_handle(slot, ++serial);
+    lineage_begin(task, around);
+    return task;
 }
 
-static struct gpu_figures end(uint64_t handle)
+static struct gpu_figures end(task_handle task)
 {
     struct gpu_figures f;
-    struct alloc_figures host;
-    gpu_task_end(handle, &f);
-    alloc_task_end((uint32_t)(handle % SLOT_COUNT), handle / SLOT_COUNT, f.leaves, &host);
+    gpu_task_end(task, &f);
+    lineage_end(task, f.leaves);
     return f;
 }
 
@@ -37,7 +36,7 @@ static struct task_device on(const struct gpu_figures *f, uint32_t device)
 
 static void live_and_peak(void)
 {
-    uint64_t a = begin(0, 0);
+    task_handle a = begin(0, NOBODY);
     CHECK(gpu_added(a, 0, 100) && gpu_added(a, 0, 50) && gpu_added(a, 3, 7));
     gpu_removed(a, 0, 100);
     CHECK(!gpu_added(a, 0, 80)); /* below the peak */
@@ -50,9 +49,9 @@ static void live_and_peak(void)
 
 static void an_inner_tasks_memory_passes_on(void)
 {
-    uint64_t outer = begin(0, 0);
+    task_handle outer = begin(0, NOBODY);
     gpu_added(outer, 0, 10);
-    uint64_t inner = begin(1, outer);
+    task_handle inner = begin(1, outer);
     gpu_added(inner, 0, 100);
     gpu_added(inner, 0, 50);
     gpu_removed(inner, 0, 50);
@@ -67,23 +66,23 @@ static void an_inner_tasks_memory_passes_on(void)
 
 static void a_slots_next_task_is_not_touched(void)
 {
-    uint64_t first = begin(0, 0);
+    task_handle first = begin(0, NOBODY);
     gpu_added(first, 0, 1000);
     end(first);
-    uint64_t second = begin(0, 0);
+    task_handle second = begin(0, NOBODY);
     gpu_added(second, 0, 5);
     gpu_removed(first, 0, 1000);
     gpu_note_oom(first, 0, 1, &(struct gpu_pool){ 0, 0, 0, 0 });
     struct gpu_figures f = end(second);
     CHECK(on(&f, 0).peak_bytes == 5 && on(&f, 0).live_bytes == 5 && !f.oom.count);
     gpu_removed(second, 0, 5);
-    struct gpu_figures none = end(begin(0, 0));
+    struct gpu_figures none = end(begin(0, NOBODY));
     CHECK(none.known && !none.leaves && !on(&none, 0).device);
 }
 
 static void more_devices_than_there_is_room_for(void)
 {
-    uint64_t a = begin(0, 0);
+    task_handle a = begin(0, NOBODY);
     for (uint32_t device = 0; device < 12; device++) gpu_added(a, device, device + 1);
     gpu_added(a, 99, 1);
     struct gpu_figures f = end(a);
@@ -94,7 +93,7 @@ static void more_devices_than_there_is_room_for(void)
 
 static void the_pool_at_the_peak(void)
 {
-    uint64_t a = begin(0, 0);
+    task_handle a = begin(0, NOBODY);
     gpu_note_pool(a, 0, &(struct gpu_pool){ 900, 1000, 5000, 7 }, gpu_added(a, 0, 100));
     gpu_note_pool(a, 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(a, 0, 0)); /* no peak */
     gpu_removed(a, 0, 100);
@@ -121,12 +120,12 @@ static void the_longest_text_fits(void)
 /* One task in each of four threads on one device, all frees by the next thread: balances are zero, each has its own figure. */
 enum { THREADS = 4, ROUNDS = 20000 };
 static pthread_barrier_t barrier;
-static uint64_t handles[THREADS];
+static task_handle handles[THREADS];
 
 static void *neighbour(void *argument)
 {
     uint32_t me = (uint32_t)(uintptr_t)argument;
-    uint64_t next = handles[(me + 1) % THREADS];
+    task_handle next = handles[(me + 1) % THREADS];
     pthread_barrier_wait(&barrier);
     for (int i = 0; i < ROUNDS; i++) {
         gpu_note_pool(handles[me], 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(handles[me], 0, 512));
@@ -139,7 +138,7 @@ static void eighty_thousand_pairs_in_four_threads(void)
 {
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, NULL, THREADS);
-    for (uint32_t i = 0; i < THREADS; i++) handles[i] = begin(i, 0), gpu_added(handles[i], 0, 512 * ROUNDS);
+    for (uint32_t i = 0; i < THREADS; i++) handles[i] = begin(i, NOBODY), gpu_added(handles[i], 0, 512 * ROUNDS);
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, neighbour, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < THREADS; i++) {
@@ -160,7 +159,7 @@ static void the_board_has_it_all(void)
     CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() }, &step) == 0 && board_grow(&b, &step) == 0);
     gpu_open();
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_device(&r, 5, &d) == 0);
-    uint64_t a = begin(2, 0);
+    task_handle a = begin(2, NOBODY);
     gpu_added(a, 5, 640);
     gpu_added(a, GPU_PINNED, 99);
     gpu_identify(5, "a name that is much longer than the ninety-six bytes that there are for it, so that it is cut off somewhere", "GPU-1", 1 << 20);
@@ -190,7 +189,7 @@ static void nested_allocators(void)
 
 int main(void)
 {
-    alloc_open(NULL);
+    lineage_open(NULL);
     gpu_open();
     gpu_note_hook(GPU_HOOK_ON, 1);
     RUN(live_and_peak);

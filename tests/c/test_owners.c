@@ -3,14 +3,17 @@
 
 #include <pthread.h>
 
+/* Any word will do: the table only keeps it. */
+static task_handle owner_of(uint64_t n) { return (task_handle){ n }; }
+
 static void blocks(void)
 {
     struct owned stale;
     CHECK(owners_open() == 0);
-    CHECK(owners_insert(0x10000, 100, 7, &stale) == OWNERS_ADDED && owners_count() == 1);
-    CHECK(owners_insert(0x10000, 200, 8, &stale) == OWNERS_REPLACED && stale.owner == 7 && stale.bytes == 100);
+    CHECK(owners_insert(0x10000, 100, owner_of(7), &stale) == OWNERS_ADDED && owners_count() == 1);
+    CHECK(owners_insert(0x10000, 200, owner_of(8), &stale) == OWNERS_REPLACED && stale.owner.word == 7 && stale.bytes == 100);
     struct owned o = owners_remove(0x10000);
-    CHECK(o.found && o.owner == 8 && o.bytes == 200 && owners_count() == 0);
+    CHECK(o.found && o.owner.word == 8 && o.bytes == 200 && owners_count() == 0);
     CHECK(!owners_remove(0x10000).found);
 }
 
@@ -21,30 +24,30 @@ static void a_hundred_thousand(void)
     for (unsigned s = 0; s < sizeof strides / sizeof *strides; s++) {
         uint64_t full = 0, n = 100000;
         CHECK(owners_open() == 0);
-        for (uint64_t i = 0; i < n; i++) full += owners_insert(0x7f0000000010 + i * strides[s], i, i, &stale) == OWNERS_FULL;
+        for (uint64_t i = 0; i < n; i++) full += owners_insert(0x7f0000000010 + i * strides[s], i, owner_of(i), &stale) == OWNERS_FULL;
         CHECK(full == 0 && owners_count() == n);
-        for (uint64_t i = 0; i < n; i++) CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner == i);
+        for (uint64_t i = 0; i < n; i++) CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner.word == i);
     }
     CHECK(owners_open() == 0);
     uint64_t full = 0;
-    for (uint64_t i = 0; i < 1000; i++) full += owners_insert(0x100000 + i, 1, 1, &stale) == OWNERS_FULL;
+    for (uint64_t i = 0; i < 1000; i++) full += owners_insert(0x100000 + i, 1, owner_of(1), &stale) == OWNERS_FULL;
     CHECK(full > 0 && owners_count() == 1000 - full); /* counted, not lost by silence */
 }
 
 static uint64_t freed_bytes, freed_owner;
-static void freed(uint64_t owner, int64_t bytes) { freed_owner = owner, freed_bytes += (uint64_t)bytes; }
+static void freed(task_handle owner, int64_t bytes) { freed_owner = owner.word, freed_bytes += (uint64_t)bytes; }
 
 static void mappings_in_parts(void)
 {
     CHECK(owners_open() == 0);
-    uint64_t owner = 0;
+    task_handle owner = NOBODY;
     freed_bytes = 0;
-    CHECK(owners_map(0x100000, 0x10000, 5, freed) == OWNERS_ADDED && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
+    CHECK(owners_map(0x100000, 0x10000, owner_of(5), freed) == OWNERS_ADDED && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
     owners_unmap(0x104000, 0x2000, freed); /* a hole */
-    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner) && owners_covers(0x106000, &owner) && owner == 5);
+    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner) && owners_covers(0x106000, &owner) && owner.word == 5);
     owners_unmap(0x0, 0x102000, freed); /* the front */
     CHECK(freed_bytes == 0x4000);
-    CHECK(owners_map(0x103000, 0x2000, 6, freed) == OWNERS_ADDED && freed_bytes == 0x5000); /* over the rest of the first piece, and the hole */
+    CHECK(owners_map(0x103000, 0x2000, owner_of(6), freed) == OWNERS_ADDED && freed_bytes == 0x5000); /* over the rest of the first piece, and the hole */
     owners_unmap(0x0, 0x1000000, freed);
     CHECK(freed_bytes == 0x5000 + 0x1000 + 0x2000 + 0xa000);
     owners_unmap(0x0, 0x1000000, freed);
@@ -56,10 +59,10 @@ static void *churn(void *argument)
     struct owned stale;
     uintptr_t base = (uintptr_t)argument << 32;
     for (int round = 0; round < (SANITIZED ? 20 : 200); round++) {
-        for (uintptr_t i = 1; i < 500; i++) CHECK(owners_insert(base + i * 70000, i, base, &stale) == OWNERS_ADDED);
+        for (uintptr_t i = 1; i < 500; i++) CHECK(owners_insert(base + i * 70000, i, owner_of(base), &stale) == OWNERS_ADDED);
         for (uintptr_t i = 1; i < 500; i++) {
             struct owned o = owners_remove(base + i * 70000);
-            CHECK(o.found && o.owner == base && o.bytes == i);
+            CHECK(o.found && o.owner.word == base && o.bytes == i);
         }
     }
     return NULL;
@@ -81,7 +84,7 @@ static void *map_and_unmap(void *argument)
     uintptr_t base = (uintptr_t)argument << 32;
     while (load_acquire(&open_again))
         for (uintptr_t i = 1; i < 50; i++) {
-            owners_map(base + i * 0x10000, 0x8000, 1, freed);
+            owners_map(base + i * 0x10000, 0x8000, owner_of(1), freed);
             if (i % 3) owners_unmap(base + i * 0x10000, 0x4000, freed);
         }
     return NULL;

@@ -26,12 +26,12 @@ static int start(void)
     return probe_start(&s, &step);
 }
 
-static uint64_t begin(void)
+static task_handle begin(void)
 {
     return probe_task_begin(&(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT });
 }
 
-static void end(uint64_t handle) { probe_task_end(handle, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+static void end(task_handle task) { probe_task_end(task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
 
 static uint64_t live_count(const char *path, size_t offset)
 {
@@ -55,14 +55,14 @@ static int files(void)
 static void start_and_stop(void)
 {
     char path[512];
-    CHECK(!probe_active() && begin() == 0);
-    end(1);
+    CHECK(!probe_active() && !is_somebody(begin()));
+    end(handle_make(1, 1, 0));
     for (int i = 0; i < 20; i++) {
         CHECK(start() == 0 && probe_active());
         CHECK(start() == -EALREADY);
         CHECK(probe_board_path(path, sizeof path) == 0);
-        uint64_t h = begin();
-        CHECK(h != 0);
+        task_handle h = begin();
+        CHECK(is_somebody(h));
         if (i % 2) end(h);
         probe_stop(BOARD_CLOSED, 0, 0);
         probe_stop(BOARD_CLOSED, 0, 0);
@@ -95,7 +95,7 @@ static void a_process_without_tasks_stays_small(void)
     int kept = open(path, O_RDONLY);
     struct board_live live;
     CHECK(unlink(path) == 0); /* no way to make room: tasks are counted, and it is told once */
-    for (int i = 0; i < 3; i++) CHECK(begin() == 0);
+    for (int i = 0; i < 3; i++) CHECK(!is_somebody(begin()));
     CHECK(probe_room_failure(&error, &step) && error == ENOENT && !strcmp(step, "open the board file"));
     CHECK(!probe_room_failure(&error, &step));
     CHECK(pread(kept, &live, sizeof live, LIVE_OFFSET) == sizeof live && live.tasks_dropped == 3);
@@ -135,7 +135,7 @@ static void fork_storm(void)
     store_release(&busy, 1);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < forks; i++) {
-        uint64_t mine = begin();
+        task_handle mine = begin();
         int announced = i % 2; /* as Python's fork, and as any other */
         if (announced) probe_fork_announced();
         pid_t pid = fork();

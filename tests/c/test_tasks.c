@@ -30,13 +30,13 @@ static void close_all(void)
     remove_tree(root);
 }
 
-static uint64_t begin(const char *name)
+static task_handle begin(const char *name)
 {
     struct task_begin b = { .name = { name, strlen(name) }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
     return tasks_begin(&tasks, &b);
 }
 
-static void end(uint64_t handle) { tasks_end(&tasks, handle, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+static void end(task_handle task) { tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
 
 /* The last record whose name begins with `letter`; fields only. */
 static struct task_fields record(char letter)
@@ -78,13 +78,13 @@ static void nested_tasks_have_their_own_windows(void)
 {
     open_all();
     spike(200 * MIB);
-    uint64_t outer = begin("outer");
+    task_handle outer = begin("outer");
     spike(80 * MIB);
-    uint64_t inner = begin("inner");
+    task_handle inner = begin("inner");
     spike(30 * MIB);
     end(inner);
     spike(10 * MIB);
-    uint64_t second = begin("second");
+    task_handle second = begin("second");
     end(second);
     end(outer);
     CHECK(grew('o', 80 * MIB) && grew('i', 30 * MIB) && grew('s', 0));
@@ -98,7 +98,7 @@ static pthread_barrier_t step;
 
 static void *neighbour(void *unused)
 {
-    uint64_t b = begin("b"); /* begins after a's first spike */
+    task_handle b = begin("b"); /* begins after a's first spike */
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step); /* a spikes 60 */
     spike(20 * MIB);
@@ -113,14 +113,14 @@ static void overlapping_tasks_have_their_own_windows(void)
     open_all();
     spike(200 * MIB);
     pthread_barrier_init(&step, NULL, 2);
-    uint64_t a = begin("a");
+    task_handle a = begin("a");
     spike(120 * MIB); /* only a's */
     pthread_create(&thread, NULL, neighbour, NULL);
     pthread_barrier_wait(&step);
     spike(60 * MIB); /* both */
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
-    uint64_t c = begin("c"); /* b is over */
+    task_handle c = begin("c"); /* b is over */
     spike(5 * MIB);
     end(c);
     end(a);
@@ -133,9 +133,9 @@ static void overlapping_tasks_have_their_own_windows(void)
 static void ends_out_of_order(void)
 {
     open_all();
-    uint64_t a = begin("a"), b = begin("b"); /* two coroutines in one thread */
+    task_handle a = begin("a"), b = begin("b"); /* two coroutines in one thread */
     end(a);
-    uint64_t c = begin("c");
+    task_handle c = begin("c");
     end(b);
     end(c);
     CHECK(record('c').parent == record('b').serial);
@@ -143,7 +143,7 @@ static void ends_out_of_order(void)
     close_all();
 }
 
-static uint64_t elsewhere;
+static task_handle elsewhere;
 static void *end_elsewhere(void *unused) { end(elsewhere); return unused; }
 static void *leave_open(void *unused) { begin("left"); begin("left too"); tasks_thread_exit(&tasks); return unused; }
 
@@ -151,9 +151,9 @@ static void misuse_is_counted(void)
 {
     pthread_t thread;
     open_all();
-    end(0);
-    end(12345 * SLOT_COUNT + 3);
-    uint64_t a = begin("a");
+    end(NOBODY);
+    end(handle_make(3, 12345, 0));
+    task_handle a = begin("a");
     end(a);
     end(a);
     CHECK(board.live->ends_unmatched == 3);
@@ -170,12 +170,12 @@ static void misuse_is_counted(void)
 
 static void more_tasks_than_slots(void)
 {
-    uint64_t handles[SLOT_COUNT + 3];
+    task_handle handles[SLOT_COUNT + 3];
     open_all();
     for (int i = 0; i < SLOT_COUNT + 3; i++) handles[i] = begin("deep");
-    CHECK(handles[SLOT_COUNT - 1] && !handles[SLOT_COUNT] && board.live->tasks_dropped == 3);
+    CHECK(is_somebody(handles[SLOT_COUNT - 1]) && !is_somebody(handles[SLOT_COUNT]) && board.live->tasks_dropped == 3);
     for (int i = 0; i < SLOT_COUNT; i++) end(handles[i]);
-    CHECK(board.live->records_written == SLOT_COUNT && begin("again"));
+    CHECK(board.live->records_written == SLOT_COUNT && is_somebody(begin("again")));
     close_all();
 }
 
@@ -186,7 +186,7 @@ static void hostile_texts(void)
     open_all();
     struct task_begin b = { .name = { huge, sizeof huge }, .key = { huge, sizeof huge }, .inputs = { huge, sizeof huge }, .input_count = 9,
                             .attribution = ATTRIBUTION_EXACT };
-    uint64_t a = tasks_begin(&tasks, &b);
+    task_handle a = tasks_begin(&tasks, &b);
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } });
     struct task_fields f = record('h');
     CHECK(f.name_len == TASK_NAME_MOST && f.key_len == TASK_KEY_MOST && f.inputs_len == 0 && f.inputs_omitted == 9 && f.output_len == 0);
@@ -202,8 +202,8 @@ static void a_file_that_somebody_wrote_into(void)
     for (int i = 0; i < 30000; i++) end(begin("a")); /* the ring is full */
     memset(board.records, 0, RECORDS_BYTES);
     for (int i = 0; i < 1000; i++) end(begin("b"));
-    uint64_t c = begin("c");
-    memset(&board.slots[c % SLOT_COUNT].task.name_len, 0x7f, 4 * sizeof(word));
+    task_handle c = begin("c");
+    memset(&board.slots[handle_slot(c)].task.name_len, 0x7f, 4 * sizeof(word));
     end(c);
     end(begin("d"));
     CHECK(record('d').seq == 31002);
@@ -216,8 +216,8 @@ static void a_file_that_somebody_wrote_into(void)
 static void *pairs(void *unused)
 {
     for (int i = 0; i < PAIRS; i++) {
-        uint64_t a = begin("a"), b = i % 4 == 0 ? begin("b") : 0;
-        if (b) end(b);
+        task_handle a = begin("a"), b = i % 4 == 0 ? begin("b") : NOBODY;
+        if (is_somebody(b)) end(b);
         end(a);
     }
     tasks_thread_exit(&tasks);

@@ -1,5 +1,7 @@
 """The house rules that a machine can check: light in the probed process, one-way imports, no stray symbols."""
 import ast
+import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +103,18 @@ def test_bokeh_is_wanted_by_the_page_alone():
 def test_the_extension_exports_its_init_function_only():
     symbols = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True).stdout.split()
     assert [s for s in symbols if not s.startswith("0") and len(s) > 1 and not s.startswith("_")] == ["PyInit__core"]
+
+
+def test_all_thread_locals_are_in_one_small_struct():
+    """Static TLS is scarce: a library that is loaded late shares what is left with all others."""
+    image = Path(_core.__file__).read_bytes()
+    table, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
+    headers = [struct.unpack_from("<IIQQQQQQ", image, table + i * size) for i in range(count)]
+    assert [memory for kind, _, _, _, _, _, memory, _ in headers if kind == 7] == [32]  # PT_TLS
+    declared = [path.name for path in sorted((PACKAGE.parent / "csrc").glob("*.[ch]")) if "__thread " in path.read_text()]
+    assert declared == ["lineage.c", "thread.h"]
+
+
+def test_handles_are_decoded_in_one_place():
+    sources = [*(PACKAGE.parent / "csrc").glob("*.[ch]"), PACKAGE / "_core.pyx", *PACKAGE.rglob("*.pxi")]
+    assert [path.name for path in sources if re.search(r"[%*/] SLOT_COUNT", path.read_text())] == ["handle.h"]

@@ -1,0 +1,158 @@
+#define _GNU_SOURCE
+#include "accounts.h"
+
+#include <errno.h>
+
+struct account accounts_of_tasks[SLOT_COUNT];
+word accounts_are_open;
+
+static struct account unowned;
+
+static struct account *account_of(task_handle task) { return &accounts_of_tasks[handle_slot(task)]; }
+
+/* -- adding ---------------------------------------------------------------------------------------------- */
+
+/* Adds to an account if it is still that generation's. */
+static void add_foreign(struct account *a, uint64_t generation, int64_t bytes)
+{
+    if (sum_add(&a->others, generation, bytes) && bytes > 0) peak_raise(&a->peak, generation, account_live(a));
+}
+
+static void add_live(task_handle task, int64_t bytes)
+{
+    if (lineage_is_home(task)) account_add_own(account_of(task), handle_generation(task), bytes);
+    else add_foreign(account_of(task), handle_generation(task), bytes);
+}
+
+__attribute__((noinline)) void accounts_charge_all(task_handle task, int64_t bytes)
+{
+    task_handle around;
+    if (!is_somebody(task)) add_foreign(&unowned, 0, bytes);
+    for (; is_somebody(task); task = around) {
+        around = lineage_around(task); /* first: a task that has nothing left, and ends, leaves no heir */
+        if (lineage_runs(task)) add_live(task, bytes);
+    }
+}
+
+/* Frees of older memory cannot hide what is the account's own. Returns by how much it changed. */
+static int64_t net_small(struct account *a, int64_t bytes)
+{
+    word old = load_relaxed(&a->small), sum;
+    do sum = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
+    while (!__atomic_compare_exchange_n(&a->small, &old, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return (int64_t)(sum - old);
+}
+
+static void flush_to(task_handle task)
+{
+    int64_t changed;
+    if (!is_somebody(task) && (changed = net_small(&unowned, this_thread.pending))) add_foreign(&unowned, 0, changed);
+    for (; is_somebody(task); task = lineage_around(task)) {
+        if (!lineage_runs(task)) continue;
+        add_relaxed(&account_of(task)->count, this_thread.pending_count);
+        if ((changed = net_small(account_of(task), this_thread.pending))) add_live(task, changed);
+    }
+    this_thread.pending = 0;
+    this_thread.pending_count = 0;
+}
+
+static void flush(void)
+{
+    if (this_thread.pending || this_thread.pending_count) flush_to(lineage_allocates_for());
+}
+
+__attribute__((noinline)) void accounts_flush_full(void)
+{
+    if (this_thread.busy) return; /* a signal handler's: with the next one */
+    accounts_enter();
+    if (accounts_active()) flush();
+    else this_thread.pending = 0;
+    accounts_leave();
+}
+
+void accounts_flush(void)
+{
+    accounts_enter();
+    flush();
+    accounts_leave();
+}
+
+/* Python has forgotten the thread by now: lineage_allocates_for would take it for a native one. */
+void accounts_flush_last(void)
+{
+    if (!accounts_active()) return;
+    accounts_enter();
+    flush_to(lineage_bequeath());
+    accounts_leave();
+}
+
+/* -- tasks ----------------------------------------------------------------------------------------------- */
+
+void accounts_task_begin(task_handle task, task_handle around)
+{
+    struct account *a = account_of(task);
+    const uint64_t generation = handle_generation(task);
+    accounts_enter();
+    flush();
+    store_relaxed(&a->peak, sum_tag(generation));
+    store_relaxed(&a->small, 0);
+    store_relaxed(&a->count, 0);
+    store_relaxed(&a->own, sum_zero(generation));
+    store_relaxed(&a->others, sum_zero(generation));
+    lineage_begin(task, around); /* last: others may charge it from here on */
+    accounts_leave();
+}
+
+static void read_figures(task_handle task, struct account_figures *f)
+{
+    const struct account *a = account_of(task);
+    f->live_bytes = account_live(a);
+    f->peak_bytes = load_relaxed(&a->peak) & SUM_MASK;
+    f->count = load_relaxed(&a->count);
+    f->inexact = lineage_is_inexact(task);
+    if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
+    /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
+    if (!sum_is_of(load_relaxed(&a->own), handle_generation(task)))
+        *f = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
+}
+
+void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures)
+{
+    accounts_enter();
+    if (same_task(this_thread.task, task)) flush();
+    read_figures(task, figures);
+    lineage_end(task, leaves_more || figures->live_bytes);
+    store_relaxed(&account_of(task)->others, ~sum_zero(handle_generation(task))); /* nobody's generation */
+    accounts_leave();
+}
+
+int accounts_task_now(task_handle task, struct account_figures *figures)
+{
+    if (!lineage_runs(task)) return -ENOENT;
+    read_figures(task, figures);
+    return 0;
+}
+
+uint64_t accounts_live_now(task_handle task)
+{
+    struct account_figures f;
+    accounts_flush();
+    return accounts_task_now(task, &f) == 0 ? f.live_bytes : ABSENT;
+}
+
+/* -- all that is no task's ------------------------------------------------------------------------------- */
+
+uint64_t accounts_unowned_bytes(void) { return account_live(&unowned); }
+
+void accounts_open(void)
+{
+    store_relaxed(&unowned.own, sum_zero(0));
+    store_relaxed(&unowned.others, sum_zero(0));
+    store_relaxed(&unowned.peak, 0);
+    store_relaxed(&unowned.small, 0);
+    this_thread.pending = 0;
+    this_thread.pending_count = 0;
+    store_release(&accounts_are_open, 1);
+}
+
+void accounts_close(void) { store_release(&accounts_are_open, 0); }

@@ -1,0 +1,39 @@
+/* A task in one word: good for ever, also after its end and after a restart of the probe.
+ *
+ * The word is encoded and decoded here and nowhere else: the slot in the low bits, above it the task's
+ * *generation*, which is its serial on the board (40 bits) and the number of the probe's start. Serials
+ * begin anew with each board; a generation never recurs in a process. Later tasks have larger words.
+ */
+#ifndef DWSR_HANDLE_H
+#define DWSR_HANDLE_H
+
+#include "board_layout.h"
+
+typedef struct { uint64_t word; } task_handle;
+
+#define NOBODY ((task_handle){ 0 })
+#define HANDLE_SERIAL_BITS 40
+
+/* Generation 0: nobody. */
+static inline task_handle handle_of(uint32_t slot, uint64_t generation)
+{
+    return (task_handle){ generation ? generation * SLOT_COUNT + slot : 0 };
+}
+
+static inline task_handle handle_make(uint32_t slot, uint64_t serial, uint64_t start)
+{
+    return handle_of(slot, serial ? serial | start << HANDLE_SERIAL_BITS : 0);
+}
+
+static inline uint32_t handle_slot(task_handle h) { return (uint32_t)(h.word % SLOT_COUNT); }
+static inline uint64_t handle_generation(task_handle h) { return h.word / SLOT_COUNT; }
+static inline uint64_t handle_serial(task_handle h)
+{
+    return handle_generation(h) & ((UINT64_C(1) << HANDLE_SERIAL_BITS) - 1);
+}
+
+static inline int is_somebody(task_handle h) { return h.word != 0; }
+static inline int same_task(task_handle a, task_handle b) { return a.word == b.word; }
+static inline int is_older(task_handle a, task_handle b) { return a.word < b.word; }
+
+#endif

@@ -1,0 +1,140 @@
+#define _GNU_SOURCE
+#include "lineage.h"
+
+#define ENDED_COUNT (1 << 16)
+#define SEVERAL     UINT64_MAX
+
+__thread struct thread_state this_thread;
+struct lineage_place lineage_places[SLOT_COUNT];
+word lineage_starts;
+
+static struct {
+    int (*is_python)(void);
+    word sole; /* the handle's word of the one task that runs, 0: none, or SEVERAL */
+    word ambiguous, slots_used;
+    struct { word generation, around; } ended[ENDED_COUNT]; /* tasks that left memory to those around them */
+} lineage __attribute__((aligned(64)));
+
+static struct lineage_place *place_of(task_handle task) { return &lineage_places[handle_slot(task)]; }
+
+/* -- begin and end --------------------------------------------------------------------------------------- */
+
+void lineage_begin(task_handle task, task_handle around)
+{
+    struct lineage_place *p = place_of(task);
+    store_relaxed(&p->around, around.word);
+    store_relaxed(&p->inexact, 0);
+    store_relaxed(&p->home, (uintptr_t)&this_thread);
+    store_release(&p->generation, handle_generation(task));
+    max_relaxed(&lineage.slots_used, handle_slot(task) + 1);
+    this_thread.task = task;
+}
+
+/* A place that is still needed is given up, and the loss is noted. */
+static void leave_to(task_handle around, uint64_t generation)
+{
+    word *from = &lineage.ended[generation % ENDED_COUNT].generation;
+    word *to = &lineage.ended[generation % ENDED_COUNT].around;
+    task_handle older = load_acquire(from) ? lineage_heir((task_handle){ load_relaxed(to) }) : NOBODY;
+    if (is_somebody(older)) store_relaxed(&place_of(older)->inexact, 1);
+    store_release(from, 0);
+    store_release(to, around.word);
+    store_release(from, generation);
+}
+
+void lineage_end(task_handle task, int leaves)
+{
+    struct lineage_place *p = place_of(task);
+    task_handle around = { load_relaxed(&p->around) };
+    if (same_task(this_thread.task, task)) this_thread.task = around;
+    if (is_somebody(around) && leaves) leave_to(around, handle_generation(task));
+    store_release(&p->generation, 0);
+}
+
+/* -- who is around whom ---------------------------------------------------------------------------------- */
+
+task_handle lineage_around_ended(task_handle task)
+{
+    const uint64_t generation = handle_generation(task), at = generation % ENDED_COUNT;
+    if (load_acquire(&lineage.ended[at].generation) != generation) return NOBODY;
+    task_handle around = { load_acquire(&lineage.ended[at].around) };
+    return load_relaxed(&lineage.ended[at].generation) == generation ? around : NOBODY; /* given up meanwhile */
+}
+
+task_handle lineage_heir(task_handle task)
+{
+    while (is_somebody(task) && !lineage_runs(task)) task = lineage_around(task);
+    return task;
+}
+
+uint32_t lineage_slots_used(void) { return (uint32_t)load_relaxed(&lineage.slots_used); }
+
+task_handle lineage_task_in(uint32_t slot)
+{
+    return handle_of(slot, load_acquire(&lineage_places[slot].generation));
+}
+
+/* -- the calling thread ---------------------------------------------------------------------------------- */
+
+static int in_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
+
+task_handle lineage_allocates_for_otherwise(void)
+{
+    task_handle task = lineage_heir(this_thread.task);
+    if (is_somebody(task)) return task;
+    task = lineage_heir(this_thread.base);
+    if (is_somebody(task) && (this_thread.adopted || in_python_thread())) return task;
+    word sole = load_relaxed(&lineage.sole);
+    if (sole == 0 || in_python_thread()) return NOBODY;
+    if (sole != SEVERAL) return (task_handle){ sole };
+    store_relaxed(&lineage.ambiguous, 1);
+    return NOBODY;
+}
+
+void lineage_running(uint32_t lanes, task_handle innermost)
+{
+    store_relaxed(&lineage.sole, lanes == 0 ? 0 : lanes == 1 ? innermost.word : SEVERAL);
+}
+
+int lineage_was_ambiguous(void) { return (int)exchange_relaxed(&lineage.ambiguous, 0); }
+
+task_handle lineage_adopt(task_handle task)
+{
+    task_handle before = this_thread.base;
+    this_thread.base = task;
+    this_thread.adopted = is_somebody(task);
+    return before;
+}
+
+task_handle lineage_works_for(void)
+{
+    task_handle task = lineage_heir(this_thread.task);
+    return is_somebody(task) ? task : lineage_heir(this_thread.base);
+}
+
+task_handle lineage_bequeath(void)
+{
+    return lineage_heir(is_somebody(this_thread.task) ? this_thread.task : this_thread.base);
+}
+
+void lineage_inherit(task_handle task) { this_thread.base = task; }
+
+/* -- start, fork ----------------------------------------------------------------------------------------- */
+
+static void forget(void)
+{
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&lineage_places[i].generation, 0);
+    store_relaxed(&lineage.sole, 0);
+    this_thread.task = this_thread.base = NOBODY;
+}
+
+void lineage_open(int (*is_python)(void))
+{
+    lineage.is_python = is_python;
+    store_relaxed(&lineage_starts, load_relaxed(&lineage_starts) + 1);
+    forget();
+    store_relaxed(&lineage.slots_used, 0);
+    store_relaxed(&lineage.ambiguous, 0);
+}
+
+void lineage_forked(void) { forget(); }

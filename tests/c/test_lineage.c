@@ -1,0 +1,256 @@
+/* Who works for whom: handles, nests, heirs, adoption, native threads, restarts, and many threads that ask while tasks come and go. */
+#include "check.h"
+#include "lineage.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+static uint64_t serial;
+
+static task_handle begin(uint32_t slot, task_handle around)
+{
+    task_handle task = lineage_handle(slot, ++serial);
+    lineage_begin(task, around);
+    return task;
+}
+
+static int is(task_handle found, task_handle expected) { return same_task(found, expected); }
+static int nobody(task_handle found) { return !is_somebody(found); }
+
+static void handles(void)
+{
+    const uint64_t most = (UINT64_C(1) << HANDLE_SERIAL_BITS) - 1;
+    const struct { uint32_t slot; uint64_t serial, start; } cases[] = {
+        { 0, 1, 0 }, { SLOT_COUNT - 1, 1, 0 }, { 3, 12345, 7 }, { SLOT_COUNT - 1, most, 1 }, { 5, most, 1000 }, { 0, 1, 1001 } };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        task_handle h = handle_make(cases[i].slot, cases[i].serial, cases[i].start);
+        CHECK(is_somebody(h) && handle_slot(h) == cases[i].slot && handle_serial(h) == cases[i].serial);
+        CHECK(is(handle_of(handle_slot(h), handle_generation(h)), h));
+        for (unsigned k = 0; k < i; k++) CHECK(!is(h, handle_make(cases[k].slot, cases[k].serial, cases[k].start)));
+    }
+    CHECK(nobody(handle_make(9, 0, 5)) && nobody(NOBODY) && handle_serial(NOBODY) == 0);
+    CHECK(is_older(handle_make(511, 8, 2), handle_make(0, 9, 2)) && is_older(handle_make(1, most, 2), handle_make(0, 1, 3)));
+    CHECK(sizeof(struct thread_state) == 32);
+}
+
+static void a_nest(void)
+{
+    task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
+    CHECK(lineage_runs(outer) && lineage_runs(inner) && !lineage_runs(NOBODY));
+    CHECK(is(lineage_works_for(), inner) && is(lineage_around(inner), outer) && nobody(lineage_around(outer)));
+    CHECK(lineage_is_alone(outer) && !lineage_is_alone(inner) && lineage_is_home(inner));
+    CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
+    lineage_end(inner, 1);
+    CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_works_for(), outer));
+    CHECK(is(lineage_heir(inner), outer)); /* what it left is the outer one's ... */
+    task_handle next = begin(1, outer);
+    CHECK(is(lineage_heir(inner), outer) && is(lineage_heir(next), next)); /* ... also when its slot has another tenant */
+    lineage_end(next, 0);
+    CHECK(nobody(lineage_heir(next))); /* it left nothing: nobody will ask */
+    lineage_end(outer, 1);
+    CHECK(nobody(lineage_heir(inner)) && nobody(lineage_heir(outer)) && nobody(lineage_works_for()));
+}
+
+static void ends_out_of_order(void)
+{
+    task_handle a = begin(0, NOBODY), b = begin(1, a), c = begin(2, b);
+    lineage_end(a, 1);
+    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b));
+    lineage_end(b, 1);
+    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b) && is(lineage_around(b), a) && nobody(lineage_heir(b)));
+    task_handle other = begin(0, NOBODY); /* in a's slot, and not around c */
+    CHECK(nobody(lineage_heir(b)) && is(lineage_works_for(), other));
+    lineage_end(other, 0);
+    lineage_end(c, 0);
+    CHECK(nobody(lineage_works_for()));
+}
+
+/* More tasks left something to one than are remembered: that one knows. */
+static void too_many_heirs(void)
+{
+    task_handle outer = begin(0, NOBODY), first = begin(1, outer);
+    lineage_end(first, 1);
+    for (int i = 0; i < 65535; i++) lineage_end(begin(1, outer), 1);
+    CHECK(is(lineage_heir(first), outer) && !lineage_is_inexact(outer));
+    lineage_end(begin(1, outer), 1);
+    CHECK(nobody(lineage_heir(first)) && lineage_is_inexact(outer));
+    lineage_end(outer, 0);
+    outer = begin(0, NOBODY);
+    CHECK(!lineage_is_inexact(outer)); /* the last tenant's trouble */
+    lineage_end(outer, 0);
+}
+
+static task_handle given, seen, sole_seen;
+static int native_now;
+
+static void *in_a_thread(void *unused)
+{
+    CHECK(nobody(lineage_works_for()));
+    lineage_inherit(given);
+    seen = lineage_works_for();
+    sole_seen = lineage_allocates_for();
+    return unused;
+}
+
+static void run_thread(task_handle inherited)
+{
+    pthread_t thread;
+    given = inherited;
+    pthread_create(&thread, NULL, in_a_thread, NULL);
+    pthread_join(thread, NULL);
+}
+
+static void threads_that_a_task_starts(void)
+{
+    CHECK(nobody(lineage_bequeath()));
+    task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
+    CHECK(is(lineage_bequeath(), inner));
+    run_thread(lineage_bequeath());
+    CHECK(is(seen, inner) && is(sole_seen, inner));
+    lineage_end(inner, 1);
+    run_thread(inner);
+    CHECK(is(seen, outer)); /* it outlives the task that started it: the task around goes on */
+    lineage_end(outer, 0);
+    run_thread(inner);
+    CHECK(nobody(seen) && nobody(sole_seen));
+}
+
+static void adoption(void)
+{
+    task_handle own, task = begin(0, NOBODY);
+    this_thread.task = NOBODY; /* as if another thread had begun it */
+    CHECK(nobody(lineage_works_for()) && nobody(lineage_adopt(task)));
+    CHECK(is(lineage_works_for(), task) && is(lineage_allocates_for(), task) && is(lineage_bequeath(), task));
+    own = begin(1, NOBODY);
+    CHECK(is(lineage_works_for(), own)); /* before the one that it has adopted */
+    lineage_end(own, 0);
+    CHECK(is(lineage_works_for(), task));
+    CHECK(is(lineage_adopt(NOBODY), task) && nobody(lineage_works_for()));
+    CHECK(nobody(lineage_adopt(task)));
+    lineage_end(task, 0);
+    CHECK(nobody(lineage_works_for()) && is(lineage_adopt(NOBODY), task)); /* until the task's end */
+}
+
+static int is_python(void) { return !native_now; }
+
+static void native_threads(void)
+{
+    lineage_open(is_python);
+    task_handle task = begin(0, NOBODY);
+    lineage_running(1, task);
+    run_thread(NOBODY);
+    CHECK(nobody(sole_seen)); /* a Python thread that nobody knows of */
+    native_now = 1;
+    run_thread(NOBODY);
+    CHECK(is(sole_seen, task) && nobody(seen)); /* the only one, but not by name */
+    lineage_running(2, task);
+    CHECK(!lineage_was_ambiguous());
+    run_thread(NOBODY);
+    CHECK(nobody(sole_seen) && lineage_was_ambiguous() && !lineage_was_ambiguous());
+    run_thread(task);
+    CHECK(nobody(sole_seen)); /* started by a task, but native: the rule for those */
+    lineage_running(0, NOBODY);
+    run_thread(NOBODY);
+    CHECK(nobody(sole_seen));
+    CHECK(is(lineage_allocates_for(), task)); /* a thread's own task, whatever thread it is */
+    lineage_end(task, 0);
+    native_now = 0;
+    lineage_open(NULL);
+}
+
+static void a_restart(void)
+{
+    serial = 0;
+    lineage_open(NULL);
+    task_handle before = begin(0, NOBODY);
+    lineage_adopt(before);
+    serial = 0;
+    lineage_open(NULL);
+    CHECK(!lineage_runs(before) && nobody(lineage_works_for()) && nobody(lineage_task_in(0)) && lineage_slots_used() == 0);
+    task_handle after = begin(0, NOBODY);
+    CHECK(handle_serial(before) == handle_serial(after) && !is(before, after) && !lineage_runs(before));
+    lineage_adopt(before);
+    lineage_end(after, 0);
+    CHECK(nobody(lineage_works_for()));
+    lineage_adopt(NOBODY);
+    serial = 1000000;
+}
+
+static void a_fork(void)
+{
+    task_handle task = begin(0, NOBODY);
+    pid_t pid = fork();
+    if (pid == 0) {
+        lineage_forked();
+        _exit(lineage_runs(task) || is_somebody(lineage_works_for()) || is_somebody(lineage_allocates_for()));
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0 && is(lineage_works_for(), task));
+    lineage_end(task, 0);
+}
+
+/* Eight threads run nests of short tasks; each asks about the others' while they end and their slots are taken again. */
+enum { THREADS = 8, ROUNDS = SANITIZED ? 2000 : 20000 };
+static pthread_mutex_t boundary = PTHREAD_MUTEX_INITIALIZER;
+static word published[THREADS], next_serial;
+
+static task_handle begin_shared(uint32_t slot, task_handle around)
+{
+    pthread_mutex_lock(&boundary);
+    task_handle task = lineage_handle(slot, ++next_serial);
+    lineage_begin(task, around);
+    pthread_mutex_unlock(&boundary);
+    return task;
+}
+
+static void end_shared(task_handle task, int leaves)
+{
+    pthread_mutex_lock(&boundary);
+    lineage_end(task, leaves);
+    pthread_mutex_unlock(&boundary);
+}
+
+static void *nests(void *argument)
+{
+    uint32_t me = (uint32_t)(uintptr_t)argument;
+    task_handle base = begin_shared(2 * me, NOBODY);
+    for (int i = 0; i < ROUNDS; i++) {
+        task_handle inner = begin_shared(2 * me + 1, base);
+        store_release(&published[me], inner.word);
+        CHECK(is(lineage_allocates_for(), inner) && is(lineage_heir(inner), inner));
+        task_handle foreign = { load_acquire(&published[(me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS]) };
+        task_handle heir = lineage_heir(foreign); /* it, the one around it, or nobody, at whatever moment */
+        if (is_somebody(heir)) CHECK(is(heir, foreign) || (handle_slot(heir) == handle_slot(foreign) - 1 && is_older(heir, foreign)));
+        end_shared(inner, 1);
+        task_handle after = lineage_heir(inner);
+        CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base))); /* forgotten: said */
+    }
+    end_shared(base, 0);
+    return NULL;
+}
+
+static void many_threads(void)
+{
+    pthread_t threads[THREADS];
+    next_serial = serial;
+    for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, nests, (void *)i);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < lineage_slots_used(); i++) CHECK(nobody(lineage_task_in(i)));
+    serial = next_serial;
+}
+
+int main(void)
+{
+    lineage_open(NULL);
+    RUN(handles);
+    RUN(a_nest);
+    RUN(ends_out_of_order);
+    RUN(too_many_heirs);
+    RUN(threads_that_a_task_starts);
+    RUN(adoption);
+    RUN(native_threads);
+    RUN(a_restart);
+    RUN(a_fork);
+    RUN(many_threads);
+    return failures;
+}
