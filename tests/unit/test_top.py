@@ -437,7 +437,7 @@ class Slow:
     def look(self):
         self._looks += 1
         if self._looks in (1, 3):
-            self.read.acquire(timeout=20)
+            self.read.acquire(timeout=600)
         ended = "the job has ended" if self._looks > 2 else ""
         return Moment(processes=[Process("7", "job.py")], ended=ended)
 
