@@ -111,7 +111,7 @@ dwsr_probe.stop()
         wait_until(partial(agrees, group, job), "its group's headroom")
         assert served.value("dwsr_process_limit_bytes", pid=str(job.pid)) == GIB
         found = served.value("dwsr_process_headroom_bytes", pid=str(job.pid))
-        assert 300_000_000 < found < GIB - 656_000_000, found
+        assert 300_000_000 < found < GIB - 600_000_000, found  # the kernel charges groups in batches: not to the byte
     predictor = serve("predict", "serve", "--listen", "0", "--state", "kept", "--interval", "0.1", "--from", served.url)
     wait_until(lambda: (predictor.value("dwsr_predictor_records_learned_total") or 0) >= 14, "the tasks that have ended to be learned")
     # DwsrOverrunAhead fires above 0.5; each job holds what it will ever need, and has 400 MB left.
