@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,21 +22,23 @@ from tests.conftest import permitted, processes, tasks, wait_until
 PY = sys.executable
 THREADS = 8
 
-# Each thread counts its finished tasks in a shared file, right after the end: a witness outside the probe.
+# Each thread counts its tasks in a shared file, inside each and right after its end: a witness outside the probe.
+# A count is one store of a word. struct.pack_into writes zeros first, and a kill in between leaves a thread that has counted nothing.
 BUSY = f"""
-import dwsr_probe, mmap, struct, sys, threading, time
+import dwsr_probe, mmap, sys, threading, time
 assert dwsr_probe.start()
 file = open(sys.argv[1], "r+b")
-witness = mmap.mmap(file.fileno(), {8 * THREADS})
+witness = memoryview(mmap.mmap(file.fileno(), {16 * THREADS})).cast("Q")
 text = ["x" * n for n in (1, 40, 200)]
 
 def work(i):
     n = 0
     while True:
-        with dwsr_probe.task(text[n % 3], inputs=[b"abc"], key=str(n)):
+        with dwsr_probe.task(text[n % 3], inputs=[b"abc"], key=str(n * {THREADS} + i)):
+            witness[{THREADS} + i] = n + 1
             bytearray(1000 << (n % 9))
         n += 1
-        struct.pack_into("<Q", witness, 8 * i, n)
+        witness[i] = n
 
 for i in range({THREADS}):
     threading.Thread(target=work, args=(i,), daemon=True).start()
@@ -44,49 +47,91 @@ time.sleep(600)
 """
 
 
-def kill_and_read(board_dir, folder, least):
-    """One busy process, killed once it has finished at least so many tasks; checks its board against the witness."""
+def kill_busy_job(board_dir, folder, least, delay_s):
+    """One busy process, killed so long after it has finished at least so many tasks.
+
+    Returns its board's path and what each thread had counted: (finished, begun).
+    """
     witness = folder / "witness"
-    witness.write_bytes(bytes(8 * THREADS))
+    witness.write_bytes(bytes(16 * THREADS))
+
+    def counts():
+        words = struct.unpack(f"={2 * THREADS}Q", witness.read_bytes())
+        return list(zip(words[:THREADS], words[THREADS:], strict=True))
+
     job = subprocess.Popen([PY, "-c", BUSY, str(witness)], stdout=subprocess.PIPE, env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
     assert job.stdout.readline() == b"ready\n"
-    wait_until(lambda: sum(struct.unpack(f"<{THREADS}Q", witness.read_bytes())) >= least, f"{least} tasks")
+    wait_until(lambda: sum(finished for finished, _ in counts()) >= least, f"{least} tasks")
+    time.sleep(delay_s)
     job.kill()
     job.wait()
     job.stdout.close()
-    counted = sum(struct.unpack(f"<{THREADS}Q", witness.read_bytes()))
-
     (path,) = board_dir.glob("*.board")
-    board = Board(path)
+    return path, counts()
+
+
+def check_board(path, counts):
+    """A killed job's board against the witness: how many tasks had finished, and what differs, one line each."""
+    board, differences = Board(path), []
+
+    def expect(holds, what):
+        if not holds:
+            differences.append(what)
+
     live = board.live()
-    assert not board.is_alive(live)
-    seqs, position, last_serial = [], 0, None
+    expect(not board.is_alive(live), "the dead process counts as alive")
+    seqs, ended, position, last_serial = [], [[] for _ in counts], 0, None
     while True:
         raws, position = board.records(position)
         if not raws:
             break
         for raw in raws:
             record = record_of(board, raw)
-            assert record.task_name in ("x", "x" * 40, "x" * 200) and record.state == "ok" and record.inputs[0]["nbytes"] == 3
-            assert record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.key.isdigit()
             seqs.append(record.seq)
             last_serial = raw[0][SERIAL]
-    if seqs:
-        assert seqs == list(range(seqs[0], seqs[-1] + 1))  # nothing the ring still held is missing
-    newest = seqs[-1] if seqs else 0
-    assert counted <= newest <= counted + THREADS  # every end that returned is there
-    running = [r for serial, _, r in board.running(live, everywhere=True) if serial != last_serial]
-    assert len(running) <= THREADS and all(r.rss_peak_bytes >= r.rss_before_bytes > 0 for r in running)
+            if (record.task_name in ("x", "x" * 40, "x" * 200) and record.state == "ok" and record.inputs[0]["nbytes"] == 3
+                    and record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.key.isdigit()):
+                n, i = divmod(int(record.key), THREADS)
+                ended[i].append(n)
+            else:
+                differences.append(f"a torn record: {record}")
+    gaps = [(a, b) for a, b in pairwise(seqs) if b != a + 1]
+    expect(not gaps, f"seq goes {gaps[:5]}")  # nothing the ring still held is missing
+    whole = not seqs or seqs[0] == 1  # nothing was overwritten
+    found = [(serial, r) for serial, _, r in board.running(live, everywhere=True)]
+    running = [r for serial, r in found if serial != last_serial]
+    held = [[] for _ in counts]
+    for r in running:
+        if r.key.isdigit() and r.rss_peak_bytes >= r.rss_before_bytes > 0:
+            held[int(r.key) % THREADS].append(int(r.key) // THREADS)
+        else:
+            differences.append(f"a torn slot: {r}")
+    for i, ((finished, begun), ns) in enumerate(zip(counts, ended, strict=True)):
+        if not ns and not whole:
+            continue  # a thread that got no turn for as long as the ring lasts
+        on_board = ns[-1] + 1 if ns else 0
+        expect(ns == list(range(ns[0] if ns and not whole else 0, on_board)), f"thread {i}: its records have gaps")
+        expect(on_board in (finished, finished + 1), f"thread {i}: it counted {finished} finished tasks, the board has {on_board}")
+        expect(held[i] in ([], [on_board]) and begun <= on_board + len(held[i]), f"thread {i}: of {begun} begun tasks {on_board} are finished, {held[i]} running")
     store = Store.in_memory()
     read_board_into(store, path)
-    assert len([r for r in store.tasks() if r.state == "killed"]) == len(running)
-    path.unlink()
+    killed = sum(r.state == "killed" for r in store.tasks())
+    expect(killed == len(running), f"{killed} killed in the store, {len(running)} running on the board")
+    newest = seqs[-1] if seqs else 0
+    if differences:
+        differences.append(f"finished and begun, counted by thread: {counts}, newest seq {newest}, oldest {seqs[:1]}, running serials {[serial for serial, _ in found]}, "
+                           f"newest record's {last_serial}, killed {killed}, {live}")
+    board.close()
+    return newest, differences
 
 
 def test_fifty_kills_at_random_moments(board_dir, tmp_path):
     chance = random.Random(50)
     for _ in range(50):
-        kill_and_read(board_dir, tmp_path, chance.choice((0, 1, 10, 100, 1000)))
+        path, counts = kill_busy_job(board_dir, tmp_path, chance.choice((0, 1, 10, 100, 1000)), chance.random() * 0.01)
+        _, differences = check_board(path, counts)
+        assert not differences
+        path.unlink()
 
 
 @pytest.mark.parametrize(("end", "code"), [
