@@ -60,6 +60,8 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
     h->version = BOARD_VERSION;
     h->file_bytes = BOARD_BYTES;
     h->live_offset = LIVE_OFFSET;
+    h->layout_offset = LAYOUT_OFFSET;
+    h->layout_bytes = LAYOUT_BYTES;
     h->devices_offset = DEVICES_OFFSET;
     h->device_bytes = DEVICE_BYTES;
     h->device_count = DEVICE_COUNT;
@@ -70,6 +72,11 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
     h->records_bytes = RECORDS_BYTES;
     h->samples_offset = SAMPLES_OFFSET;
     h->sample_count = SAMPLE_COUNT;
+    h->texts_offset = TEXTS_OFFSET;
+    h->texts_bytes = TEXTS_BYTES;
+    h->totals_offset = TOTALS_OFFSET;
+    h->total_bytes = TOTAL_BYTES;
+    h->total_count = TOTAL_COUNT;
     h->pid = s->pid;
     h->pid_namespace = s->pid_namespace;
     h->start_ticks = s->start_ticks;
@@ -86,8 +93,9 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
     b->live->window_boundary = ABSENT;
     b->live->pinned_bytes = b->live->pinned_peak_bytes = ABSENT;
     b->live->headroom_bytes = ABSENT;
+    memcpy(base + LAYOUT_OFFSET, BOARD_LAYOUT, sizeof BOARD_LAYOUT);
     h->magic = BOARD_MAGIC;
-    h->check = board_header_check(h);
+    h->check = board_header_check(h, (const word *)(base + LAYOUT_OFFSET));
     /* Where the file has its name already, a reader that finds no magic knows that the board is not ready. */
     store_relaxed(&h->magic, 0);
     store_release(&h->magic, BOARD_MAGIC);
@@ -154,6 +162,8 @@ int board_grow(struct board *b, const char **failed_step)
     close(fd);
     if (e < 0) return e;
     b->records = map + (RECORDS_OFFSET - SLOTS_OFFSET);
+    b->texts = map + (TEXTS_OFFSET - SLOTS_OFFSET);
+    b->totals = map + (TOTALS_OFFSET - SLOTS_OFFSET);
     b->slots = (struct slot *)map;
     store_release(&b->live->room_for_tasks, 1);
     return 0;
@@ -173,19 +183,19 @@ void board_unmap(struct board *b, int remove)
 static void make_room(struct board *b, uint64_t bytes)
 {
     while (b->head + bytes - b->tail > RECORDS_BYTES) {
-        uint64_t at = b->tail % RECORDS_BYTES, frame = *(const word *)(b->records + at);
-        if (frame == FRAME_PAD) frame = RECORDS_BYTES - at;
-        else if (frame == 0 || frame % 8 || frame > sizeof(struct frame)) frame = b->head - b->tail; /* somebody wrote into the file: start anew */
+        const uint64_t at = b->tail % RECORDS_BYTES;
+        const word head = *(const word *)(b->records + at);
+        uint64_t frame = (uint32_t)head;
+        if (head == FRAME_PAD) frame = RECORDS_BYTES - at;
+        else if (frame == 0 || frame % 8 || frame > FRAME_BYTES_MOST)
+            frame = b->head - b->tail; /* somebody wrote into the file: start anew */
         b->tail += frame;
     }
     store_release(&b->live->records_tail, b->tail);
 }
 
-void board_publish_record(struct board *b, const struct task_fields *task, const char *text)
+void board_publish_frame(struct board *b, const char *frame, uint64_t bytes, uint64_t seq)
 {
-    const size_t task_words = sizeof *task / sizeof(word);
-    uint64_t text_words = (task->name_len + task->key_len + task->inputs_len + task->output_len + task->gpu_len + task->oom_len + 7) / sizeof(word);
-    uint64_t bytes = offsetof(struct frame, text) + text_words * sizeof(word);
     uint64_t left = RECORDS_BYTES - b->head % RECORDS_BYTES;
     if (left < bytes) {
         make_room(b, left);
@@ -193,14 +203,10 @@ void board_publish_record(struct board *b, const struct task_fields *task, const
         b->head += left;
     }
     make_room(b, bytes);
-    word *to = (word *)(b->records + b->head % RECORDS_BYTES);
-    store_release(to, bytes);
-    store_release(to + 1, board_frame_check(bytes, task, text));
-    copy_release(to + 2, (const word *)task, task_words);
-    copy_release(to + 2 + task_words, (const word *)text, text_words);
+    copy_release((word *)(b->records + b->head % RECORDS_BYTES), (const word *)frame, bytes / sizeof(word));
     b->head += bytes;
     store_release(&b->live->records_head, b->head);
-    store_release(&b->live->records_written, task->seq);
+    store_release(&b->live->records_written, seq);
 }
 
 void board_publish_sample(struct board *b, const struct sample *s)

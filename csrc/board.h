@@ -6,7 +6,7 @@
 #ifndef DWSR_BOARD_H
 #define DWSR_BOARD_H
 
-#include "board_layout.h"
+#include "frame.h"
 
 struct board {
     struct board_header *header; /* start of the mapping */
@@ -15,7 +15,7 @@ struct board {
     char *devices; /* struct device every DEVICE_BYTES */
     struct sample *samples;
     struct slot *slots; /* a mapping of its own, from board_grow on; NULL before. Read without the tasks' mutex after `room_for_tasks` */
-    char *records;      /* behind the slots */
+    char *records, *texts, *totals; /* behind the slots */
     uint64_t head, tail; /* of the record ring: what the file says is for readers */
     char path[512];
 };
@@ -29,13 +29,13 @@ struct board_settings {
 
 /* 0 or -errno; *failed_step says what was being done ("create the board directory", ...). */
 int board_create(struct board *b, const struct board_settings *s, const char **failed_step);
-/* Room for tasks: slots and records. 0 or -errno, and the board is as it was. Not twice. */
+/* Room for tasks: slots, records, texts and totals. 0 or -errno, and the board is as it was. Not twice. */
 int board_grow(struct board *b, const char **failed_step);
 /* Unmap. The file stays for its readers, unless `remove`. */
 void board_unmap(struct board *b, int remove);
 
-/* Put a finished, numbered task into the ring. `text` is word-aligned and readable up to a whole word. */
-void board_publish_record(struct board *b, const struct task_fields *task, const char *text);
+/* Put a finished task into the ring: a frame as frame_pack made it, of the task with that seq. */
+void board_publish_frame(struct board *b, const char *frame, uint64_t bytes, uint64_t seq);
 void board_publish_sample(struct board *b, const struct sample *s);
 /* One writer at a time. A text that is too long is not written: -EMSGSIZE. */
 int board_publish_facts(struct board *b, const char *text, uint64_t len);

@@ -1,16 +1,24 @@
-/* The layout of a board file. This is the one list of its fields: the C structs, the reader and the Python names all come from it.
+/* The layout of a board file. This is the one list of its fields: the C structs, the reader and the
+ * Python names all come from it.
  *
  *   offset 0         header   written once at creation, covered by a checksum
+ *   layout_offset    layout   the lists below as text (BOARD_LAYOUT), covered by the header's checksum
  *   live_offset      live     counters and gauges, each an atomic word; on the next page facts, JSON
  *   devices_offset   devices  one per GPU that the process has allocated on: atomic words, two texts
  *   samples_offset   samples  ring of fixed-size samples
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
- *   records_offset   records  byte ring of finished tasks: frames of variable length, each with its own checksum
+ *   records_offset   records  byte ring of finished tasks: packed frames (frame.h)
+ *   texts_offset     texts    texts that recur, each once; frames carry their numbers (texts.h)
+ *   totals_offset    totals   exact sums of everything that has ended, by task name (totals.h)
  *
- * Slots and records are there once `room_for_tasks` says so: a process that runs no task has a file of half a MiB.
- * All numbers are 64-bit words in native byte order. ABSENT stands for "could not be measured", which is not zero.
- * A change of any list below is a new BOARD_VERSION. Earlier ones, back to BOARD_VERSION_OLDEST, stay readable (board_read.c): fields are
- * added at the end of the live fields only.
+ * What follows the samples is there once `room_for_tasks` says so: a process that runs no task has a
+ * file of half a MiB. All numbers are 64-bit words in native byte order. ABSENT stands for "could not
+ * be measured", which is not zero.
+ *
+ * A file carries the names of its fields, and readers go by these (layout.h): a field may be added to
+ * any list with NAMED below, without a new BOARD_VERSION. A reader of another release gives ABSENT for
+ * a field that the file lacks, and passes over one that it does not know. Any other change is a new
+ * BOARD_VERSION; earlier ones, back to BOARD_VERSION_OLDEST, stay readable (board_legacy.h).
  */
 #ifndef DWSR_BOARD_LAYOUT_H
 #define DWSR_BOARD_LAYOUT_H
@@ -19,13 +27,16 @@
 #include "atomics.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(5)
-#define BOARD_VERSION_OLDEST UINT64_C(4) /* had no headroom, and room for tasks from the start */
+#define BOARD_VERSION UINT64_C(6)
+#define BOARD_VERSION_OLDEST UINT64_C(4)
 #define ABSENT        UINT64_MAX
 
 #define SLOT_COUNT    512
 #define SLOT_BYTES    4096
-#define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes */
+#define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes: most have about 100 */
+#define TEXTS_BYTES   (UINT64_C(1) << 19)
+#define TOTAL_BYTES   4096
+#define TOTAL_COUNT   255 /* with the journal, one page, they are 1 MiB */
 #define SAMPLE_COUNT  UINT64_C(16384)
 #define DEVICE_COUNT  16
 #define DEVICE_BYTES  512
@@ -39,16 +50,18 @@
     X(worker, 256)      \
     X(python, 64)
 
-#define HEADER_FIELDS(X)                                                                                       \
-    X(magic) X(version) X(file_bytes)                                                                          \
-    X(live_offset) X(devices_offset) X(device_bytes) X(device_count) X(slots_offset) X(slot_bytes) X(slot_count)                                                 \
-    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                                       \
-    X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                              \
-    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it tells whether the process still exists */     \
-    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */             \
-    X(period_ns)                                                                                               \
-    X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                                      \
-    X(check) /* over everything before it, and the texts */
+#define HEADER_FIELDS(X)                                                                         \
+    X(magic) X(version) X(file_bytes)                                                            \
+    X(live_offset) X(layout_offset) X(layout_bytes)                                              \
+    X(devices_offset) X(device_bytes) X(device_count) X(slots_offset) X(slot_bytes) X(slot_count) \
+    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                         \
+    X(texts_offset) X(texts_bytes) X(totals_offset) X(total_bytes) X(total_count)                \
+    X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                \
+    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it identifies the process */      \
+    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */ \
+    X(period_ns)                                                                                 \
+    X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                        \
+    X(check) /* over everything before it, the texts and the layout */
 
 #define LIVE_FIELDS(X)                                                                                    \
     X(state)        /* enum board_state */                                                                \
@@ -79,8 +92,18 @@
     X(files_reopened)       /* the job closed a descriptor of ours */                                     \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */               \
     X(headroom_bytes)       /* what cgroup and machine have left for the process; ABSENT: not known */    \
-    X(room_for_tasks)       /* 1: slots and records are in the file */
+    X(room_for_tasks)       /* 1: slots, records, texts and totals are in the file */                     \
+    X(texts_end)            /* bytes of texts that are whole */                                           \
+    X(totals_used)          /* entries of the totals, `other` among them */
 
+/* What a slot has beside its task; the texts' lengths are those of SLOT_TEXTS. */
+#define SLOT_FIELDS(X)                                                                          \
+    X(turn) /* seqlock: odd while the task is being written or erased */                        \
+    X(alloc_serial) X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count) /* by the sampler, of the task with that serial */ \
+    X(gpu_serial) /* in the same way: the devices behind these words */                         \
+    X(name_len) X(key_len) X(inputs_len)
+
+/* `serial` and `seq` stay the first two: a reader finds them without knowing the others. */
 #define TASK_FIELDS(X)                                                                        \
     X(serial)  /* order of begin, from 1 */                                                   \
     X(seq)     /* order of end, from 1, without gaps; 0 while it runs */                      \
@@ -92,8 +115,10 @@
     X(overlap)                                                                                \
     X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
     X(pinned_peak_bytes) X(pinned_end_bytes)                                                  \
-    X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
-    X(name_len) X(key_len) X(inputs_len) X(output_len) X(gpu_len) X(oom_len) /* texts that follow, in this order */
+    X(input_bytes) X(inputs_omitted) X(output_bytes)
+
+/* Texts of a frame. A key is its prefix, which recurs, and the rest. */
+#define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output)
 
 /* Of one GPU, by its number in this process. Bytes are CuPy's of this process, up to `unseen`; then the driver's, of everybody. */
 #define DEVICE_FIELDS(X)                                                                      \
@@ -111,6 +136,26 @@
 /* A task's memory on one device, or page-locked (device DEVICE_COUNT). */
 #define TASK_DEVICE_FIELDS(X) X(device) /* its number + 1, 0: none */ X(live_bytes) X(peak_bytes) X(pool_used_bytes) X(pool_total_bytes)
 
+/* The failed allocation of a task, the last one of `count`. device: a number, GPU_PINNED or OOM_HOST. */
+#define OOM_FIELDS(X) X(count) X(device) X(requested_bytes) X(live_bytes) X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)
+
+/* Of all tasks of one name that have ended, or of all names that found no entry. _count: of how many
+ * the figure is known; _bytes, _ns: their sum. `bare` is the growth of those without own figures. */
+#define TOTAL_FIELDS(X)                                                                        \
+    X(turn)     /* seqlock */                                                                  \
+    X(name)     /* number of its text; ABSENT: all other names */                              \
+    X(last_seq) /* of the newest task that is counted here */                                  \
+    X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                                    \
+    X(overlap_max) X(rss_peak_max_bytes)                                                       \
+    X(growth_count) X(growth_bytes) X(growth_max_bytes)                                        \
+    X(alloc_count) X(alloc_bytes) X(alloc_max_bytes)                                           \
+    X(bare_count) X(bare_bytes) X(bare_max_bytes)                                              \
+    X(input_bytes) X(input_max_bytes) X(output_bytes) X(output_max_bytes)                      \
+    X(duration_ns) X(duration_max_ns)
+
+/* Of one of its devices. */
+#define TOTAL_DEVICE_FIELDS(X) X(device) /* its number + 1, 0: none */ X(peak_bytes) X(peak_max_bytes)
+
 #define SAMPLE_FIELDS(X) X(time_ns) X(rss_bytes) X(window_peak_bytes) X(period_ns)
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
@@ -125,32 +170,58 @@ enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
 #define TEXT_FIELD(name, size) char name[size];
 struct board_header { HEADER_FIELDS(WORD_FIELD) HEADER_TEXTS(TEXT_FIELD) };
 struct board_live { LIVE_FIELDS(WORD_FIELD) };
+struct slot_fields { SLOT_FIELDS(WORD_FIELD) };
 struct task_fields { TASK_FIELDS(WORD_FIELD) };
 struct sample { SAMPLE_FIELDS(WORD_FIELD) };
 struct device_fields { DEVICE_FIELDS(WORD_FIELD) };
 struct device { struct device_fields fields; DEVICE_TEXTS(TEXT_FIELD) };
 struct task_device { TASK_DEVICE_FIELDS(WORD_FIELD) };
+struct task_oom { OOM_FIELDS(WORD_FIELD) };
+struct total_fields { TOTAL_FIELDS(WORD_FIELD) };
+struct total_device { TOTAL_DEVICE_FIELDS(WORD_FIELD) };
 #undef WORD_FIELD
 #undef TEXT_FIELD
 
-#define SLOT_TEXT_BYTES (SLOT_BYTES - 6 * sizeof(word) - TASK_DEVICES * sizeof(struct task_device) - sizeof(struct task_fields))
-#define GPU_TEXT_BYTES  2048 /* JSON of TASK_DEVICES devices and of one failed allocation */
+/* The lists that a file describes, in the order of layout.h's enum. */
+#define NAMED(name) " " #name
+#define BOARD_LAYOUT                                                                              \
+    "frames packed\n"                                                                             \
+    "live" LIVE_FIELDS(NAMED) "\n" "slot" SLOT_FIELDS(NAMED) "\n" "task" TASK_FIELDS(NAMED) "\n"  \
+    "text" TASK_TEXTS(NAMED) "\n" "task_device" TASK_DEVICE_FIELDS(NAMED) "\n"                    \
+    "oom" OOM_FIELDS(NAMED) "\n" "device" DEVICE_FIELDS(NAMED) "\n"                               \
+    "total" TOTAL_FIELDS(NAMED) "\n" "total_device" TOTAL_DEVICE_FIELDS(NAMED) "\n"
+#define LAYOUT_BYTES 4096
+
+#define SLOT_TEXT_BYTES                                                                           \
+    (SLOT_BYTES - sizeof(struct slot_fields) - TASK_DEVICES * sizeof(struct task_device)          \
+     - sizeof(struct task_fields))
 
 struct slot {
-    word turn; /* seqlock: odd while the task is being written or erased */
-    word alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count; /* by the sampler, of the task with that serial */
-    word gpu_serial;
-    struct task_device gpu[TASK_DEVICES]; /* in the same way */
+    struct slot_fields fields;
+    struct task_device gpu[TASK_DEVICES];
     struct task_fields task;
-    char text[SLOT_TEXT_BYTES];
+    char text[SLOT_TEXT_BYTES]; /* name, key, inputs */
 };
 
-/* A frame of the record ring; frame_bytes is a multiple of 8. FRAME_PAD fills the end of the ring where a frame does not fit. */
-#define FRAME_PAD UINT64_MAX
-struct frame {
-    word frame_bytes, check;
-    struct task_fields task;
-    char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES];
+/* Histograms of a total: own peak, growth and duration, in cells of a tenth of an octave (totals.h);
+ * and the growth of tasks without own figures in the cells of the metrics, powers of four from 1 MiB. */
+#define TOTAL_CELLS 302
+#define BARE_CELLS  12
+struct total {
+    struct total_fields fields;
+    struct total_device devices[TASK_DEVICES];
+    uint32_t alloc[TOTAL_CELLS], growth[TOTAL_CELLS], duration[TOTAL_CELLS], bare[BARE_CELLS];
+};
+
+/* An entry as it was before the change that is under way: of a process that is killed in the middle
+ * of one, it is what counts. Used while the entry's turn is odd. */
+#define JOURNAL_CELLS 3
+struct totals_journal {
+    word devices_change; /* 1: the devices change, too */
+    word cell[JOURNAL_CELLS];       /* number + 1 of a cell that changes, counted from alloc[0] ... */
+    word cell_count[JOURNAL_CELLS]; /* ... and the word that it is in */
+    struct total_fields fields;
+    struct total_device devices[TASK_DEVICES];
 };
 
 /* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask), read as it is. */
@@ -160,20 +231,27 @@ struct facts {
     char text[FACTS_BYTES - 2 * sizeof(word)];
 };
 
-#define LIVE_OFFSET    4096
-#define FACTS_OFFSET   8192
+#define LAYOUT_OFFSET  4096
+#define LIVE_OFFSET    (LAYOUT_OFFSET + LAYOUT_BYTES)
+#define FACTS_OFFSET   (LIVE_OFFSET + 4096)
 #define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
 #define SAMPLES_OFFSET (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
-#define SLOTS_OFFSET   ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536) /* mapped apart: the largest page */
+/* Mapped apart, so on a boundary of the largest page. */
+#define SLOTS_OFFSET   ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
-#define BOARD_BYTES    (RECORDS_OFFSET + RECORDS_BYTES)
+#define TEXTS_OFFSET   (RECORDS_OFFSET + RECORDS_BYTES)
+#define TOTALS_OFFSET  (TEXTS_OFFSET + TEXTS_BYTES) /* the journal, then the entries */
+#define BOARD_BYTES    (TOTALS_OFFSET + (uint64_t)(TOTAL_COUNT + 1) * TOTAL_BYTES)
 #define HEAD_BYTES     SLOTS_OFFSET /* of a board without room for tasks */
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
-_Static_assert(sizeof(struct board_header) <= LIVE_OFFSET, "the header fits its page");
+_Static_assert(sizeof(struct board_header) <= LAYOUT_OFFSET, "the header fits its page");
+_Static_assert(sizeof BOARD_LAYOUT <= LAYOUT_BYTES, "the layout fits its page");
 _Static_assert(sizeof(struct device) <= DEVICE_BYTES, "a device fits its place");
 _Static_assert(sizeof(struct facts) == FACTS_BYTES, "facts are one page");
 _Static_assert(sizeof(struct board_live) <= FACTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
+_Static_assert(sizeof(struct total) <= TOTAL_BYTES, "a total fits its page");
+_Static_assert(sizeof(struct totals_journal) <= TOTAL_BYTES, "the journal fits its page");
 
 /* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
 static inline word board_check(const word *w, uint64_t words, word seed)
@@ -186,19 +264,13 @@ static inline word board_check(const word *w, uint64_t words, word seed)
     return h;
 }
 
-/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8). */
-static inline word board_header_check(const struct board_header *h)
+/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8), then the layout. */
+static inline word board_header_check(const struct board_header *h, const word *layout)
 {
     word c = board_check((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);
     const size_t texts = offsetof(struct board_header, check) + sizeof(word);
-    return board_check((const word *)((const char *)h + texts), (sizeof *h - texts) / sizeof(word), c);
-}
-
-/* Of a frame: its size, its task, its text in whole words. */
-static inline word board_frame_check(uint64_t frame_bytes, const struct task_fields *task, const char *text)
-{
-    word c = board_check((const word *)task, sizeof *task / sizeof(word), frame_bytes);
-    return board_check((const word *)text, (frame_bytes - offsetof(struct frame, text)) / sizeof(word), c);
+    c = board_check((const word *)((const char *)h + texts), (sizeof *h - texts) / sizeof(word), c);
+    return board_check(layout, LAYOUT_BYTES / sizeof(word), c);
 }
 
 #endif

@@ -8,14 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "board_legacy.h"
+#include "texts.h"
+#include "totals.h"
+
+#define ATTEMPTS       8
+#define TOTAL_ATTEMPTS 64 /* one name in a storm of tasks changes every microsecond */
+
 #define NAME(name) #name,
 #define TEXT_NAME(name, size) #name,
 const char *const board_header_names[] = { HEADER_FIELDS(NAME) NULL };
 const char *const board_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
-const char *const board_live_names[] = { LIVE_FIELDS(NAME) NULL };
-const char *const board_task_names[] = { TASK_FIELDS(NAME) NULL };
 const char *const board_sample_names[] = { SAMPLE_FIELDS(NAME) NULL };
-const char *const board_device_names[] = { DEVICE_FIELDS(NAME) NULL };
 
 const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len)
 {
@@ -35,7 +39,7 @@ static void in_order(void)
 #endif
 }
 
-static int read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset)
+int board_read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset)
 {
     uint64_t done = 0;
     while (done < bytes) {
@@ -51,24 +55,60 @@ static int read_at(const struct board_reader *r, void *to, uint64_t bytes, uint6
 
 static int read_word(const struct board_reader *r, uint64_t offset, word *value)
 {
-    return read_at(r, value, sizeof *value, offset);
+    return board_read_at(r, value, sizeof *value, offset);
 }
 
-#define LIVE_AT(r, field) ((r)->header.live_offset + offsetof(struct board_live, field))
+/* Of a live field, by its name here; of those that every version has. */
+static uint64_t live_at(const struct board_reader *r, size_t offset)
+{
+    const struct layout_map *map = &r->layout.lists[LAYOUT_LIVE];
+    for (uint32_t i = 0; i < map->count; i++)
+        if (map->to[i] == (int)(offset / sizeof(word))) return r->header.live_offset + i * sizeof(word);
+    return UINT64_MAX;
+}
+
+static int read_live_word(const struct board_reader *r, size_t offset, word *value)
+{
+    const uint64_t at = live_at(r, offset);
+    return at == UINT64_MAX ? BOARD_DAMAGED : read_word(r, at, value);
+}
+#define READ_LIVE(r, field, value) read_live_word(r, offsetof(struct board_live, field), value)
+
+/* -- the header ------------------------------------------------------------------------------------ */
 
 static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t each)
 {
     return offset % 8 == 0 && offset <= file_bytes && each != 0 && count <= (file_bytes - offset) / each;
 }
 
-static int header_makes_sense(const struct board_header *h)
+static uint64_t words_of(const struct board_reader *r, enum layout_list list)
 {
-    return h->slot_bytes == SLOT_BYTES && h->sample_count > 1 && h->records_bytes >= sizeof(struct frame) && h->records_bytes % 8 == 0
+    return r->layout.lists[list].count * sizeof(word);
+}
+
+static int header_makes_sense(const struct board_reader *r)
+{
+    const struct board_header *h = &r->header;
+    const uint64_t slot_words = words_of(r, LAYOUT_SLOT) + words_of(r, LAYOUT_TASK)
+                              + TASK_DEVICES * words_of(r, LAYOUT_TASK_DEVICE);
+    return h->slot_bytes == SLOT_BYTES && slot_words < SLOT_BYTES
+        && h->sample_count > 1 && h->records_bytes >= 2 * FRAME_BYTES_MOST && h->records_bytes % 8 == 0
+        && words_of(r, LAYOUT_LIVE) <= FACTS_OFFSET - LIVE_OFFSET
         && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
-        && h->device_bytes == DEVICE_BYTES && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
+        && h->device_bytes == DEVICE_BYTES && words_of(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
+        && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
         && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
         && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
         && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
+}
+
+static int texts_and_totals_make_sense(const struct board_reader *r)
+{
+    const struct board_header *h = &r->header;
+    const uint64_t total = words_of(r, LAYOUT_TOTAL) + TASK_DEVICES * words_of(r, LAYOUT_TOTAL_DEVICE);
+    return inside(h->file_bytes, h->texts_offset, h->texts_bytes, 1) && h->total_bytes == TOTAL_BYTES
+        && total + (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t) <= TOTAL_BYTES
+        && h->total_count < TOTAL_BYTES && inside(h->file_bytes, h->totals_offset, h->total_count + 1, h->total_bytes);
 }
 
 /* 1 if the board has slots and records, 0 if not yet. */
@@ -76,9 +116,31 @@ static int look_for_room(struct board_reader *r)
 {
     word room = 1;
     if (r->has_room) return 1;
-    int e = r->header.version >= 5 ? read_word(r, LIVE_AT(r, room_for_tasks), &room) : 0;
+    int e = r->header.version >= 5 ? READ_LIVE(r, room_for_tasks, &room) : 0;
     if (e < 0) return e;
     return room > 1 ? BOARD_DAMAGED : (r->has_room = room == 1);
+}
+
+/* Header and layout of a board that has a version that is known here. */
+static int read_described(struct board_reader *r)
+{
+    struct board_header *h = &r->header;
+    if (h->version < 6) {
+        int e = legacy_read_header(r, h);
+        if (e < 0) return e;
+        strcpy(r->layout_text, legacy_layout(h->version));
+        return layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) == 0 && header_makes_sense(r) ? 0 : BOARD_DAMAGED;
+    }
+    int e = board_read_at(r, h, sizeof *h, 0);
+    if (e < 0) return e;
+    if (h->layout_bytes != LAYOUT_BYTES || h->layout_offset % 8) return BOARD_DAMAGED;
+    word layout[LAYOUT_BYTES / sizeof(word)];
+    e = board_read_at(r, layout, sizeof layout, h->layout_offset);
+    if (e < 0) return e;
+    memcpy(r->layout_text, layout, LAYOUT_BYTES);
+    r->layout_text[LAYOUT_BYTES - 1] = 0;
+    if (h->check != board_header_check(h, layout) || layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) < 0) return BOARD_DAMAGED;
+    return header_makes_sense(r) && texts_and_totals_make_sense(r) ? 0 : BOARD_DAMAGED;
 }
 
 static int read_header(struct board_reader *r)
@@ -88,15 +150,13 @@ static int read_header(struct board_reader *r)
     if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE;
     if (!S_ISREG(st.st_mode)) return BOARD_FOREIGN;
     r->inode = st.st_ino;
-    int e = read_at(r, h, 2 * sizeof(word), 0);
+    int e = board_read_at(r, h, 2 * sizeof(word), 0);
     if (e < 0) return e == BOARD_CUT_SHORT && st.st_size == 0 ? BOARD_NOT_READY : e;
     if (h->magic == 0) return BOARD_NOT_READY;
     if (h->magic != BOARD_MAGIC) return BOARD_FOREIGN;
     if (h->version < BOARD_VERSION_OLDEST || h->version > BOARD_VERSION) return BOARD_VERSION_UNKNOWN;
-    e = read_at(r, h, sizeof *h, 0);
-    if (e < 0) return e;
-    if (h->check != board_header_check(h) || !header_makes_sense(h)) return BOARD_DAMAGED;
-    e = look_for_room(r);
+    e = read_described(r);
+    if (e == 0) e = look_for_room(r);
     if (e < 0) return e;
     if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: it may have grown in between */
     return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT : 0;
@@ -122,23 +182,24 @@ void board_reader_close(struct board_reader *r)
     r->fd = -1;
 }
 
+/* -- now ------------------------------------------------------------------------------------------- */
+
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
-    int e = read_at(r, live, sizeof *live, r->header.live_offset);
-    if (r->header.version < 5) { /* what version 4 did not have */
-        live->headroom_bytes = ABSENT;
-        live->room_for_tasks = 1;
-    }
+    word found[LAYOUT_FIELDS_MOST];
+    int e = board_read_at(r, found, words_of(r, LAYOUT_LIVE), r->header.live_offset);
+    layout_copy(&r->layout, LAYOUT_LIVE, found, (word *)live, sizeof *live / sizeof(word));
+    if (r->header.version < 5) live->room_for_tasks = 1;
     return e;
 }
 
 int board_read_facts(const struct board_reader *r, struct facts *facts)
 {
     uint64_t offset = r->header.live_offset + (FACTS_OFFSET - LIVE_OFFSET);
-    for (int attempt = 0; attempt < 8; attempt++) {
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         word before, after;
         int e = read_word(r, offset, &before);
-        if (e == 0) e = read_at(r, facts, sizeof *facts, offset);
+        if (e == 0) e = board_read_at(r, facts, sizeof *facts, offset);
         if (e == 0) e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (before % 2 || before != after || facts->turn != before) continue;
@@ -148,60 +209,72 @@ int board_read_facts(const struct board_reader *r, struct facts *facts)
     return 0;
 }
 
-/* Each length on its own, too: their sum may wrap around. */
-static int texts_fit(const struct task_fields *t, uint64_t bytes)
-{
-    const word lengths[] = { t->name_len, t->key_len, t->inputs_len, t->output_len, t->gpu_len, t->oom_len };
-    uint64_t sum = 0;
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        if (lengths[i] > bytes) return 0;
-        sum += lengths[i];
-    }
-    return sum <= bytes;
-}
-
 int board_read_device(const struct board_reader *r, uint64_t index, struct device *d)
 {
-    int e = read_at(r, d, sizeof *d, r->header.devices_offset + index * DEVICE_BYTES);
-#define END(name, size) d->name[size - 1] = 0;
-    DEVICE_TEXTS(END)
-#undef END
-    return e < 0 ? e : d->fields.present == 1;
+    char found[DEVICE_BYTES] __attribute__((aligned(8)));
+    int e = board_read_at(r, found, sizeof found, r->header.devices_offset + index * DEVICE_BYTES);
+    if (e < 0) return e;
+    layout_copy(&r->layout, LAYOUT_DEVICE, (const word *)found, (word *)&d->fields, sizeof d->fields / sizeof(word));
+    const char *texts = found + words_of(r, LAYOUT_DEVICE);
+#define TAKE(name, size) memcpy(d->name, texts, size), d->name[size - 1] = 0, texts += size;
+    DEVICE_TEXTS(TAKE)
+#undef TAKE
+    return d->fields.present == 1;
 }
 
-int board_read_slot(struct board_reader *r, uint64_t index, struct slot *slot)
+/* The fields of a slot's page by the file's layout, and its texts; 0 if they make no sense. */
+static int parse_slot(const struct board_reader *r, struct running_task *t)
+{
+    const struct layout *l = &r->layout;
+    const char *at = t->page;
+    layout_copy(l, LAYOUT_SLOT, (const word *)at, (word *)&t->slot, sizeof t->slot / sizeof(word));
+    at += words_of(r, LAYOUT_SLOT);
+    for (int i = 0; i < TASK_DEVICES; i++, at += words_of(r, LAYOUT_TASK_DEVICE))
+        layout_copy(l, LAYOUT_TASK_DEVICE, (const word *)at, (word *)&t->gpu[i], sizeof t->gpu[i] / sizeof(word));
+    layout_copy(l, LAYOUT_TASK, (const word *)at, (word *)&t->task, sizeof t->task / sizeof(word));
+    if (!l->packed) legacy_slot_lengths((const word *)at, &t->slot);
+    at += words_of(r, LAYOUT_TASK);
+    uint64_t left = (uint64_t)(t->page + SLOT_BYTES - at);
+    struct text *texts[] = { &t->name, &t->key, &t->inputs };
+    const word lengths[] = { t->slot.name_len, t->slot.key_len, t->slot.inputs_len };
+    for (int i = 0; i < 3; i++) {
+        if (lengths[i] > left) return 0;
+        *texts[i] = (struct text){ at, lengths[i] };
+        at += lengths[i];
+        left -= lengths[i];
+    }
+    return 1;
+}
+
+int board_read_slot(struct board_reader *r, uint64_t index, struct running_task *t)
 {
     int room = look_for_room(r);
     if (room <= 0) return room;
     uint64_t offset = r->header.slots_offset + index * SLOT_BYTES;
-    for (int attempt = 0; attempt < 8; attempt++) {
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         word before, after;
         int e = read_word(r, offset, &before);
         if (e < 0) return e;
-        e = read_at(r, slot, sizeof *slot, offset);
+        e = board_read_at(r, t->page, sizeof t->page, offset);
         if (e < 0) return e;
-        if (before % 2 == 0 && slot->turn == before && slot->task.state == TASK_NONE) return 0;
+        int sense = parse_slot(r, t);
+        if (before % 2 == 0 && t->slot.turn == before && t->task.state == TASK_NONE) return 0;
         e = read_word(r, offset, &after);
         if (e < 0) return e;
-        if (before % 2 || before != after || slot->turn != before) continue;
-        return slot->task.state == TASK_RUNNING && texts_fit(&slot->task, SLOT_TEXT_BYTES) ? 1 : BOARD_DAMAGED;
+        if (before % 2 || before != after || t->slot.turn != before) continue;
+        return t->task.state == TASK_RUNNING && sense ? 1 : BOARD_DAMAGED;
     }
     return 0;
 }
 
-static int frame_is_whole(const struct frame *f, uint64_t available)
-{
-    const uint64_t least = offsetof(struct frame, text), bytes = f->frame_bytes;
-    if (bytes % 8 || bytes < least || bytes > sizeof *f || bytes > available || f->check != board_frame_check(bytes, &f->task, f->text)) return 0;
-    return texts_fit(&f->task, bytes - least);
-}
+/* -- what has ended -------------------------------------------------------------------------------- */
 
 /* Head before tail: the tail that was announced before this head was published holds for it, a later one may have passed it. */
 static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *head)
 {
-    for (int attempt = 0; attempt < 8; attempt++) {
-        int e = read_word(r, LIVE_AT(r, records_head), head);
-        if (e == 0) e = read_word(r, LIVE_AT(r, records_tail), tail);
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        int e = READ_LIVE(r, records_head, head);
+        if (e == 0) e = READ_LIVE(r, records_tail, tail);
         if (e < 0) return e;
         if (*tail % 8 == 0 && *head % 8 == 0 && *tail <= *head && *head - *tail <= r->header.records_bytes) return 0;
     }
@@ -213,7 +286,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
     int room = look_for_room(r);
     if (room <= 0) return room;
     const uint64_t ring = r->header.records_bytes;
-    for (int attempt = 0; attempt < 8; attempt++) {
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         uint64_t tail, head;
         int e = read_ends(r, &tail, &head);
         if (e < 0) return e;
@@ -223,25 +296,25 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
         if (bytes == 0) return 0;
         if (bytes > ring - at) bytes = ring - at;
         if (bytes > size) bytes = size;
-        e = read_at(r, frames, bytes, r->header.records_offset + at);
+        e = board_read_at(r, frames, bytes, r->header.records_offset + at);
         if (e < 0) return e;
-        e = read_word(r, LIVE_AT(r, records_tail), &tail);
+        e = READ_LIVE(r, records_tail, &tail);
         if (e < 0) return e;
         if (*position < tail) continue; /* overwritten while it was copied */
 
         uint64_t done = 0, count = 0;
         while (bytes - done >= sizeof(word) && count < most) {
-            const struct frame *f = (const struct frame *)(frames + done);
-            if (f->frame_bytes == FRAME_PAD) {
+            if (*(const word *)(frames + done) == FRAME_PAD) {
                 *position += done + (ring - (at + done));
                 if (done) return (int64_t)done;
                 break;
             }
-            if (bytes - done < offsetof(struct frame, text) || !frame_is_whole(f, bytes - done)) {
+            const uint64_t frame = frame_whole(&r->layout, frames + done, bytes - done);
+            if (!frame) {
                 if (done) break; /* cut off by `size`, or damaged: the next call will tell */
                 return BOARD_DAMAGED;
             }
-            done += f->frame_bytes;
+            done += frame;
             count++;
         }
         if (done) {
@@ -253,11 +326,78 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
     return 0;
 }
 
+int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts, uint64_t size)
+{
+    int room = r->header.version < 6 ? 0 : look_for_room(r);
+    word end;
+    if (room <= 0) return room;
+    int e = READ_LIVE(r, texts_end, &end);
+    if (e < 0) return e;
+    if (end > r->header.texts_bytes || *position > end || *position % 8) return BOARD_DAMAGED;
+    uint64_t bytes = end - *position < size ? end - *position : size, done = 0;
+    e = board_read_at(r, texts, bytes, r->header.texts_offset + *position);
+    if (e < 0) return e;
+    while (bytes - done >= sizeof(word)) {
+        const word len = *(const word *)(texts + done);
+        if (len == 0 || len > TEXT_BYTES_MOST) return BOARD_DAMAGED;
+        const uint64_t whole = sizeof(word) + (len + 7) / 8 * 8;
+        if (whole > bytes - done) break;
+        done += whole;
+    }
+    if (!done && bytes) return BOARD_DAMAGED; /* cut off where no writer cuts */
+    *position += done;
+    return (int64_t)done;
+}
+
+static void copy_total(const struct layout *l, const char *from, struct total *to, uint64_t total_words,
+                       uint64_t device_words)
+{
+    layout_copy(l, LAYOUT_TOTAL, (const word *)from, (word *)&to->fields, sizeof to->fields / sizeof(word));
+    for (int i = 0; i < TASK_DEVICES; i++)
+        layout_copy(l, LAYOUT_TOTAL_DEVICE, (const word *)(from + total_words + (uint64_t)i * device_words),
+                    (word *)&to->devices[i], sizeof to->devices[i] / sizeof(word));
+}
+
+int board_read_total(struct board_reader *r, uint64_t index, struct total *total)
+{
+    int room = r->header.version < 6 ? 0 : look_for_room(r);
+    word used, after;
+    if (room <= 0) return room;
+    int e = READ_LIVE(r, totals_used, &used);
+    if (e < 0) return e;
+    if (used > r->header.total_count) return BOARD_DAMAGED;
+    if (index >= used) return 0;
+    const uint64_t words = words_of(r, LAYOUT_TOTAL), device = words_of(r, LAYOUT_TOTAL_DEVICE);
+    const uint64_t cells = words + TASK_DEVICES * device, offset = r->header.totals_offset + (index + 1) * TOTAL_BYTES;
+    char page[TOTAL_BYTES] __attribute__((aligned(8))), journal[TOTAL_BYTES] __attribute__((aligned(8)));
+    for (int attempt = 0; attempt < TOTAL_ATTEMPTS; attempt++) {
+        e = board_read_at(r, page, sizeof page, offset);
+        const int changing = *(const word *)page % 2;
+        if (e == 0 && changing) e = board_read_at(r, journal, sizeof journal, r->header.totals_offset);
+        if (e == 0) e = read_word(r, offset, &after);
+        if (e < 0) return e;
+        if (*(const word *)page != after) continue;
+        copy_total(&r->layout, page, total, words, device);
+        memcpy(total->alloc, page + cells, (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t));
+        if (changing) { /* in the middle of a change, perhaps for ever: as it was before */
+            struct totals_journal before;
+            memcpy(&before, journal, offsetof(struct totals_journal, fields));
+            struct total old;
+            copy_total(&r->layout, journal + offsetof(struct totals_journal, fields), &old, words, device);
+            before.fields = old.fields;
+            memcpy(before.devices, old.devices, sizeof before.devices);
+            totals_undo(&before, total);
+        }
+        return 1;
+    }
+    return 0;
+}
+
 int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most)
 {
     const uint64_t ring = r->header.sample_count;
     uint64_t written, after;
-    int e = read_word(r, LIVE_AT(r, samples_written), &written);
+    int e = READ_LIVE(r, samples_written, &written);
     if (e < 0) return e;
     if (written >> 62) return BOARD_DAMAGED;
     /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring has places. */
@@ -267,9 +407,9 @@ int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct
     if (count > ring - at) count = ring - at;
     if (count > most) count = most;
     if (count == 0) return 0;
-    e = read_at(r, samples, count * sizeof *samples, r->header.samples_offset + at * sizeof *samples);
+    e = board_read_at(r, samples, count * sizeof *samples, r->header.samples_offset + at * sizeof *samples);
     if (e < 0) return e;
-    e = read_word(r, LIVE_AT(r, samples_written), &after);
+    e = READ_LIVE(r, samples_written, &after);
     if (e < 0) return e;
     oldest = after >= ring ? after - ring + 1 : 0;
     uint64_t lost = oldest > *index ? oldest - *index : 0;

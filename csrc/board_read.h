@@ -6,7 +6,7 @@
 #ifndef DWSR_BOARD_READ_H
 #define DWSR_BOARD_READ_H
 
-#include "board_layout.h"
+#include "frame.h"
 
 enum board_read_error {
     BOARD_NOT_READY = -1,    /* being created, or its creator died doing so */
@@ -17,16 +17,29 @@ enum board_read_error {
     BOARD_UNREADABLE = -6,   /* errno says why */
 };
 
-/* The layout's names in order, each list ended by NULL. */
-extern const char *const board_header_names[], *const board_text_names[], *const board_live_names[], *const board_task_names[],
-    *const board_sample_names[], *const board_device_names[];
+/* Names in order, each list ended by NULL; those of the layout's lists are in layout.h. */
+extern const char *const board_header_names[], *const board_text_names[], *const board_sample_names[];
 
 struct board_reader {
     int fd;
     uint64_t inode;
     int has_room; /* for tasks, as far as was seen: a board grows once */
     struct board_header header; /* verified; after BOARD_VERSION_UNKNOWN only `version` is set */
+    struct layout layout;
+    char layout_text[LAYOUT_BYTES]; /* ends with a zero */
 };
+
+/* A running task, by its slot. */
+struct running_task {
+    struct slot_fields slot;
+    struct task_device gpu[TASK_DEVICES];
+    struct task_fields task;
+    struct text name, key, inputs; /* in `page` */
+    char page[SLOT_BYTES];
+};
+
+/* All of `bytes` from the file, or an error. */
+int board_read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset);
 
 /* Text `index` of the header and its length. */
 const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len);
@@ -40,11 +53,16 @@ int board_read_facts(const struct board_reader *r, struct facts *facts);
 /* A device's fields and texts, each zero-terminated; 1, or 0 if the process has not used it. */
 int board_read_device(const struct board_reader *r, uint64_t index, struct device *d);
 /* 1: a running task, 0: free, or being written or erased (its task has not begun, or has its record). */
-int board_read_slot(struct board_reader *r, uint64_t index, struct slot *slot);
+int board_read_slot(struct board_reader *r, uint64_t index, struct running_task *task);
 /* Up to `most` (at least 1) whole frames from *position on, oldest first, into `frames`; *position moves behind them. Skips to the oldest frame still held if
  * *position was overwritten. `size` must hold at least one frame. Returns bytes; 0: nothing more. A caller that starts at 0 and goes on
  * until 0 or an error comes to an end on any file. */
 int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most);
+/* Texts from byte *position of their heap on, each as its length in a word and itself in whole words; *position moves behind them. Returns
+ * bytes; 0: no more. `size` must hold the longest text. */
+int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts, uint64_t size);
+/* Sums of one entry; 1, or 0 if there is no such entry, or it changes all the time. */
+int board_read_total(struct board_reader *r, uint64_t index, struct total *total);
 /* Samples from number *index on; *index moves behind them. Returns their count. */
 int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most);
 

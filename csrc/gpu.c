@@ -2,8 +2,6 @@
 #include "gpu.h"
 
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "clock.h"
@@ -14,7 +12,7 @@
 struct account {
     word generation; /* another one's account is found stale and made anew */
     struct task_device devices[TASK_DEVICES];
-    word oom_count, oom_device, oom_requested_bytes, oom_live_bytes, oom_pool_used_bytes, oom_pool_total_bytes, oom_pool_limit_bytes;
+    struct task_oom oom;
 } __attribute__((aligned(64)));
 
 static struct {
@@ -52,7 +50,7 @@ static void open_account(struct account *a, uint64_t generation)
         store_relaxed(&a->devices[i].pool_used_bytes, ABSENT);
         store_relaxed(&a->devices[i].pool_total_bytes, ABSENT);
     }
-    store_relaxed(&a->oom_count, 0);
+    store_relaxed(&a->oom.count, 0);
     store_release(&a->generation, generation);
 }
 
@@ -140,13 +138,13 @@ void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, c
         struct task_device *d = place_of(task, device);
         struct account *a = account_of(task);
         if (!d || !a) continue;
-        store_relaxed(&a->oom_device, device);
-        store_relaxed(&a->oom_requested_bytes, requested_bytes);
-        store_relaxed(&a->oom_live_bytes, live_of(d));
-        store_relaxed(&a->oom_pool_used_bytes, pool->used_bytes);
-        store_relaxed(&a->oom_pool_total_bytes, pool->total_bytes);
-        store_relaxed(&a->oom_pool_limit_bytes, pool->limit_bytes);
-        add_relaxed(&a->oom_count, 1);
+        store_relaxed(&a->oom.device, device);
+        store_relaxed(&a->oom.requested_bytes, requested_bytes);
+        store_relaxed(&a->oom.live_bytes, live_of(d));
+        store_relaxed(&a->oom.pool_used_bytes, pool->used_bytes);
+        store_relaxed(&a->oom.pool_total_bytes, pool->total_bytes);
+        store_relaxed(&a->oom.pool_limit_bytes, pool->limit_bytes);
+        add_relaxed(&a->oom.count, 1);
     }
 }
 
@@ -169,13 +167,7 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
         to->pool_total_bytes = load_relaxed(&d->pool_total_bytes);
         if (to->device && to->live_bytes) f->leaves = 1;
     }
-    f->oom.count = load_relaxed(&a->oom_count);
-    f->oom.device = load_relaxed(&a->oom_device);
-    f->oom.requested_bytes = load_relaxed(&a->oom_requested_bytes);
-    f->oom.live_bytes = load_relaxed(&a->oom_live_bytes);
-    f->oom.pool_used_bytes = load_relaxed(&a->oom_pool_used_bytes);
-    f->oom.pool_total_bytes = load_relaxed(&a->oom_pool_total_bytes);
-    f->oom.pool_limit_bytes = load_relaxed(&a->oom_pool_limit_bytes);
+    for (size_t i = 0; i < sizeof f->oom / sizeof(word); i++) ((word *)&f->oom)[i] = load_relaxed((const word *)&a->oom + i);
 }
 
 void gpu_task_end(task_handle task, struct gpu_figures *f)
@@ -183,60 +175,6 @@ void gpu_task_end(task_handle task, struct gpu_figures *f)
     gpu_task_now(task, f);
     struct account *a = account_of(task);
     if (a) store_release(&a->generation, 0);
-}
-
-struct writer { char *at, *end; int full; };
-
-static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(w->at, (size_t)(w->end - w->at), format, arguments);
-    va_end(arguments);
-    if (n < 0 || n >= w->end - w->at) w->full = 1;
-    else w->at += n;
-}
-
-static void put_bytes(struct writer *w, const char *name, uint64_t bytes)
-{
-    if (bytes == ABSENT) put(w, ",\"%s\":null", name);
-    else put(w, ",\"%s\":%llu", name, (unsigned long long)bytes);
-}
-
-uint64_t gpu_devices_json(const struct task_device *devices, char *to, uint64_t size)
-{
-    struct writer w = { to, to + size, 0 };
-    const char *between = "";
-    put(&w, "[");
-    for (int i = 0; i < TASK_DEVICES; i++) {
-        const struct task_device *d = &devices[i];
-        if (d->device == 0 || d->device > DEVICE_COUNT) continue;
-        put(&w, "%s{\"device\":%d", between, (int)d->device - 1);
-        put_bytes(&w, "peak_bytes", d->peak_bytes);
-        put_bytes(&w, "end_bytes", d->live_bytes);
-        put_bytes(&w, "pool_used_bytes", d->pool_used_bytes);
-        put_bytes(&w, "pool_total_bytes", d->pool_total_bytes);
-        put(&w, "}");
-        between = ",";
-    }
-    put(&w, "]");
-    return w.full ? 0 : (uint64_t)(w.at - to);
-}
-
-uint64_t gpu_oom_json(const struct gpu_figures *f, char *to, uint64_t size)
-{
-    struct writer w = { to, to + size, 0 };
-    if (!f->oom.count) return 0;
-    if (f->oom.device < DEVICE_COUNT) put(&w, "{\"where\":\"gpu:%d\"", (int)f->oom.device);
-    else put(&w, "{\"where\":\"%s\"", f->oom.device == OOM_HOST ? "host" : "pinned");
-    put_bytes(&w, "requested_bytes", f->oom.requested_bytes);
-    put_bytes(&w, "live_bytes", f->oom.live_bytes);
-    put_bytes(&w, "pool_used_bytes", f->oom.pool_used_bytes);
-    put_bytes(&w, "pool_total_bytes", f->oom.pool_total_bytes);
-    put_bytes(&w, "pool_limit_bytes", f->oom.pool_limit_bytes);
-    put_bytes(&w, "count", f->oom.count);
-    put(&w, "}");
-    return w.full ? 0 : (uint64_t)(w.at - to);
 }
 
 /* -- devices ----------------------------------------------------------------------------------------------------------------------------- */
@@ -317,10 +255,10 @@ void gpu_publish(struct board *b)
         if (!is_somebody(task)) continue;
         gpu_task_now(task, &f);
         struct slot *slot = &b->slots[i];
-        store_release(&slot->gpu_serial, 0);
+        store_release(&slot->fields.gpu_serial, 0);
         if (!f.known) continue;
         copy_release((word *)slot->gpu, (const word *)f.devices, TASK_DEVICES * (sizeof *f.devices / sizeof(word)));
-        store_release(&slot->gpu_serial, handle_serial(task));
+        store_release(&slot->fields.gpu_serial, handle_serial(task));
     }
 }
 

@@ -51,15 +51,11 @@ struct gpu_figures {
     int known, pinned_known; /* the hook was in place: no device means no memory */
     int leaves;              /* it has memory left */
     struct task_device devices[TASK_DEVICES];
-    struct { word count, device, requested_bytes, live_bytes, pool_used_bytes, pool_total_bytes, pool_limit_bytes; } oom;
+    struct task_oom oom; /* count 0: none */
 };
 
 void gpu_task_now(task_handle task, struct gpu_figures *figures);
 void gpu_task_end(task_handle task, struct gpu_figures *figures);
-
-/* JSON for the record: the devices, without GPU_PINNED, and the failed allocation. Return the length, 0: nothing to say. */
-uint64_t gpu_devices_json(const struct task_device *devices, char *to, uint64_t size);
-uint64_t gpu_oom_json(const struct gpu_figures *figures, char *to, uint64_t size);
 
 /* Everything about devices onto the board. One thread at a time. */
 void gpu_publish(struct board *b);

@@ -195,7 +195,8 @@ static void make_room(void)
     pthread_mutex_lock(&probe.tasks.mutex); /* a begin or end that is under way reads where the slots are */
     int e = board_grow(&probe.board, &probe.room_step);
     if (e < 0) store_release(&probe.room_error, (word)-e);
-    else if (probe.tasks.accounting && alloc_account() < 0) {
+    else tasks_room(&probe.tasks);
+    if (e == 0 && probe.tasks.accounting && alloc_account() < 0) {
         probe.tasks.accounting = 0;
         store_relaxed(&probe.board.live->alloc_state, ALLOC_UNAVAILABLE);
     }

@@ -77,12 +77,12 @@ static void publish_allocations(struct board *b)
         struct account_figures f;
         task_handle task = lineage_task_in(i);
         if (accounts_task_now(task, &f) < 0) continue;
-        store_release(&slot->alloc_serial, 0);
+        store_release(&slot->fields.alloc_serial, 0);
         if (!holds) continue;
-        store_release(&slot->alloc_live_bytes, f.live_bytes);
-        store_release(&slot->alloc_peak_bytes, f.peak_bytes);
-        store_release(&slot->alloc_count, f.count);
-        store_release(&slot->alloc_serial, handle_serial(task));
+        store_release(&slot->fields.alloc_live_bytes, f.live_bytes);
+        store_release(&slot->fields.alloc_peak_bytes, f.peak_bytes);
+        store_release(&slot->fields.alloc_count, f.count);
+        store_release(&slot->fields.alloc_serial, handle_serial(task));
     }
 }
 

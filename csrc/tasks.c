@@ -76,7 +76,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     struct text key = { b->key.at, text_clip(b->key.at, b->key.len, TASK_KEY_MOST) };
     struct text inputs = b->inputs;
     uint64_t omitted = b->inputs_omitted;
-    if (inputs.len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST) {
+    if (inputs.len > TASK_INPUTS_MOST) {
         inputs.len = 0;
         omitted = b->input_count;
     }
@@ -86,14 +86,16 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
         .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
         .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT,
-        .name_len = name.len, .key_len = key.len, .inputs_len = inputs.len,
         .start_ns = now_ns(),
     };
     append(append(append(t->text, name), key), inputs);
-    store_release(&slot->turn, slot->turn + 1);
+    store_release(&slot->fields.turn, slot->fields.turn + 1);
+    store_release(&slot->fields.name_len, name.len);
+    store_release(&slot->fields.key_len, key.len);
+    store_release(&slot->fields.inputs_len, inputs.len);
     copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
     copy_release((word *)slot->text, (const word *)t->text, (name.len + key.len + inputs.len + 7) / sizeof(word));
-    store_release(&slot->turn, slot->turn + 1);
+    store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
 }
 
@@ -162,11 +164,12 @@ static void leave_lane(struct tasks *t, uint32_t index)
     store_relaxed(&t->board->live->running, kept);
 }
 
-/* The task's own memory, host and device; `texts` is where JSON about devices goes, GPU_TEXT_BYTES of it. */
-static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct task_fields *done, char *texts)
+/* The task's own memory, host and device. */
+static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct record *r)
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device = { 0 };
+    struct task_fields *done = &r->task;
     if (!t->lane[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
         gpu_task_end(task, &device);
@@ -179,47 +182,74 @@ static void take_figures(struct tasks *t, uint32_t index, const struct task_end 
     done->alloc_end_bytes = host.live_bytes;
     done->alloc_count = host.count;
     if (end->shared || host.inexact) done->attribution = ATTRIBUTION_SHARED;
+    r->devices_known = device.known;
+    r->device_count = 0;
     if (device.known) {
         done->pinned_peak_bytes = done->pinned_end_bytes = device.pinned_known ? 0 : ABSENT;
-        for (int i = 0; i < TASK_DEVICES; i++)
-            if (device.devices[i].device == GPU_PINNED + 1)
-                done->pinned_peak_bytes = device.devices[i].peak_bytes, done->pinned_end_bytes = device.devices[i].live_bytes;
-        done->gpu_len = gpu_devices_json(device.devices, texts, GPU_TEXT_BYTES);
+        for (int i = 0; i < TASK_DEVICES; i++) {
+            const struct task_device *d = &device.devices[i];
+            if (d->device == GPU_PINNED + 1) done->pinned_peak_bytes = d->peak_bytes, done->pinned_end_bytes = d->live_bytes;
+            else if (d->device && d->device <= DEVICE_COUNT) r->devices[r->device_count++] = *d;
+        }
     }
-    if (end->out_of_memory && !device.oom.count) {
-        device.oom.count = 1;
-        device.oom.device = OOM_HOST;
-        device.oom.requested_bytes = end->requested_bytes;
-        device.oom.live_bytes = host.live_bytes;
-        device.oom.pool_used_bytes = device.oom.pool_total_bytes = device.oom.pool_limit_bytes = ABSENT;
+    r->oom = device.oom;
+    if (end->out_of_memory && !device.oom.count)
+        r->oom = (struct task_oom){ .count = 1, .device = OOM_HOST, .requested_bytes = end->requested_bytes, .live_bytes = host.live_bytes,
+                                    .pool_used_bytes = ABSENT, .pool_total_bytes = ABSENT, .pool_limit_bytes = ABSENT };
+}
+
+/* The part of a key that recurs: "('sum-3fa9'" of "('sum-3fa9', 0, 1)", "inc-" of "inc-8b3c". */
+static uint64_t prefix_len(struct text key)
+{
+    const char *end;
+    if (key.len > 2 && key.at[0] == '(' && key.at[1] == '\'') end = memchr(key.at + 2, '\'', key.len - 2);
+    else end = memrchr(key.at, '-', key.len);
+    return end ? (uint64_t)(end - key.at) + 1 : 0;
+}
+
+/* The slot's texts and the output; those that recur by their numbers. */
+static void take_texts(struct tasks *t, const struct slot *slot, const struct task_end *end, struct record *r)
+{
+    uint64_t name = slot->fields.name_len, key = slot->fields.key_len, inputs = slot->fields.inputs_len;
+    if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
+        name = key = inputs = 0; /* somebody wrote into the file: lengths are used as such below */
+    memcpy(t->text, slot->text, name + key + inputs);
+    const struct text whole_key = { t->text + name, key };
+    const uint64_t prefix = prefix_len(whole_key);
+    r->texts[TEXT_name] = (struct text){ t->text, name };
+    r->texts[TEXT_key_prefix] = (struct text){ whole_key.at, prefix };
+    r->texts[TEXT_key_rest] = (struct text){ whole_key.at + prefix, key - prefix };
+    r->texts[TEXT_inputs] = (struct text){ t->text + name + key, inputs };
+    r->texts[TEXT_output] = end->output;
+    uint64_t inline_bytes = 0;
+    for (int i = 0; i < TEXT_COUNT; i++) {
+        r->numbers[i] = i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, r->texts[i], i == TEXT_name);
+        if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
-    done->oom_len = gpu_oom_json(&device, texts + done->gpu_len, GPU_TEXT_BYTES - done->gpu_len);
+    if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0; /* the last one, so it is what does not fit */
 }
 
 /* With the mutex held. */
 static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end)
 {
     struct slot *slot = &t->board->slots[index];
+    struct record *r = &t->record;
     turn_boundary(t);
     fold_window(t);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
-    struct task_fields done = slot->task;
-    if (done.name_len > TASK_NAME_MOST || done.key_len > TASK_KEY_MOST || done.inputs_len > SLOT_TEXT_BYTES - TASK_NAME_MOST - TASK_KEY_MOST)
-        done.name_len = done.key_len = done.inputs_len = 0; /* somebody wrote into the file: lengths are used as such below */
-    uint64_t text = done.name_len + done.key_len + done.inputs_len;
-    memcpy(t->text, slot->text, text);
-    done.output_len = text + end->output.len <= SLOT_TEXT_BYTES ? end->output.len : 0;
-    append(t->text + text, (struct text){ end->output.at, done.output_len });
-    take_figures(t, index, end, &done, t->text + text + done.output_len);
-    done.seq = ++t->seq;
-    done.state = end->state;
-    done.duration_ns = end_ns - done.start_ns;
-    done.output_bytes = end->output_bytes;
-    done.gc_freed_bytes = end->gc_freed_bytes;
-    board_publish_record(t->board, &done, t->text);
-    store_release(&slot->turn, slot->turn + 1);
+    r->task = slot->task;
+    take_texts(t, slot, end, r);
+    take_figures(t, index, end, r);
+    r->task.seq = ++t->seq;
+    r->task.state = end->state;
+    r->task.duration_ns = end_ns - r->task.start_ns;
+    r->task.output_bytes = end->output_bytes;
+    r->task.gc_freed_bytes = end->gc_freed_bytes;
+    board_publish_frame(t->board, t->frame, frame_pack(r, t->frame), r->task.seq);
+    totals_add(&t->totals, r->numbers[TEXT_name], r);
+    store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->task.state, TASK_NONE);
-    store_release(&slot->turn, slot->turn + 1);
+    store_release(&slot->fields.turn, slot->fields.turn + 1);
     leave_lane(t, index);
     note_owners(t);
     t->vacant[t->vacant_count++] = (uint16_t)index;
@@ -267,8 +297,15 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
     t->seq = 0;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i); /* low slots first */
     t->board = b;
+    if (b->slots) tasks_room(t);
     store_relaxed(&b->live->rss_source, t->rss.source);
     pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_room(struct tasks *t)
+{
+    texts_open(&t->texts, t->board->texts, &t->board->live->texts_end);
+    totals_open(&t->totals, t->board->totals, &t->board->live->totals_used);
 }
 
 void tasks_close(struct tasks *t, int leave_running)

@@ -14,11 +14,12 @@
 #include "board.h"
 #include "handle.h"
 #include "rss.h"
+#include "texts.h"
+#include "totals.h"
 
-#define TASK_NAME_MOST 256
-#define TASK_KEY_MOST  1024
-
-struct text { const char *at; uint64_t len; };
+#define TASK_NAME_MOST   256
+#define TASK_KEY_MOST    1024
+#define TASK_INPUTS_MOST (FRAME_TEXTS_MOST - TASK_NAME_MOST - TASK_KEY_MOST)
 
 struct task_begin {
     struct text name, key, inputs; /* inputs: JSON, dropped and counted if it does not fit */
@@ -48,11 +49,17 @@ struct tasks {
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
     struct { uint32_t thread; uint8_t leads, detached; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
-    char text[SLOT_TEXT_BYTES + GPU_TEXT_BYTES] __attribute__((aligned(8))); /* where texts are put together, under the mutex */
+    /* Where a record is put together, under the mutex. */
+    struct texts texts;
+    struct totals totals;
+    struct record record;
+    char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))), frame[FRAME_BYTES_MOST] __attribute__((aligned(8)));
 };
 
 /* `t->rss` has been opened. lineage.h is open. accounting: alloc.h is started, and accounts before the first task. */
 void tasks_open(struct tasks *t, struct board *b, int accounting);
+/* The board has got room for tasks. With the mutex held. */
+void tasks_room(struct tasks *t);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 

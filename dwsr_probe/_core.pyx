@@ -2,7 +2,7 @@
 """Binding of csrc/: convert, call, convert back. The probe of this process, the `task` block, and the reader of boards."""
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, intptr_t, uint64_t
+from libc.stdint cimport int64_t, intptr_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -20,17 +20,20 @@ cdef extern from "board_layout.h" nogil:
     const uint64_t C_BOARD_VERSION_OLDEST "BOARD_VERSION_OLDEST"
     const uint64_t C_BOARD_BYTES "BOARD_BYTES"
     struct board_header:
-        uint64_t version, slot_count, device_count
+        uint64_t version, slot_count, device_count, total_count
     struct board_live:
-        uint64_t state
+        uint64_t state, totals_used
+    struct slot_fields:
+        uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count, gpu_serial
     struct task_fields:
         uint64_t serial, alloc_peak_bytes, alloc_end_bytes, alloc_count, pinned_peak_bytes, pinned_end_bytes
-        uint64_t name_len, key_len, inputs_len, output_len, gpu_len, oom_len
-    const int GPU_TEXT_BYTES
     struct task_device:
         uint64_t device, live_bytes, peak_bytes
+    struct task_oom:
+        uint64_t count
     enum:
         TASK_DEVICES
+        TOTAL_CELLS, BARE_CELLS
     struct device_fields:
         uint64_t present
     struct device:
@@ -39,23 +42,49 @@ cdef extern from "board_layout.h" nogil:
         const char *uuid
     struct sample:
         uint64_t time_ns
-    struct slot:
-        uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count, gpu_serial
-        task_device *gpu
-        task_fields task
-        char text[1]
     struct facts:
         uint64_t len
         char text[1]
-    struct frame:
-        uint64_t frame_bytes
-        task_fields task
-        char text[1]
+    struct total_fields:
+        uint64_t name
+    struct total_device:
+        uint64_t device
+    struct total:
+        total_fields fields
+        total_device *devices
+        uint32_t *alloc
+        uint32_t *growth
+        uint32_t *duration
+        uint32_t *bare
 
-cdef extern from "tasks.h" nogil:
+cdef extern from "layout.h" nogil:
+    enum:
+        LAYOUT_LIVE, LAYOUT_TASK, LAYOUT_TASK_DEVICE, LAYOUT_OOM, LAYOUT_DEVICE, LAYOUT_TOTAL, LAYOUT_TOTAL_DEVICE
+    struct layout:
+        pass
+    int layout_parse(layout *l, const char *text, uint64_t len)
+    const char *const *layout_names(int list)
+
+cdef extern from "frame.h" nogil:
+    enum:
+        TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output
     struct text:
         const char *at
         uint64_t len
+    struct record:
+        task_fields task
+        text *texts
+        uint64_t *numbers
+        int devices_known
+        unsigned int device_count
+        task_device *devices
+        task_oom oom
+        text gpu_json, oom_json
+    uint64_t frame_whole(const layout *l, const char *frame, uint64_t available)
+    int frame_unpack(const layout *l, const char *frame, record *r)
+    int frame_order(const layout *l, const char *frame, uint64_t *serial, uint64_t *seq)
+
+cdef extern from "tasks.h" nogil:
     struct task_begin:
         text name, key, inputs
         uint64_t input_bytes, input_count, inputs_omitted
@@ -119,22 +148,28 @@ cdef extern from "board_read.h" nogil:
         BOARD_NOT_READY, BOARD_FOREIGN, BOARD_VERSION_UNKNOWN, BOARD_DAMAGED, BOARD_CUT_SHORT, BOARD_UNREADABLE
     const char *board_header_names[1]
     const char *board_text_names[1]
-    const char *board_live_names[1]
-    const char *board_task_names[1]
     const char *board_sample_names[1]
-    const char *board_device_names[1]
     struct board_reader:
         int fd
         uint64_t inode
         board_header header
+        layout layout
+        char layout_text[1]
+    struct running_task:
+        slot_fields slot
+        task_device *gpu
+        task_fields task
+        text name, key, inputs
     const char *board_reader_text(const board_reader *r, int index, uint64_t *len)
     int board_reader_open(board_reader *r, const char *path)
     void board_reader_close(board_reader *r)
     int board_read_live(const board_reader *r, board_live *live)
     int board_read_facts(const board_reader *r, facts *f)
     int board_read_device(const board_reader *r, uint64_t index, device *d)
-    int board_read_slot(board_reader *r, uint64_t index, slot *s)
+    int board_read_slot(board_reader *r, uint64_t index, running_task *task)
     int64_t board_read_records(board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
+    int64_t board_read_texts(board_reader *r, uint64_t *position, char *texts, uint64_t size)
+    int board_read_total(board_reader *r, uint64_t index, total *t)
     int64_t board_read_samples(const board_reader *r, uint64_t *index, sample *samples, uint64_t most)
 
 cdef extern from "board.h" nogil:
@@ -146,6 +181,11 @@ cdef extern from "board.h" nogil:
     int board_create(board *b, const board_settings *s, const char **failed_step)
     int board_grow(board *b, const char **failed_step)
     void board_unmap(board *b, int remove)
+
+cdef extern from "gpu.h" nogil:
+    enum:
+        C_GPU_PINNED "GPU_PINNED"
+        C_OOM_HOST "OOM_HOST"
 
 cdef extern from "alloc.h" nogil:
     const uint64_t ALLOC_LARGE
@@ -176,12 +216,17 @@ BOARD_VERSION = C_BOARD_VERSION
 BOARD_VERSION_OLDEST = C_BOARD_VERSION_OLDEST
 BOARD_BYTES = C_BOARD_BYTES
 DESCRIPTORS_LEAST = PROBE_DESCRIPTORS_LEAST
+PINNED, OOM_ON_HOST = C_GPU_PINNED, C_OOM_HOST  # in place of a device's number
 HEADER_FIELDS = names(<const char **>board_header_names)[:-1]  # without the checksum
 HEADER_TEXTS = names(<const char **>board_text_names)
-LIVE_FIELDS = names(<const char **>board_live_names)
-TASK_FIELDS = names(<const char **>board_task_names)
 SAMPLE_FIELDS = names(<const char **>board_sample_names)
-DEVICE_FIELDS = names(<const char **>board_device_names)
+LIVE_FIELDS = names(<const char **>layout_names(LAYOUT_LIVE))
+TASK_FIELDS = names(<const char **>layout_names(LAYOUT_TASK))
+TASK_DEVICE_FIELDS = names(<const char **>layout_names(LAYOUT_TASK_DEVICE))
+OOM_FIELDS = names(<const char **>layout_names(LAYOUT_OOM))
+DEVICE_FIELDS = names(<const char **>layout_names(LAYOUT_DEVICE))
+TOTAL_FIELDS = names(<const char **>layout_names(LAYOUT_TOTAL))
+TOTAL_DEVICE_FIELDS = names(<const char **>layout_names(LAYOUT_TOTAL_DEVICE))
 
 
 cdef extern from "Python.h" nogil:
@@ -618,40 +663,94 @@ cdef tuple words(const void *start, uint64_t count):
     return tuple([None if w[i] == C_ABSENT else w[i] for i in range(count)])
 
 
-cdef tuple task_tuple(const task_fields *t, const char *at):
-    """The fields, then name, key, inputs, output, gpu and oom as bytes. Lengths were checked by the reader."""
-    cdef const char *key = at + t.name_len
-    cdef const char *inputs = key + t.key_len
-    cdef const char *output = inputs + t.inputs_len
-    cdef const char *gpu = output + t.output_len
-    cdef const char *oom = gpu + t.gpu_len
-    return (words(t, sizeof(task_fields) // 8), at[:t.name_len], key[:t.key_len], inputs[:t.inputs_len], output[:t.output_len], gpu[:t.gpu_len],
-            oom[:t.oom_len])
+cdef str decoded(text t):
+    return t.at[:t.len].decode("utf-8", "replace") if t.len else ""
 
 
-cdef tuple running_tuple(slot *s):
+cdef tuple devices_tuple(const task_device *devices, int count):
+    """The devices among them, as words by TASK_DEVICE_FIELDS; not page-locked memory."""
+    return tuple([words(&devices[i], sizeof(task_device) // 8) for i in range(count) if 0 < devices[i].device <= GPU_PINNED])
+
+
+cdef tuple running_tuple(running_task *t):
     """Of a slot: with what the sampler last saw of this very task."""
-    cdef char gpu[2048]
     cdef int i
-    cdef uint64_t size = 0
-    if s.alloc_serial == s.task.serial:
-        s.task.alloc_peak_bytes, s.task.alloc_end_bytes, s.task.alloc_count = s.alloc_peak_bytes, s.alloc_live_bytes, s.alloc_count
-    if s.gpu_serial == s.task.serial:
-        size = gpu_devices_json(s.gpu, gpu, sizeof(gpu))
+    gpu = None
+    if t.slot.alloc_serial == t.task.serial:
+        t.task.alloc_peak_bytes, t.task.alloc_end_bytes, t.task.alloc_count = t.slot.alloc_peak_bytes, t.slot.alloc_live_bytes, t.slot.alloc_count
+    if t.slot.gpu_serial == t.task.serial:
+        gpu = devices_tuple(t.gpu, TASK_DEVICES)
         for i in range(TASK_DEVICES):
-            if s.gpu[i].device == GPU_PINNED + 1:
-                s.task.pinned_peak_bytes, s.task.pinned_end_bytes = s.gpu[i].peak_bytes, s.gpu[i].live_bytes
-    return (*task_tuple(&s.task, s.text)[:5], gpu[:size], b"")
+            if t.gpu[i].device == GPU_PINNED + 1:
+                t.task.pinned_peak_bytes, t.task.pinned_end_bytes = t.gpu[i].peak_bytes, t.gpu[i].live_bytes
+    return words(&t.task, sizeof(task_fields) // 8), decoded(t.name), decoded(t.key), decoded(t.inputs), "", gpu, None
+
+
+cdef dict cells(const uint32_t *counts, int most):
+    cdef int i
+    found = {}
+    for i in range(most):
+        if counts[i]:
+            found[i] = counts[i]
+    return found
+
+
+@cython.final
+cdef class Layout:
+    """The lists of fields that a board, or a stored run, says it has. Unpacks its frames; ValueError if it makes no sense."""
+    cdef layout layout
+    cdef readonly bytes text
+
+    def __init__(self, bytes text not None):
+        self.text = text
+        if layout_parse(&self.layout, <const char *>text, len(text)) < 0:
+            raise ValueError("a layout of frames makes no sense")
+
+    cdef str text_at(self, record *r, int index, list texts):
+        if r.numbers[index] == C_ABSENT:
+            return decoded(r.texts[index])
+        if r.numbers[index] >= <uint64_t>len(texts):
+            raise ValueError("a record names a text that is not there")
+        return texts[r.numbers[index]]
+
+    cdef tuple tuple_of(self, const char *frame, list texts):
+        cdef record r
+        if frame_unpack(&self.layout, frame, &r) < 0:
+            raise ValueError("a record cannot be unpacked")
+        gpu = devices_tuple(r.devices, r.device_count) if r.devices_known else decoded(r.gpu_json) or None
+        oom = words(&r.oom, sizeof(task_oom) // 8) if r.oom.count else decoded(r.oom_json) or None
+        key = self.text_at(&r, TEXT_key_rest, texts)
+        if r.texts[TEXT_key_prefix].len or r.numbers[TEXT_key_prefix] != C_ABSENT:
+            key = self.text_at(&r, TEXT_key_prefix, texts) + key
+        return (words(&r.task, sizeof(task_fields) // 8), self.text_at(&r, TEXT_name, texts), key,
+                self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom)
+
+    def records(self, bytes packed not None, list texts not None):
+        """The frames as tuples: words by TASK_FIELDS, name, key, inputs, output (texts), devices (words by TASK_DEVICE_FIELDS,
+        JSON from boards before version 6, or None: not followed), failed allocation (the same, by OOM_FIELDS)."""
+        cdef const char *at = packed
+        cdef uint64_t left = len(packed), size
+        found = []
+        while left:
+            size = frame_whole(&self.layout, at, left)
+            if size == 0:
+                raise ValueError("a record is damaged")
+            found.append(self.tuple_of(at, texts))
+            at += size
+            left -= size
+        return found
 
 
 cdef class Reader:
     """A board file, read safely in any state; BoardError if it is not one or makes no sense."""
     cdef board_reader reader
+    cdef readonly Layout layout
 
     def __cinit__(self, path):
         self.reader.fd = -1
         cdef bytes encoded = os.fsencode(path)
         self.check(board_reader_open(&self.reader, encoded))
+        self.layout = Layout(<bytes>self.reader.layout_text)
 
     def __dealloc__(self):
         board_reader_close(&self.reader)
@@ -713,7 +812,7 @@ cdef class Reader:
 
     def slots(self, uint64_t running):
         """(slot, task) of the running tasks; looks at no more slots than it must to find `running` of them."""
-        cdef slot *s = <slot *>malloc(sizeof(slot))
+        cdef running_task *s = <running_task *>malloc(sizeof(running_task))
         cdef uint64_t i
         found = []
         if s == NULL:
@@ -728,23 +827,78 @@ cdef class Reader:
             free(s)
         return found
 
-    def records(self, uint64_t position, uint64_t most=100_000, uint64_t size=262144):
-        """Finished tasks from `position` on, at most so many, and the position behind them; an empty list when there are no more."""
+    def frames(self, uint64_t position, uint64_t most=100_000, uint64_t after=0, uint64_t size=262144):
+        """Finished tasks from `position` on, at most so many, as they are packed on the board, without those whose seq is not above
+        `after`: (position behind them, all that were read, packed, count, first seq, last seq, last serial). None were read: no more."""
         cdef char *buffer = <char *>malloc(size)
-        cdef frame *f
-        cdef int64_t count, at = 0
+        cdef const char *at
+        cdef int64_t left
+        cdef uint64_t frame, serial = 0, seq = 0, first = 0, read = 0, skipped = 0
+        if buffer == NULL:
+            raise MemoryError
+        try:
+            left = self.check(board_read_records(&self.reader, &position, buffer, size, most))
+            at = buffer
+            while left:
+                frame = frame_whole(&self.reader.layout, at, left)
+                if frame_order(&self.reader.layout, at, &serial, &seq) < 0:
+                    raise BoardError(REASONS[BOARD_DAMAGED])
+                if seq <= after:
+                    skipped = at - buffer + frame
+                elif first == 0:
+                    first = seq
+                if seq > after:
+                    read += 1
+                at += frame
+                left -= frame
+            return position, at > buffer, (buffer + skipped)[:at - buffer - skipped], read, first, seq, serial
+        finally:
+            free(buffer)
+
+    def texts_from(self, uint64_t position, size_t size=65536):
+        """Texts of the board from that byte on, in the order of their numbers, and the next byte."""
+        cdef char *buffer = <char *>malloc(size)
+        cdef int64_t left
+        cdef const char *at
+        cdef uint64_t length
         found = []
         if buffer == NULL:
             raise MemoryError
         try:
-            count = self.check(board_read_records(&self.reader, &position, buffer, size, most))
-            while at < count:
-                f = <frame *>(buffer + at)
-                found.append(task_tuple(&f.task, f.text))
-                at += f.frame_bytes
+            while True:
+                left = self.check(board_read_texts(&self.reader, &position, buffer, size))
+                if left == 0:
+                    return found, position
+                at = buffer
+                while left:
+                    length = (<const uint64_t *>at)[0]
+                    found.append((at + 8)[:length].decode("utf-8", "replace"))
+                    at += 8 + (length + 7) // 8 * 8
+                    left -= 8 + (length + 7) // 8 * 8
         finally:
             free(buffer)
-        return found, position
+
+    def totals(self):
+        """(words by TOTAL_FIELDS, devices by TOTAL_DEVICE_FIELDS, cells of own peak, growth, duration, growth without own figures)
+        of each entry; cells as a dict, number → count. An entry that changes all the time is left out."""
+        cdef total *t = <total *>malloc(sizeof(total))
+        cdef board_live live
+        cdef uint64_t i
+        cdef int k
+        found = []
+        if t == NULL:
+            raise MemoryError
+        try:
+            self.check(board_read_live(&self.reader, &live))
+            for i in range(0 if live.totals_used == C_ABSENT else min(live.totals_used, self.reader.header.total_count)):
+                if not self.check(board_read_total(&self.reader, i, t)):
+                    continue
+                devices = tuple([words(&t.devices[k], sizeof(total_device) // 8) for k in range(TASK_DEVICES) if t.devices[k].device])
+                found.append((words(&t.fields, sizeof(total_fields) // 8), devices, cells(t.alloc, TOTAL_CELLS), cells(t.growth, TOTAL_CELLS),
+                              cells(t.duration, TOTAL_CELLS), cells(t.bare, BARE_CELLS)))
+        finally:
+            free(t)
+        return found
 
     def samples(self, uint64_t index, uint64_t most=16384):
         """Samples from number `index` on as packed words (SAMPLE_FIELDS each), and the number behind them. Empty: no more."""

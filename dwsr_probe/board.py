@@ -11,8 +11,10 @@ from functools import cache
 
 from dwsr_probe import _core
 from dwsr_probe.dataclass import dataclass
+from dwsr_probe.origin import Origin
 from dwsr_probe.probe import SPAWNED
-from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of, text_of
+from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of
+from dwsr_probe.total import from_words
 
 SUFFIX = ".board"
 _STALE_NS = 2_000_000_000
@@ -31,25 +33,34 @@ class Snapshot:
     devices: list
 
 
-class Board:
+@dataclass
+class Frames:
+    """Finished tasks in the board's own form. position: behind them. some: whether any were read, all that were left out among them."""
+
+    position: int
+    some: bool
+    packed: bytes
+    count: int
+    first_seq: int
+    last_seq: int
+    last_serial: int
+
+
+class Board(Origin):
     def __init__(self, path):
         self.path = os.fspath(path)
         self._reader = _core.Reader(path)
         self.header = header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
-        texts = {n: text_of(t) for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)}
-        self.run, self.host, self.worker = texts["run"] or None, texts["host"], texts["worker"] or None
+        texts = {n: t.decode("utf-8", "replace") for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)}
         self.task_name, self.python = texts["task_name"], texts["python"]
-        self.pid, self.start_ticks = header["pid"], header["start_ticks"]
-        self.process = process_name(self.pid, header["epoch_ns"] / 1e9)
-        self._addresses = []
-        self.limit_bytes, self.rss_error_bytes = header["limit_bytes"], header["rss_error_bytes"]
+        self.start_ticks, self.limit_bytes = header["start_ticks"], header["limit_bytes"]
+        self.has_totals = header["version"] >= 6
+        self._texts_end = 0
+        super().__init__(process_name(header["pid"], header["epoch_ns"] / 1e9), self._reader.layout, texts["run"] or None, texts["host"],
+                         header["pid"], texts["worker"] or None, header["rss_error_bytes"], header["epoch_ns"] - header["start_ns"])
 
     def close(self):
         self._reader.close()
-
-    def epoch_of(self, monotonic_ns):
-        """Epoch seconds of a moment of the board's clock."""
-        return (self.header["epoch_ns"] - self.header["start_ns"] + monotonic_ns) / 1e9
 
     def live(self):
         return dict(zip(_core.LIVE_FIELDS, self._reader.live(), strict=True))
@@ -75,22 +86,41 @@ class Board:
 
     def devices(self):
         """The GPUs that the process has allocated on, each a dict: its number there, name, uuid, and the board's fields by name."""
-        return [{"device": number, "name": text_of(name), "uuid": text_of(uuid), **dict(zip(_core.DEVICE_FIELDS[1:], fields[1:], strict=True))}
+        return [{"device": number, "name": name.decode("utf-8", "replace"), "uuid": uuid.decode("utf-8", "replace"), **dict(zip(_core.DEVICE_FIELDS[1:], fields[1:], strict=True))}
                 for number, fields, name, uuid in self._reader.devices()]
 
     def worker_of(self, index):
-        """Address of the worker that ran a task, by its index in the facts."""
-        if index is None:
-            return self.worker
-        if index >= len(self._addresses):
+        if index is not None and index >= len(self.addresses):
             found = self.facts().get("workers")
             addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
-            self._addresses = [address if isinstance(address, str) else None for address in addresses]
-        return self._addresses[index] if index < len(self._addresses) else self.worker
+            self.addresses = [address if isinstance(address, str) else None for address in addresses]
+        return super().worker_of(index)
+
+    def frames(self, position=0, most=100_000, after=0):
+        """Finished tasks from `position` on as they are packed: Frames. Those whose seq is not above `after` are left out."""
+        found = Frames(*self._reader.frames(position, most, after))
+        self._read_texts()
+        return found
+
+    def _read_texts(self):
+        new, self._texts_end = self._reader.texts_from(self._texts_end)
+        self.texts += new
 
     def records(self, position=0, most=100_000):
         """Finished tasks from `position` on as reader's tuples, oldest first, at most so many, and the next position. Empty: no more."""
-        return self._reader.records(position, most)
+        found = self.frames(position, most)
+        try:
+            return self.unpack(found.packed), found.position
+        except ValueError as error:
+            raise _core.BoardError("damaged") from error
+
+    def totals(self):
+        """Exact sums of what has ended: a total.Total for each task name. Boards before version 6 have none: None."""
+        if not self.has_totals:
+            return None
+        found = self._reader.totals()
+        self._read_texts()
+        return [from_words(words, devices, cells, self.texts) for words, devices, *cells in found]
 
     def finished(self):
         """Finished tasks as TaskRecords, oldest first."""

@@ -8,9 +8,10 @@ import os
 
 from dwsr_probe import _core
 from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists, process_limit
-from dwsr_probe.record import FIELDS, SERIAL, SOURCES, row_of, to_row
+from dwsr_probe.dataclass import dataclass
+from dwsr_probe.record import SOURCES, from_row, to_row
+from dwsr_probe.total import count_last
 
-_SEQ = FIELDS.index("seq")
 _HEALTH = (
     "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped", "room_for_tasks",
     "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes",
@@ -25,21 +26,36 @@ class _Followed:
         self.position = 0
         self.seq, self.sample_index = seq, sample_index
         self.last_serial = None
+        self.last_packed = b""  # the newest frames, whose last one its process may not have counted any more
         self.records_lost = self.samples_lost = 0
         self.damaged = False
+
+
+@dataclass
+class News:
+    """Of one process in one round. totals: of all that has ended in it so far (total.Total), None of a board that has none; rows: tasks that
+    these do not count: those that a dead process left running, or all of a board without totals."""
+
+    process: str
+    totals: list | None
+    rows: list
+    records_lost: int
+    limit_bytes: int | None
+    alive: bool
 
 
 class Collector:
     """run: which one's boards, None: all. remove: boards that are stored and dead. earlier: boards that were there before the run began:
     none of them is opened.
 
-    ended(rows, records lost by process, limits by process): called after each round.
+    ended(list of News): called after each round.
     """
 
     def __init__(self, store, run, directory, say, ended=None, remove=True, earlier=()):
         self.store, self.run, self.directory, self._say = store, run, directory, say
         self._ended, self._remove = ended, remove
-        self._new_rows, self._lost, self._limits = [], {}, {}
+        self._counting = ended is not None or store.counts
+        self._news = []
         self._followed = {}  # path -> _Followed
         self._not_ours = set(earlier)
         self._awaited = None  # pid of the command
@@ -126,11 +142,11 @@ class Collector:
         except BaseException:
             self.store.rollback()
             self._followed.clear()  # found again in the next round, from where the store says
-            self._new_rows.clear()
+            self._news.clear()
             raise
         if self._ended is not None:
-            self._ended(self._new_rows, self._lost, self._limits)
-            self._new_rows.clear()
+            self._ended(self._news)
+            self._news = []
         for path in ended:
             self._followed.pop(path).board.close()
             self._not_ours.add(path)
@@ -158,33 +174,51 @@ class Collector:
         # tells how it ended, unless the process has made another one.
         alive = board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board))
         alive = alive or (board.pid == self._awaited and not process_exists(board.pid, board.start_ticks))
-        self._drain_records(followed)
+        rows = self._drain_records(followed)
         self._drain_samples(followed)
         live = board.live()
         killed = [] if alive else self._store_killed(followed, live)
         state = "running" if alive else self._final_state(board, live, killed)
         health = self._health(followed, live)
         self.store.put_process(board.process_record(live, state), health)
-        if self._ended is not None:
-            self._lost[board.process], self._limits[board.process] = followed.records_lost, process_limit(health)
+        self._tell(followed, rows + [to_row(record) for record in killed], health, alive)
         return alive
+
+    def _tell(self, followed, rows, health, alive):
+        """Sums where single records are missing, where nothing more will come, and where somebody asks all the time."""
+        board, totals = followed.board, None
+        if not alive or followed.records_lost or self._counting:
+            totals = board.totals()
+        if totals is None and not self._counting:
+            return
+        if totals is not None and not alive and followed.last_packed:
+            count_last(totals, from_row(board.rows(followed.last_packed)[-1]))
+        news = News(board.process, totals, rows, followed.records_lost, process_limit(health), alive)
+        self.store.put_totals(news)
+        if self._ended is not None:
+            self._news.append(news)
 
     def _has_newer(self, board):
         return any(f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
                    for f in self._followed.values())
 
     def _drain_records(self, followed):
+        """Rows of a board without totals, where somebody counts; of all others frames are stored as they are."""
+        board, rows = followed.board, []
         while True:
-            raws, followed.position = followed.board.records(followed.position)
-            if not raws:
-                return
-            rows = [row_of(followed.board, raw) for raw in raws]
-            new = [row for row in rows if row[_SEQ] > followed.seq]
-            if new:
-                followed.records_lost += new[-1][_SEQ] - followed.seq - len(new)
-                followed.seq = new[-1][_SEQ]
-                self._add_rows(new)
-            followed.last_serial = raws[-1][0][SERIAL]
+            found = board.frames(followed.position, after=followed.seq)
+            followed.position = found.position
+            if not found.some:
+                return rows
+            followed.last_serial = found.last_serial
+            if not found.count:
+                continue
+            followed.records_lost += found.last_seq - followed.seq - found.count
+            followed.seq, followed.last_packed = found.last_seq, found.packed
+            self.store.add_frames(board, found)
+            self.stored += found.count
+            if self._counting and not board.has_totals:
+                rows += board.rows(found.packed)
 
     def _drain_samples(self, followed):
         board = followed.board
@@ -207,14 +241,9 @@ class Collector:
             followed.seq += 1
             record.seq, record.state, record.duration = followed.seq, "killed", max(0.0, end - record.start)
             killed.append(record)
-        self._add_rows([to_row(record) for record in killed])
+        self.store.add_rows([to_row(record) for record in killed])
+        self.stored += len(killed)
         return killed
-
-    def _add_rows(self, rows):
-        self.store.add_rows(rows)
-        self.stored += len(rows)
-        if self._ended is not None:
-            self._new_rows += rows
 
     def _final_state(self, board, live, killed):
         """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last image's."""
@@ -252,11 +281,19 @@ def read_board_into(store, path):
 class Contents:
     """What boards hold in plain lists that can be pickled, in the order of a store's own arguments."""
 
+    counts = True
+
     def __init__(self):
-        self.rows, self.processes, self.samples = [], [], []
+        self.rows, self.processes, self.samples, self.news = [], [], [], []
+
+    def add_frames(self, board, found):
+        self.rows += board.rows(found.packed)
 
     def add_rows(self, rows):
         self.rows += rows
+
+    def put_totals(self, news):
+        self.news.append(news)
 
     def put_process(self, record, health):
         self.processes.append((to_row(record), health))

@@ -6,7 +6,7 @@
 from libc.string cimport memcpy
 
 cdef enum:
-    INPUTS_TEXT_MOST = 2048  # bytes of JSON that go into a record
+    INPUTS_TEXT_MOST = 1984  # bytes of JSON that go into a record (TASK_INPUTS_MOST)
     VALUES_MOST = 256  # told; of more the total is not known
     LOOKED_MOST = 1024  # looked at, containers and constants among them: a begin takes no longer than that
     DEPTH_MOST = 3  # of lists and dicts inside each other

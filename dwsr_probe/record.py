@@ -19,8 +19,8 @@ ATTRIBUTIONS = {1: "exact", 2: "shared"}
 def _of(source, default=None, **options):
     """A field that is not a word of the board under the same name.
 
-    source: an expression of `board`, of the words in braces by their names on the board, of `running`, and of the texts that follow them:
-    name, key, inputs, output, gpu, oom. Nested fields are JSON text, as in the store.
+    source: an expression of `board` (origin.Origin), of the words in braces by their names on the board, of `running`, and of what follows
+    them: the texts name, key, inputs and output, and gpu and oom. Nested fields are JSON text, as in the store.
     """
     return field(**options or {"default": default}, metadata={"source": source})
 
@@ -36,15 +36,15 @@ class TaskRecord:
     process: str | None = _of("board.process")  # pid and start time: pids recur
     worker: str | None = _of("board.worker_of({worker})")
     thread: int | None = None
-    key: str | None = _of("text_of(key) if key else None")
-    task_name: str = _of("text_of(name)", "")
+    key: str | None = _of("key or None")
+    task_name: str = _of("name", "")
     state: str = _of("STATES.get({state}, 'error')", "running")
     start: float | None = _of("board.epoch_of({start_ns} or 0)")  # epoch seconds
     duration: float | None = _of("None if running else ({duration_ns} or 0) / 1e9")  # seconds
-    inputs: list = _of("text_of(inputs) if inputs else '[]'", default_factory=list)
+    inputs: list = _of("inputs or '[]'", default_factory=list)
     inputs_omitted: int = _of("{inputs_omitted} or 0", 0)
     input_bytes: int | None = None
-    output: dict | None = _of("text_of(output) if output else None")
+    output: dict | None = _of("output or None")
     output_bytes: int | None = None
     rss_before_bytes: int | None = None
     rss_peak_bytes: int | None = None
@@ -54,8 +54,8 @@ class TaskRecord:
     alloc_end_bytes: int | None = None
     alloc_count: int | None = None
     gc_freed_bytes: int | None = None
-    gpu: list | None = _of("text_of(gpu) if gpu else None")  # per device; [] if it allocated on none
-    oom: dict | None = _of("text_of(oom) if oom else None")
+    gpu: list | None = _of("gpu and devices_text(gpu) if gpu != () else '[]'")  # per device; [] if it allocated on none
+    oom: dict | None = _of("oom and oom_text(oom)")
     overlap: int | None = None
     attribution: str | None = _of("ATTRIBUTIONS.get({attribution})")
     kind: str = _of("'task'", "task")
@@ -112,8 +112,27 @@ _WORDS = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 SERIAL = _WORDS["serial"]
 
 
-def text_of(raw):
-    return raw.decode("utf-8", "replace")
+def devices_text(found):
+    """JSON of a task's devices, from words by TASK_DEVICE_FIELDS. Boards before version 6 have the text itself."""
+    if isinstance(found, str):
+        return found
+    devices = (dict(zip(_core.TASK_DEVICE_FIELDS, words, strict=True)) for words in found)
+    return _compact([{"device": d["device"] - 1, "peak_bytes": d["peak_bytes"], "end_bytes": d["live_bytes"],
+                      "pool_used_bytes": d["pool_used_bytes"], "pool_total_bytes": d["pool_total_bytes"]} for d in devices])
+
+
+def oom_text(found):
+    """JSON of a failed allocation, in the same way from words by OOM_FIELDS."""
+    if isinstance(found, str):
+        return found
+    oom = dict(zip(_core.OOM_FIELDS, found, strict=True))
+    count, device = oom.pop("count"), oom.pop("device")
+    where = "host" if device == _core.OOM_ON_HOST else "pinned" if device == _core.PINNED else f"gpu:{device}"
+    return _compact({"where": where, **oom, "count": count})
+
+
+def _compact(value):
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _made(name, body, **used):
@@ -128,7 +147,7 @@ def _row_maker():
     return _made("row_of", "(board, raw):\n"
                  "    words, name, key, inputs, output, gpu, oom = raw\n"
                  f"    running = words[{_WORDS['state']}] == 1\n"
-                 f"    return ({', '.join(values)})", text_of=text_of, STATES=STATES, SOURCES=SOURCES, ATTRIBUTIONS=ATTRIBUTIONS)
+                 f"    return ({', '.join(values)})", devices_text=devices_text, oom_text=oom_text, STATES=STATES, SOURCES=SOURCES, ATTRIBUTIONS=ATTRIBUTIONS)
 
 
 row_of = _row_maker()
@@ -160,13 +179,21 @@ def json_of(text, otherwise):
         return otherwise
 
 
-def from_row(row):
-    values = dict(zip(FIELDS, row, strict=True))
-    values["inputs"] = values["inputs"] or "[]"
-    for name in NESTED:
-        if values[name] is not None:
-            values[name] = json_of(values[name], [] if name == "inputs" else None)
-    return TaskRecord(**values)
+def nested_of(name, text):
+    """A nested field of a row, parsed; what is broken is absent."""
+    if text is None:
+        return [] if name == "inputs" else None
+    return json_of(text, [] if name == "inputs" else None)
+
+
+def _record_maker():
+    values = (f"nested({name!r}, {name})" if name in NESTED else name for name in FIELDS)
+    return _made("from_row", f"(row, nested=nested_of):\n    {', '.join(FIELDS)} = row\n    return TaskRecord({', '.join(values)})",
+                 TaskRecord=TaskRecord, nested_of=nested_of)
+
+
+from_row = _record_maker()
+from_row.__doc__ = """A row as a record. nested(field, JSON text): parses the nested fields."""
 
 
 def record_of(board, raw):

@@ -1,19 +1,26 @@
 """The run directory: one SQLite file, `run.sqlite`, with a run's records, processes and samples.
 
 Written by the collector alone; read by every report. WAL while it is written, except on network filesystems, where WAL is not safe.
+
+Finished tasks are kept as the frames of their boards (table frames), with the layout that says which fields these have and what else it
+takes to make rows of them (origins, texts): a row of SQLite's own costs 4 µs. Tasks that come as rows stand in the table tasks: those that
+were killed, those that were gathered, and all of runs before version 3. A position counts the tasks of both in the order in which they came.
 """
 import json
 import os
 import sqlite3
 import time
 from contextlib import contextmanager
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 
-from dwsr_probe import stored
+from dwsr_probe import origin, stored, total
 from dwsr_probe.board import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.record import DEFAULTS, FIELDS, TYPES, from_row, to_row
 
 FILE = "run.sqlite"
-VERSION, VERSION_OLDEST = 2, 2  # a new field of the record is a new version; runs of earlier ones have none of it
+VERSION, VERSION_OLDEST = 3, 2  # a field of the record may be added without a new version: runs without it have its default
 MERGE_AFTER_S = 600.0
 _AT_ONCE = 1_000  # rows
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs", "glusterfs", "pvfs2", "orangefs", "panfs"}
@@ -31,6 +38,13 @@ def _sql(value):
     return "NULL" if value is None else repr(value)
 
 
+_PACKED = """
+CREATE TABLE origins (process TEXT PRIMARY KEY, origin TEXT, layout BLOB);
+CREATE TABLE texts (process TEXT, number INTEGER, text TEXT, PRIMARY KEY (process, number)) WITHOUT ROWID;
+CREATE TABLE frames (position INTEGER PRIMARY KEY, count INTEGER, process TEXT, first_seq INTEGER, last_seq INTEGER, packed BLOB);
+CREATE INDEX frames_of_process ON frames (process, first_seq);
+CREATE TABLE totals (process TEXT, number INTEGER, total TEXT, PRIMARY KEY (process, number)) WITHOUT ROWID;
+"""
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE tasks (position INTEGER PRIMARY KEY, {", ".join(map(_column, FIELDS))}, UNIQUE (process, seq));
@@ -38,8 +52,9 @@ CREATE TABLE processes (process TEXT PRIMARY KEY, record TEXT, health TEXT);
 CREATE TABLE samples (process TEXT, first INTEGER, next INTEGER, epoch REAL, end REAL, packed BLOB, PRIMARY KEY (process, first));
 CREATE TABLE merged (process TEXT, time REAL, rss_min_bytes INTEGER, rss_max_bytes INTEGER, peak_bytes INTEGER, samples INTEGER,
                      PRIMARY KEY (process, time));
-"""
-_INSERT_TASK = f"INSERT OR IGNORE INTO tasks ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
+""" + _PACKED
+_INSERT_TASK = f"INSERT OR IGNORE INTO tasks (position, {', '.join(FIELDS)}) VALUES ({', '.join('?' * (1 + len(FIELDS)))})"
+_SEQ = FIELDS.index("seq")
 
 
 def filesystem_of(path, mountinfo="/proc/self/mountinfo"):
@@ -72,6 +87,8 @@ def _quoted(path):
 class Store:
     """One run. `Store.create` for the collector, `Store.open` for readers."""
 
+    counts = False  # whether the totals of boards are to be put here all the time, not only where single records are missing
+
     def __init__(self, directory, connection):
         self.directory = directory
         self._db = connection
@@ -79,6 +96,10 @@ class Store:
         there = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
         self._missing = [name for name in FIELDS if name not in there]  # of a run of an earlier version
         self._names = ", ".join(name if name in there else f"{_sql(DEFAULTS[name])} AS {name}" for name in FIELDS)
+        self._has_frames = bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'frames'").fetchone())
+        self._next_position = None  # of the next task that is written
+        self._kept = {}  # of the processes whose frames are written: their origin as it is kept, and how many texts
+        self._origins, self._unpacked = {}, (None, None)  # for readers; the frames that were unpacked last
 
     @classmethod
     def create(cls, directory):
@@ -128,8 +149,9 @@ class Store:
         """Before more is written into a run of an earlier version."""
         for name in self._missing:
             self._db.execute(f"ALTER TABLE tasks ADD COLUMN {_column(name)} DEFAULT {_sql(DEFAULTS[name])}")
-        if self._missing:
-            self._db.execute(f"PRAGMA user_version={VERSION}")
+        if not self._has_frames:
+            self._db.executescript(f"BEGIN; {_PACKED} PRAGMA user_version={VERSION}; COMMIT;")
+        if self._missing or not self._has_frames:
             self.__init__(self.directory, self._db)
 
     def close(self):
@@ -153,13 +175,47 @@ class Store:
     def rollback(self):
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
+        self._next_position = None
+        self._kept.clear()
 
     def set_meta(self, **values):
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
 
+    def _positions(self, count):
+        """The first of so many positions that nobody has."""
+        if self._next_position is None:
+            last = self._db.execute("SELECT MAX((SELECT IFNULL(MAX(position), 0) FROM tasks), (SELECT IFNULL(MAX(position + count - 1), 0) FROM frames))").fetchone()[0]
+            self._next_position = last + 1
+        self._next_position += count
+        return self._next_position - count
+
     def add_rows(self, rows):
         """Tasks in the form of record.row_of."""
-        self._db.executemany(_INSERT_TASK, rows)
+        rows = list(rows)
+        self._db.executemany(_INSERT_TASK, ((position, *row) for position, row in enumerate(rows, self._positions(len(rows)))))
+
+    def add_frames(self, board, found):
+        """Finished tasks as they are packed: board.Frames of a board, whose earlier ones are here or lost."""
+        self._keep_origin(board)
+        self._db.execute("INSERT INTO frames VALUES (?, ?, ?, ?, ?, ?)",
+                         (self._positions(found.count), found.count, board.process, found.first_seq, found.last_seq, found.packed))
+
+    def _keep_origin(self, board):
+        text, count = self._kept.get(board.process, (None, None))
+        if text is None:
+            count = self._db.execute("SELECT COUNT(*) FROM texts WHERE process = ?", (board.process,)).fetchone()[0]
+        if (now := board.to_json()) != text:
+            self._db.execute("INSERT OR REPLACE INTO origins VALUES (?, ?, ?)", (board.process, now, board.layout.text))
+        if len(board.texts) > count:
+            new = enumerate(board.texts[count:], count)
+            self._db.executemany("INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", ((board.process, number, text) for number, text in new))
+        self._kept[board.process] = now, len(board.texts)
+
+    def put_totals(self, news):
+        """Exact sums of a process (collector.News), where it has them."""
+        if news.totals is not None:
+            self._db.execute("DELETE FROM totals WHERE process = ?", (news.process,))
+            self._db.executemany("INSERT INTO totals VALUES (?, ?, ?)", ((news.process, number, one.to_json()) for number, one in enumerate(news.totals) if one.count))
 
     def add_tasks(self, records):
         self.add_rows(map(to_row, records))
@@ -218,24 +274,81 @@ class Store:
 
     def rows(self):
         """Tasks as tuples in the order of FIELDS, nested fields as JSON text; in order of end within each process."""
-        yield from self._each(stored.row)
+        if not self._has_frames:
+            yield from self._loose_rows("ORDER BY process, seq")
+            return
+        for (process,) in self._db.execute("SELECT process FROM frames UNION SELECT process FROM tasks ORDER BY process").fetchall():
+            loose = list(self._loose_rows("WHERE process IS ? ORDER BY seq", process))
+            packed = self._packed_rows(process)
+            yield from merge(packed, loose, key=itemgetter(_SEQ)) if loose else packed
 
     def tasks(self):
-        """The same as records."""
-        yield from self._each(lambda row: stored.record(from_row(stored.row(row))))
+        """The same as records. Equal nested fields are one object: not to be changed."""
+        rows, nested = self.rows(), stored.Nested()
+        while True:
+            with self._trusting():
+                some = [from_row(row, nested) for row in islice(rows, _AT_ONCE)]
+            if not some:
+                return
+            yield from some
 
-    def _each(self, made):
-        found = self._db.execute(f"SELECT {self._names} FROM tasks ORDER BY process, seq")
+    def _loose_rows(self, where, *values):
+        found = self._db.execute(f"SELECT {self._names} FROM tasks {where}", values)
         while some := found.fetchmany(_AT_ONCE):
             with self._trusting():
-                some = list(map(made, some))
+                some = list(map(stored.row, some))
             yield from some
+
+    def _packed_rows(self, process):
+        for (packed,) in self._db.execute("SELECT packed FROM frames WHERE process IS ? ORDER BY first_seq", (process,)):
+            with self._trusting():
+                rows = self._origin(process).rows(packed)
+            yield from rows
+
+    def _origin(self, process):
+        """What it takes to make rows of the frames of a process; its texts may have become more."""
+        known = self._origins.get(process)
+        if known is None:
+            found = self._db.execute("SELECT origin, layout FROM origins WHERE process = ?", (process,)).fetchone()
+            if found is None:
+                raise ValueError("packed records are there without their layout")
+            known = self._origins[process] = origin.from_json(process, *found)
+        texts = self._db.execute("SELECT text FROM texts WHERE process = ? AND number >= ? ORDER BY number", (process, len(known.texts)))
+        known.texts += [text for (text,) in texts]
+        return known
 
     def rows_after(self, position, most):
         """(position, row) of the tasks behind a position, in the order in which they were stored; 0: from the first."""
-        found = self._db.execute(f"SELECT position, {self._names} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
+        loose = self._db.execute(f"SELECT position, {self._names} FROM tasks WHERE position > ? ORDER BY position LIMIT ?", (position, most)).fetchall()
         with self._trusting():
-            return [(row[0], stored.row(row[1:])) for row in found]
+            found = [(row[0], stored.row(row[1:])) for row in loose]
+            for at, row in self._packed_after(position, most):
+                found.append((at, row))
+        return sorted(found, key=itemgetter(0))[:most]
+
+    def _packed_after(self, position, most):
+        if not self._has_frames:
+            return
+        pieces = self._db.execute(
+            "SELECT position, process, packed FROM frames WHERE position >= (SELECT IFNULL(MAX(position), 0) FROM frames WHERE position <= ?) ORDER BY position", (position + 1,))
+        for first, process, packed in pieces:
+            if most <= 0:
+                return
+            if self._unpacked[0] != first:
+                self._unpacked = first, self._origin(process).rows(packed)
+            rows = self._unpacked[1]
+            for at, row in enumerate(rows[max(0, position + 1 - first):][:most], max(first, position + 1)):
+                most -= 1
+                yield at, row
+
+    def totals(self):
+        """{process: list of total.Total} of the processes that have them here."""
+        found = {}
+        if self._has_frames:
+            with self._trusting():
+                for process, text in self._db.execute("SELECT process, total FROM totals ORDER BY process, number"):
+                    found.setdefault(process, []).append(total.from_json(text))
+        return found
 
     def processes(self):
         """(record, health) of each process, in order of start."""
@@ -245,12 +358,13 @@ class Store:
 
     def progress_of(self, process):
         """How far a process is stored: its last seq, the number of its next sample."""
-        (seq,) = self._db.execute("SELECT MAX(seq) FROM tasks WHERE process = ?", (process,)).fetchone()
+        (seq,) = self._db.execute("SELECT MAX(IFNULL((SELECT MAX(seq) FROM tasks WHERE process = ?1), 0), IFNULL((SELECT MAX(last_seq) FROM frames WHERE process = ?1), 0))", (process,)).fetchone()
         (index,) = self._db.execute("SELECT MAX(next) FROM samples WHERE process = ?", (process,)).fetchone()
         return seq or 0, index or 0
 
     def task_count(self):
-        return self._db.execute("SELECT COUNT(*) FROM tasks").fetchone()[0]
+        packed = self._db.execute("SELECT IFNULL(SUM(count), 0) FROM frames").fetchone()[0] if self._has_frames else 0
+        return packed + self._db.execute("SELECT COUNT(*) FROM tasks").fetchone()[0]
 
     def merged_samples(self, process):
         """(epoch second, least rss, largest rss, peak, how many samples) of what is older than ten minutes, in order of time."""

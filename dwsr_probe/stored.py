@@ -2,7 +2,7 @@
 
 A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a task's name.
 """
-from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of
+from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of, nested_of
 
 _NUMBER = (int, float)
 _WORDS = {(int,): "a whole number", _NUMBER: "a number", (str,): "a text", (list,): "a list", (dict,): "an object", (bytes,): "bytes"}
@@ -36,14 +36,32 @@ def row(found):
     return found
 
 
-def record(found):
-    """A task's record, with its nested fields as objects."""
-    for given in _objects("inputs of a task", found.inputs):  # broken texts are none already: of slots that were damaged
-        _check("shape of an input", given.get("shape"), (list,))
-        _check("nbytes of an input", given.get("nbytes"), _NUMBER)
-    _check("output of a task", found.output, (dict,))
-    _check("oom of a task", found.oom, (dict,))
-    return found
+class Nested:
+    """Parses the nested fields of many rows for record.from_row. Most texts recur: each is parsed and checked once, and its value is shared."""
+
+    _MOST = 10_000
+
+    def __init__(self):
+        self._known = {}
+
+    def __call__(self, name, text):
+        try:
+            return self._known[name, text]
+        except KeyError:
+            pass
+        value = nested_of(name, text)
+        if name == "inputs":  # broken texts are none already: of slots that were damaged
+            for given in _objects("inputs of a task", value):
+                _check("shape of an input", given.get("shape"), (list,))
+                _check("nbytes of an input", given.get("nbytes"), _NUMBER)
+        elif name == "gpu" and value is not None:
+            _devices("gpu of a task", value, ("peak_bytes",))
+        else:
+            _check(f"{name} of a task", value, (dict,))
+        if len(self._known) >= self._MOST:
+            self._known.clear()
+        self._known[name, text] = value
+        return value
 
 
 def process(record, health):

@@ -129,7 +129,7 @@ def collected(count, run="run"):
     while True:
         try:
             with sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True) as store:
-                if store.execute("SELECT count(*) FROM tasks").fetchone()[0] >= count: return
+                if (store.execute("SELECT SUM(count) FROM frames").fetchone()[0] or 0) >= count: return
         except sqlite3.OperationalError: pass  # not yet there, or just being written
         time.sleep(0.01)
 """

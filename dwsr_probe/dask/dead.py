@@ -15,6 +15,7 @@ CLAIMED = ".claimed."
 PIECE = 250
 _OLD_S = 86_400
 _claimed, _pieces = [], []  # paths; (records lost before it, rows packed) of all of them
+_news = []  # a collector.News of each board: its totals, and the tasks that these do not count
 
 
 def count():
@@ -31,6 +32,11 @@ def lost_of(index):
     return _pieces[index][0]
 
 
+def news():
+    """What each board has counted (collector.News), as far as they have been read."""
+    return list(_news)
+
+
 def claimed():
     """Paths of the boards taken over."""
     return list(_claimed)
@@ -41,6 +47,7 @@ def release():
     paths = claimed()
     _claimed.clear()
     _pieces.clear()
+    _news.clear()
     return paths
 
 
@@ -56,9 +63,11 @@ def _read(paths):
     _core.adopt_handle(0)
     for path in paths:
         try:
-            found = read_board(path).rows
+            contents = read_board(path)
         except (_core.BoardError, OSError):
             continue
+        found = contents.rows
+        _news.extend(contents.news)
         lost = found[-1][0] - len(found) if found else 0
         for first in range(0, len(found), PIECE):
             _pieces.append((lost, zlib.compress(pickle.dumps(found[first:first + PIECE]), 1)))

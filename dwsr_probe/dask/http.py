@@ -8,11 +8,8 @@ import threading
 from dwsr_probe.dask import dead
 
 logger = logging.getLogger("dwsr_probe")
-FOLD_S = 0.005  # a second of the event loop, for records that have ended
-AGAIN_S = 0.05
 _lock = threading.Lock()
 _source = _exposition = None  # one per process: several workers may share it
-_folding = False  # a second look is due
 
 
 def serve(worker):
@@ -44,17 +41,6 @@ def _own_names(worker):
     """How others reach this worker, as it was told: `--host`, `--contact-address`."""
     from dwsr_probe.export.hosts import name_of
     return [name_of(address.rpartition("//")[2]) or "" for address in (worker.address, worker.contact_address) if address]
-
-
-def fold(again=False):
-    """Once a second, so that no scrape finds much to do; soon again while there is more, or a storm of tasks would overrun the ring."""
-    global _folding
-    if again:
-        _folding = False
-    if _source is not None and _source.fold(FOLD_S) and not _folding:
-        from tornado.ioloop import IOLoop
-        IOLoop.current().call_later(AGAIN_S, fold, True)
-        _folding = True
 
 
 def stop():

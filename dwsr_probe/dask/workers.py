@@ -93,8 +93,7 @@ def publish(worker):
         if state != _published and (_core.set_facts(_text(_facts)) or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))):
             _published = state  # all of it, or the addresses if that is too much for the page
         _core.note_hooks(hooks.kind())
-        if http.serve(worker):
-            http.fold()
+        http.serve(worker)
         roll.announce(worker)
     except Exception:
         pass

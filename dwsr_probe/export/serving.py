@@ -29,8 +29,8 @@ class Serving:
         if self._server.warning():
             say(self._server.warning())
 
-    def ended(self, rows, lost, limits):
-        self._source.ended(rows, lost, limits)
+    def ended(self, news):
+        self._source.ended(news)
 
     def start(self):
         """After the fork: a thread."""

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import islice
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, list_boards, process_limit
+from dwsr_probe.board import Board, list_boards
 from dwsr_probe.collector import Collector
 from dwsr_probe.export.metrics import METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, Totals
@@ -22,9 +22,7 @@ from dwsr_probe.export.view import NAMES_SERIES_MOST, PROCESSES_MOST, View, look
 from dwsr_probe.record import FIELDS, json_of_row, row_of
 
 CAP_DAC_READ_SEARCH = 2
-FOLD_S = 0.008  # of a worker's event loop, for records that have ended since the last look
 _PROCESS, _SEQ = FIELDS.index("process"), FIELDS.index("seq")
-_PIECE = 250  # records, at 10 to 20 µs each: between two looks at the clock
 ENDED_MOST = 256  # processes
 _DIGITS_MOST = 18  # below 2**63: SQLite and the board's reader take no more
 
@@ -126,45 +124,25 @@ def _owner(path):
 
 
 class OwnProcess(Source):
-    """(a) This process, on its Dask worker's port. Folds records into totals bit by bit: the event loop is the worker's."""
+    """(a) This process, on its Dask worker's port. Its board counts what ends, and so did those of killed predecessors: a view is made on the
+    worker's event loop, and reads no single records."""
 
     own_port = False
     locked = staticmethod(nullcontext)
 
     def __init__(self, dead=None):
-        """dead: what killed predecessors left, in pieces (dwsr_probe.dask.dead): `count`, `rows_of`, `lost_of`."""
+        """dead: what killed predecessors left (dwsr_probe.dask.dead): `news`, and in pieces `count`, `rows_of`, `lost_of`."""
         self.totals = Totals(series_most=NAMES_SERIES_MOST)
         self._board = self._path = None
-        self._position = self._seq = self._lost = 0
-        self._dead, self._dead_added, self._dead_read = dead, 0, (None, [])
+        self._dead, self._dead_added, self._dead_read = dead, 0, (None, [])  # _dead_added: boards in the totals
 
     def _current(self):
         """The board, anew after a restart of the probe; None without one."""
         path = _core.board_path()
         if path != self._path:
             self._board = Board(path) if path else None
-            self._path, self._position, self._seq, self._lost = path, 0, 0, 0
+            self._path = path
         return self._board
-
-    def fold(self, budget_s=FOLD_S):
-        """Records that have ended since the last time into the totals, for so long at most. True: there may be more."""
-        board, end = self._current(), time.thread_time() + budget_s
-        while board is not None:
-            raws, self._position = board.records(self._position, _PIECE)
-            if not raws:
-                break
-            rows = [row_of(board, raw) for raw in raws]
-            self._lost += rows[-1][0] - self._seq - len(rows)
-            self._seq = rows[-1][0]
-            self.totals.add_rows(rows)
-            if time.thread_time() > end:
-                return True
-        while self._dead_added < self._dead_count():
-            self.totals.add_rows(self._dead_rows(self._dead_added))
-            self._dead_added += 1
-            if time.thread_time() > end:
-                break
-        return self._dead_added < self._dead_count()
 
     def _dead_count(self):
         return 0 if self._dead is None else self._dead.count()
@@ -176,11 +154,14 @@ class OwnProcess(Source):
         return self._dead_read[1]
 
     def view(self):
-        self.fold()
+        for news in self._dead.news()[self._dead_added:] if self._dead else ():
+            self.totals.add_news(news)
+            self._dead_added += 1
         board = self._current()
         if board is None:
             return View(self.totals)
-        return View(self.totals, [look_at(board, board.live())], self._lost, own_port=False)
+        self.totals.add_totals(board.process, board.totals())
+        return View(self.totals, [look_at(board, board.live())], own_port=False)
 
     def read(self, since, most):
         board = self._current()
@@ -228,11 +209,12 @@ class Run(Source):
         self._boards = LiveBoards(lambda: [directory], lambda board: board.run == run)
         self._lock, self._lost = threading.RLock(), {}  # a view is made while its reader holds it
 
-    def ended(self, rows, lost, limits):
-        """Called by the collector after each round that stored something."""
+    def ended(self, news):
+        """Called by the collector after each round, with a collector.News of each process."""
         with self._lock:
-            self.totals.add_rows(rows, limits)
-            self._lost = dict(lost)  # the collector goes on with its own
+            for one in news:
+                self.totals.add_news(one)
+                self._lost[one.process] = one.records_lost
 
     def view(self):
         return View(self.totals, *_with_lost(self._boards.look(), sum(self._lost.values())))
@@ -265,6 +247,8 @@ class Recent:
     A round is there as a whole or not at all, as in the run store: one that fails is read again, and must not count twice. Readers hold `lock`.
     """
 
+    counts = True
+
     def __init__(self, most):
         self.totals, self.lock = Totals(histograms_most=HISTOGRAMS_MOST), threading.RLock()
         self.lines, self.end = deque(maxlen=most), 0
@@ -273,33 +257,42 @@ class Recent:
         self.ended = {}  # pid → state, of the processes that ended last; None: it did not say
         self.ended_before = set()  # processes that had ended before we came
         self._seqs = {}  # how far each living process is told
-        self._rows, self._lines, self._processes = [], [], []  # of this round
-        self._limits = {}  # of the processes in it
+        self.begin()
 
     def merge_samples(self): ...
     def add_samples(self, process, first, packed, epoch): ...
 
     def begin(self):
-        self._rows, self._lines, self._processes, self._limits = [], [], [], {}
+        self._lines, self._processes, self._news, self._told = [], [], [], {}  # of this round
 
     rollback = begin
 
+    def add_frames(self, board, found):
+        self._add(board.rows(found.packed))
+
     def add_rows(self, rows):
-        self._rows += rows
+        self._add(rows)
+
+    def _add(self, rows):
         self._lines += map(json_of_row, rows)
+        self._told.update((row[_PROCESS], row[_SEQ]) for row in rows[-1:])
+
+    def put_totals(self, news):
+        self._news.append(news)
 
     def put_process(self, record, health):
         self._processes.append((record, health.get("records_lost") or 0))
-        self._limits[record.process] = process_limit(health)
 
     def commit(self):
         with self.lock:
             self.lines.extend(self._lines)
             self.end += len(self._lines)
-            if self.counting:
-                self.totals.add_rows(self._rows, self._limits)
-            for row in self._rows:
-                self._seqs[row[_PROCESS]] = row[_SEQ]
+            self._seqs.update(self._told)
+            for one in self._news:
+                if self.counting:
+                    self.totals.add_news(one)
+                else:
+                    self.totals.pass_over(one.process, one.totals)
             for record, lost in self._processes:
                 self.lost[record.process] = max(lost, self.lost.get(record.process, 0))
                 if record.state != "running":

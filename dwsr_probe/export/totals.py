@@ -1,4 +1,7 @@
-"""What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Fed with rows (record.row_of), read by metrics.py.
+"""What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Read by metrics.py.
+
+Fed with the totals of boards (total.Total), of which what is new since the last time is added, and with rows (record.row_of) of tasks that
+no board has counted: killed ones, and those of boards before version 6.
 
 A name beyond the most that are kept goes to `other`. Where series are counted (a Dask worker's port), so does every figure that would be one series too many: another
 outcome or device of a known name. Sums only grow, so that they may be counters.
@@ -6,6 +9,8 @@ outcome or device of a known name. Sums only grow, so that they may be counters.
 from bisect import bisect_left
 
 from dwsr_probe.record import FIELDS, growth_of
+from dwsr_probe.total import OUTCOMES as COUNTED
+from dwsr_probe.total import cell_bounds
 
 NAMES_MOST, HISTOGRAMS_MOST = 80, 40
 SUMS = 6  # series of a name whatever it does: sum and maximum of input, output and duration
@@ -28,9 +33,13 @@ class Sum:
         self.total = self.most = 0
 
     def add(self, value):
-        self.total += value
-        if value > self.most:
-            self.most = value
+        self.raise_by(value, value)
+
+    def raise_by(self, total, most):
+        """Some values more: their sum, the largest of all."""
+        self.total += total
+        if most > self.most:
+            self.most = most
 
 
 class Histogram:
@@ -42,6 +51,12 @@ class Histogram:
     def add(self, value):
         self.counts[bisect_left(BUCKETS, value)] += 1
         self.total += value
+
+    def raise_by(self, total, counts):
+        """Some values more: their sum, and {bucket: how many}."""
+        self.total += total
+        for bucket, count in counts.items():
+            self.counts[bucket] += count
 
     def cumulative(self):
         """(upper bound, tasks up to it), the last one without a bound."""
@@ -79,12 +94,34 @@ class NameTotals:
         if self.histogram is not None and alloc is not None:
             self.histogram.add(alloc)
 
-    def _count(self, outcome):
+    def add_total(self, now, then, limit):
+        """What a board's total has counted since an earlier look at it; then: None, or that earlier one."""
+        def more(name):
+            return getattr(now, name) - (getattr(then, name) if then else 0)
+        for outcome in COUNTED:
+            if more(outcome):
+                self._count(outcome, more(outcome))
+        if limit and now.own_max_bytes is not None:
+            self.of_limit = max(now.own_max_bytes / limit, self.of_limit or 0.0)
+        for kind, name in (("rss_growth", "growth"), ("alloc", "alloc")):
+            if more(f"{name}_count"):
+                self._peak(kind, "").raise_by(more(f"{name}_bytes"), getattr(now, f"{name}_max_bytes"))
+        for number, (sum_, most) in now.devices.items():
+            before = then.devices.get(number) if then else None
+            if before is None or sum_ != before[0]:
+                self._peak("cupy", str(number)).raise_by(sum_ - (before[0] if before else 0), most)
+        self.input.raise_by(more("input_bytes"), now.input_max_bytes)
+        self.output.raise_by(more("output_bytes"), now.output_max_bytes)
+        self.duration.raise_by(more("duration_ns") / 1e9, now.duration_max_ns / 1e9)
+        if self.histogram is not None:
+            self.histogram.raise_by(more("alloc_bytes"), _buckets(now, then, "alloc"))
+
+    def _count(self, outcome, number=1):
         if outcome not in self.outcomes:
             if not self._all.take(1, self._is_other):
-                return self._all.other()._count(outcome)
+                return self._all.other()._count(outcome, number)
             self.outcomes[outcome] = 0
-        self.outcomes[outcome] += 1
+        self.outcomes[outcome] += number
 
     def _peak(self, kind, device):
         found = self.peaks.get((kind, device))
@@ -103,6 +140,7 @@ class Totals:
         self.names, self.all, self.series = {}, Histogram(), 0
         self._names_most, self._histograms_most, self._series_most = names_most, histograms_most, series_most
         self._folded = set()
+        self._counted = {}  # process → {name on its board: what of it is counted here}
 
     @property
     def names_dropped(self):
@@ -118,6 +156,30 @@ class Totals:
             if own is not None:
                 self.all.add(own)
             self._of(row[_NAME]).add(row, own, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS]))
+
+    def add_totals(self, process, totals, limit=None):
+        """What the totals of a board have that was not added before. None of them: a board without totals."""
+        counted = self._counted.setdefault(process, {})
+        for now in totals or ():
+            then = counted.get(now.name)
+            if not now.count or (then and then.last_seq == now.last_seq):
+                continue
+            counted[now.name] = now
+            self._of(OTHER if now.name is None else now.name).add_total(now, then, limit)
+            for name in ("alloc", "bare"):
+                before = getattr(then, f"{name}_bytes") if then else 0
+                self.all.raise_by(getattr(now, f"{name}_bytes") - before, _buckets(now, then, name))
+
+    def add_news(self, news):
+        """Of one process (collector.News)."""
+        self.add_totals(news.process, news.totals, news.limit_bytes)
+        self.add_rows(news.rows, {news.process: news.limit_bytes})
+        if not news.alive:
+            self._counted.pop(news.process, None)  # nothing more will come
+
+    def pass_over(self, process, totals):
+        """What is on a board now is not to be counted."""
+        self._counted[process] = {now.name: now for now in totals or () if now.count}
 
     def take(self, count, always=False):
         """Room for so many series more."""
@@ -150,6 +212,21 @@ class Totals:
         found = self.names[name] = NameTotals(self, name == OTHER, len(self.names) < self._histograms_most)
         self.series += SUMS
         return found
+
+
+def _buckets(now, then, name):
+    """{bucket: how many} that a board's histogram has got since an earlier look. Bounds of buckets are bounds of its cells."""
+    found, before = {}, getattr(then, f"{name}_cells") if then else {}
+    for cell, count in getattr(now, f"{name}_cells").items():
+        if count != before.get(cell, 0):
+            bucket = cell if name == "bare" else _bucket_of(cell)
+            found[bucket] = found.get(bucket, 0) + count - before.get(cell, 0)
+    return found
+
+
+def _bucket_of(cell):
+    high = cell_bounds(cell)[1]
+    return len(BUCKETS) if high is None else bisect_left(BUCKETS, high)
 
 
 def visible(text):

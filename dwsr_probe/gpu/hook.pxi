@@ -24,7 +24,6 @@ cdef extern from "gpu.h" nogil:
     struct gpu_driver:
         uint64_t used_bytes, total_bytes, process_bytes, utilisation_percent, rmm_bytes, rmm_peak_bytes
     void gpu_note_driver(unsigned int device, const gpu_driver *says)
-    uint64_t gpu_devices_json(const task_device *devices, char *to, uint64_t size)
 
 cdef extern from "clock.h" nogil:
     uint64_t now_ns()

@@ -1,13 +1,15 @@
 """A run in numbers: one row per task name, one line per process. Every view shows these.
 
-What a killed task had is a lower bound of what it needed: figures that it may have raised are AtLeast.
+What a killed task had is a lower bound of what it needed: figures that it may have raised are AtLeast. Where single records are missing,
+the totals of their process stand in for all of its records: counts, sums and maxima are exact, medians come from histograms and are About.
 """
 from collections import Counter
 from math import inf
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
-from dwsr_probe.report.words import AtLeast, count_text
+from dwsr_probe.report.words import About, AtLeast, count_text
+from dwsr_probe.total import cell_value
 
 
 def median(values):
@@ -35,37 +37,63 @@ class Limits:
         return self._devices.get((record.process, number))
 
 
-def _ratio(part, whole):
-    return part / whole if part is not None and whole else None
-
-
 class Figures(list):
-    """One figure of all tasks of a name, in bytes. Those of killed tasks are lower bounds."""
+    """One figure of all tasks of a name. Those of killed tasks are lower bounds."""
 
     def __init__(self):
         super().__init__()
-        self._known = []  # those that are no bounds
+        self._bounds = set()  # places of those that are lower bounds
+        self._cells, self._most = {}, None  # of totals: value that stands for a cell → count; the largest
 
-    def add(self, value, is_bound):
+    def add(self, value, is_bound=False):
+        if is_bound:
+            self._bounds.add(len(self))
         self.append(value)
-        if not is_bound:
-            self._known.append(value)
+
+    def add_cells(self, cells, most, scale=1.0):
+        """A histogram of a process whose single records are not all there, and its largest value."""
+        for cell, count in cells.items():
+            value = min(cell_value(cell), most) * scale
+            self._cells[value] = self._cells.get(value, 0) + count
+        if cells:
+            self._most = max(most * scale, self._most or 0)
+
+    def raise_max(self, most):
+        """The largest value of a process whose single records are not all there, where there is no histogram."""
+        self._most = max(most, self._most or 0)
+
+    def __bool__(self):
+        return bool(len(self) or self._cells)
 
     @property
     def bounds(self):
-        return len(self) - len(self._known)
+        return len(self._bounds)
 
     @property
     def median(self):
         if not self:
             return None
+        if self._cells:
+            return AtLeast(self._weighted()) if self.bounds else About(self._weighted())
         # It is known if it stays the same however much the killed ones would have needed.
-        low, high = median(self), median(self._known + [inf] * self.bounds)
+        low, high = median(self), median([inf if i in self._bounds else value for i, value in enumerate(self)])
         return low if low == high else AtLeast(low)
+
+    def _weighted(self):
+        """The middle of all, by their number."""
+        values = sorted([*self._cells.items(), *((value, 1) for value in self)])
+        left = sum(count for _, count in values) / 2
+        for value, count in values:
+            left -= count
+            if left <= 0:
+                return value
+        return value
 
     @property
     def max(self):
         most = max(self, default=None)
+        if self._most is not None:
+            most = max(self._most, most or 0)
         return AtLeast(most) if self.bounds else most
 
 
@@ -78,13 +106,13 @@ class NameSummary:
     killed_in: Counter = field(default_factory=Counter)  # process → killed tasks
     worst: object = None  # of the killed tasks, the record of the one that had most
     growths: Figures = field(default_factory=Figures)  # rss peak minus rss before
-    durations: list = field(default_factory=list)  # seconds
+    durations: Figures = field(default_factory=Figures)  # seconds
     alloc_peaks: Figures = field(default_factory=Figures)
     gpu_peaks: Figures = field(default_factory=Figures)  # on the device where it is largest
     rss_peaks: Figures = field(default_factory=Figures)
     held: list = field(default_factory=list)  # resident size at begin without the inputs, bytes
-    host_ratio: float | None = None  # largest own peak (without accounting: growth) of the host's limit
-    device_ratio: float | None = None  # the same of a device's
+    _host_ratio: float | None = None
+    _device_ratio: float | None = None
     ooms: int = 0  # tasks of which an allocation failed for lack of memory
     oom: dict | None = None  # of the largest request
     shared: int = 0  # tasks whose figures cannot be theirs alone
@@ -92,35 +120,86 @@ class NameSummary:
     sampled: int = 0  # tasks whose peak was sampled, not the kernel's
 
     def add(self, record, limits):
-        killed = record.state == "killed"
+        state, growth, alloc = record.state, record.rss_growth_bytes, record.alloc_peak_bytes
+        killed = state == "killed"
         self.count += 1
-        self.errors += record.state == "error"
-        self.cancelled += record.state == "cancelled"
-        if killed:
-            self.killed_in[record.process] += 1
-            self.worst = max(filter(None, (self.worst, record)), key=lambda one: max(one.own_peak_bytes or 0, one.gpu_peak_bytes or 0))
-        self.sampled += record.rss_peak_source == "sampled"
-        if record.rss_growth_bytes is not None:
-            self.growths.add(record.rss_growth_bytes, killed)
+        if state != "ok":
+            self._note_failure(record, state)
+        self.add_single(record)
+        if growth is not None:
+            self.growths.add(growth, killed)
             self.rss_peaks.add(record.rss_peak_bytes, killed)
-            self.held.append(max(0, record.rss_before_bytes - (record.known_input_bytes or 0)))
+        if alloc is not None:
+            self.alloc_peaks.add(alloc, killed)
+        self.sampled += record.rss_peak_source == "sampled"
         self.shared += record.attribution == "shared"
-        if record.alloc_peak_bytes is not None:
-            self.alloc_peaks.add(record.alloc_peak_bytes, killed)
-        self.host_ratio = self._ratio(self.host_ratio, _ratio(record.own_peak_bytes, limits.host(record)))
+        self._raise_host(growth if alloc is None else alloc, limits.host(record))
         if record.gpu is not None:
-            self.gpu_peaks.add(record.gpu_peak_bytes, killed)
-            self.device_ratio = self._ratio(self.device_ratio, None if record.gpu else 0.0, *(_ratio(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu))
-        if record.oom:
-            self.ooms += 1
-            self.oom = max(filter(None, (self.oom, record.oom)), key=lambda oom: oom.get("requested_bytes") or 0)
+            self._raise_device(*([(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu] or [(0, 1)]))
+        self.ooms += record.oom is not None
         if record.duration is not None:
             self.durations.append(record.duration)
-        self.overlap = max(self.overlap, record.overlap or 0)
+        if record.overlap and record.overlap > self.overlap:
+            self.overlap = record.overlap
 
-    def _ratio(self, *values):
-        largest = max((v for v in values if v is not None), default=None)
-        return AtLeast(largest) if largest is not None and self.killed_in else largest
+    def _note_failure(self, record, state):
+        self.errors += state == "error"
+        self.cancelled += state == "cancelled"
+        if state == "killed":
+            self.killed_in[record.process] += 1
+            self.worst = max(filter(None, (self.worst, record)), key=lambda one: max(one.own_peak_bytes or 0, one.gpu_peak_bytes or 0))
+
+    def _raise_host(self, own, limit):
+        if own is not None and limit and (self._host_ratio is None or own / limit > self._host_ratio):
+            self._host_ratio = own / limit
+
+    def _raise_device(self, *uses):
+        """(peak, limit) of each device."""
+        known = [peak / limit for peak, limit in uses if limit]
+        if known:
+            self._device_ratio = max(*known, self._device_ratio or 0.0)
+
+    @property
+    def host_ratio(self):
+        """Largest own peak (without accounting: growth) of the host's limit."""
+        return self._at_least(self._host_ratio)
+
+    @property
+    def device_ratio(self):
+        """The same of a device's."""
+        return self._at_least(self._device_ratio)
+
+    def _at_least(self, ratio):
+        return AtLeast(ratio) if ratio is not None and self.killed_in else ratio
+
+    def add_single(self, record):
+        """What only single records tell, and no totals."""
+        if record.rss_before_bytes is not None:
+            held = record.rss_before_bytes - (record.known_input_bytes or 0)
+            self.held.append(held if held > 0 else 0)
+        if record.gpu is not None:
+            self.gpu_peaks.add(record.gpu_peak_bytes, record.state == "killed")
+        if record.oom:
+            self.oom = max(filter(None, (self.oom, record.oom)), key=lambda oom: oom.get("requested_bytes") or 0)
+
+    def add_total(self, total, process, limits):
+        """All tasks of this name that have ended in a process, by its totals; process: its record."""
+        self.count += total.count
+        self.errors += total.error
+        self.cancelled += total.cancelled
+        self.shared += total.shared
+        self.sampled += total.sampled
+        self.ooms += total.oom
+        self.overlap = max(self.overlap, total.overlap_max)
+        self.growths.add_cells(total.growth_cells, total.growth_max_bytes)
+        self.alloc_peaks.add_cells(total.alloc_cells, total.alloc_max_bytes)
+        self.durations.add_cells(total.duration_cells, total.duration_max_ns, 1e-9)
+        if total.growth_count:
+            self.rss_peaks.add(total.rss_peak_max_bytes)
+        self._raise_host(total.own_max_bytes, limits.host(process))
+        self._raise_device(*((most, limits.device(process, number)) for number, (_, most) in total.devices.items()))
+        for _, most in total.devices.values():
+            self.gpu_peaks.raise_max(most)
 
     @property
     def killed(self):
@@ -173,24 +252,45 @@ class NameSummary:
 
     @property
     def duration_median(self):
-        return median(self.durations) if self.durations else None
+        return self.durations.median
 
     @property
     def duration_max(self):
-        return max(self.durations, default=None)
+        return self.durations.max
 
 
-def summarise(records, processes=()):
-    """NameSummary per task name, in every view's order: `ranked`. processes: (record, health) of each, for its limits."""
-    names, limits = {}, Limits(processes)
+def summarise(records, processes=(), totals=None):
+    """NameSummary per task name, in every view's order: `ranked`.
+
+    processes: (record, health) of each, for its limits. totals: {process: list of total.Total}; used of those that have lost single records."""
+    names, limits, counted = {}, Limits(processes), _counted(processes, totals or {})
     for record in records:
-        summary = names.get(record.task_name)
-        if summary is None:
-            summary = names[record.task_name] = NameSummary(record.task_name)
-        summary.add(record, limits)
+        summary = _named(names, record.task_name)
+        if record.process in counted and record.state != "killed":
+            summary.add_single(record)
+        else:
+            summary.add(record, limits)
+    for process, _ in processes:
+        for total in counted.get(process.process, ()):
+            _named(names, OTHER if total.name is None else total.name).add_total(total, process, limits)
     by_name = sorted(names.values(), key=lambda s: s.task_name)
     on_device = binding(by_name) == "device"
     return ranked(by_name, lambda s: s.gpu_peak_max_bytes if on_device else s.need_bytes, lambda s: s.worst and (s.worst.gpu_peak_bytes if on_device else s.worst.own_peak_bytes))
+
+
+OTHER = "other"  # names beyond the most that a board tells apart
+
+
+def _named(names, name):
+    summary = names.get(name)
+    if summary is None:
+        summary = names[name] = NameSummary(name)
+    return summary
+
+
+def _counted(processes, totals):
+    """The totals of the processes whose single records are not all there."""
+    return {record.process: totals[record.process] for record, health in processes if health.get("records_lost") and record.process in totals}
 
 
 _BYSTANDER = 0.1
@@ -211,9 +311,26 @@ def binding(names):
     return "device" if max((s.device_ratio or 0 for s in names), default=0) > max((s.host_ratio or 0 for s in names), default=0) else "host"
 
 
-def missing_tasks(processes):
-    """(records lost, tasks not measured) of the whole run: what no table can show."""
-    return tuple(sum(health.get(name) or 0 for _, health in processes) for name in ("records_lost", "tasks_dropped"))
+@dataclass
+class Missing:
+    """Tasks of a run that have no record of their own. counted: their process's totals have them; lost: nothing has, for a board
+    before version 6; dropped: they were not measured."""
+
+    counted: int = 0
+    lost: int = 0
+    dropped: int = 0
+
+
+def missing_tasks(processes, totals=None):
+    found = Missing()
+    for record, health in processes:
+        lost = health.get("records_lost") or 0
+        if record.process in (totals or {}):
+            found.counted += lost
+        else:
+            found.lost += lost
+        found.dropped += health.get("tasks_dropped") or 0
+    return found
 
 
 _NVML_NOTES = {  # by the board's nvml_state

@@ -39,7 +39,7 @@ def _device_text(device):
 def print_report(store, file, verbose=False):
     """The whole report of one run. verbose: all task names, and the sampler's statistics."""
     out = Lines(file)
-    processes, exit_code, examples = store.processes(), store.meta().get("exit_code"), {}
+    processes, totals, exit_code, examples = store.processes(), store.totals(), store.meta().get("exit_code"), {}
 
     def noted():
         for record in store.tasks():
@@ -48,14 +48,15 @@ def print_report(store, file, verbose=False):
             examples[record.task_name].add(record)
             yield record
 
-    names = summarise(noted(), processes)
+    names = summarise(noted(), processes, totals)
+    missing = missing_tasks(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
     outlook = Outlook.of({names[0].task_name: examples[names[0].task_name]}) if names and names[0].killed else None
-    found = verdict(names, processes, outlook, exit_code)
+    found = verdict(names, processes, outlook, exit_code, missing)
     for i, line in enumerate(found.lines()):
         out.print(Styled(line, _STYLES.get(found.level, "bold") if i == 0 else ""))
     if names:
-        _print_names(out, names if verbose else names[:_NAMES_MOST], names, processes)
+        _print_names(out, names if verbose else names[:_NAMES_MOST], names, missing)
     # The largest, and every one that a person should know about.
     by_size = sorted(processes, key=lambda row: -(row[0].rss_peak_bytes or 0))
     shown = [row for i, row in enumerate(by_size) if i < _PROCESSES_MOST or row[0].state not in ("ok", None) or process_notes(*row)]
@@ -88,20 +89,23 @@ def _columns(names):
         ("overlap", 10, lambda s: str(s.overlap))]
 
 
-def _print_names(out, shown, names, processes):
+def _print_names(out, shown, names, missing):
     columns = out.tasks([s.task_name for s in shown],
                         [Column(title, rank, [cell(s) for s in shown])
                          for title, rank, cell in _columns(names)])
     text = "\n".join(cell for column in columns for cell in column.cells)
-    for mark, note in (("≥", "≥ at least: a task was killed, and may have needed more"), ("*", "* sampled: short peaks may be higher"),
+    for mark, note in (("≥", "≥ at least: a task was killed, and may have needed more"), ("≈", "≈ within 5 %: from a histogram, because not all tasks have a record"), ("*", "* sampled: short peaks may be higher"),
                        ("†", "† not this task's alone: native threads or coroutines of several tasks")):
         if mark in text:
             out.print(Styled(note, "dim"))
     if len(names) > len(shown):
         rest = names[len(shown):]
         out.print(Styled(f"and {count_text(len(rest), 'more task name', 'more task names', 'one')}, with smaller needs (all of them: -v)", "dim"))
-    if missing := sum(missing_tasks(processes)):
-        out.print(Styled(f"not in the table: {count_text(missing, 'task', 'tasks', 'one')} without a record", "bold yellow"))
+    for s in shown:
+        if missing.counted and s.gpu_peaks and len(s.gpu_peaks) < s.count:
+            out.print(Styled(f"median of the gpu peak of {line_of(s.task_name)}: of {len(s.gpu_peaks):,} of {s.count:,} tasks, which have a record", "dim"))
+    if absent := missing.lost + missing.dropped:
+        out.print(Styled(f"not in the table: {count_text(absent, 'task', 'tasks', 'one')} without a record", "bold yellow"))
 
 
 def _process_line(record, health, exit_code, verbose):

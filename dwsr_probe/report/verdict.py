@@ -61,8 +61,9 @@ class _Use:
         return _name(f"worker {self.worker}" if self.worker else process_title(self.record))
 
 
-def verdict(names, processes, outlook=None, exit_code=None):
-    """names: of summarise; processes: (record, health); exit_code: the job's, None where it is not known."""
+def verdict(names, processes, outlook=None, exit_code=None, missing=None):
+    """names: of summarise; processes: (record, health); exit_code: the job's, None where it is not known; missing: of missing_tasks."""
+    missing = missing or missing_tasks(processes)
     on_device = binding(names) == "device"
     hosts, devices = _uses(processes)
     biggest = next((s for s in names if _need(s, on_device) is not None), None)
@@ -72,11 +73,11 @@ def verdict(names, processes, outlook=None, exit_code=None):
     unknown = [use for use in hosts if use.record.state is None and (use.share or 0) >= NANNY]
     victim = next((s for s in names if s.worst), None)
     troubles = [_victim(victim, names, outlook, on_device)] if victim else []
-    troubles += _losses(names, dead, unknown) + _missing(processes) + _ooms(names)
+    troubles += _losses(names, dead, unknown) + _missing(names, processes, missing) + _ooms(names)
     sentences = [_most(biggest, on_device)] if biggest else []
     sentences += [_nearness(nearest)] if nearest and nearest not in dead else []
     sentences += [_binds(names, on_device)] if any(s.gpu_peaks for s in names) else []
-    level, headline = _headline(names, processes, nearest, dead, unknown, exit_code)
+    level, headline = _headline(names, processes, nearest, dead, unknown, exit_code, missing.lost + missing.dropped)
     if victim and not on_device:  # its own process is what it must fit into
         nearest = next((use for use in uses if use.record.process == victim.worst.process and use.share is not None), nearest)
     return Verdict(level, headline, troubles, sentences, _advice(biggest, nearest, dead, outlook))
@@ -97,12 +98,11 @@ def _need(summary, on_device):
     return summary.gpu_peak_max_bytes if on_device else summary.need_bytes
 
 
-def _headline(names, processes, nearest, dead, unknown, exit_code):
+def _headline(names, processes, nearest, dead, unknown, exit_code, missing):
     """How the job ended first, then what memory did."""
     if not names and not processes:
         return "empty", ("Nothing was recorded in this run.",)
     tasks, failed = (sum(getattr(s, field) for s in names) for field in ("count", "errors"))
-    missing = sum(missing_tasks(processes))
     share = nearest.share if nearest else None
     killed, early = ([p for p in dead if p.was_killed is wanted] for wanted in (True, False))
     left = sum(s.killed for s in names) - sum(_under_way(names, p) for p in dead)
@@ -239,10 +239,13 @@ def _cause(p):
     return "by Dask's nanny, which ends a worker at 95 %, or by the kernel" if p.worker else "most likely by the kernel, for want of memory"
 
 
-def _missing(processes):
-    """Tasks of which nothing is known: no figure here includes them."""
-    lost, dropped = missing_tasks(processes)
-    found = []
+def _missing(names, processes, missing):
+    """Tasks without a record of their own: what the figures here have of them."""
+    lost, dropped, found = missing.lost, missing.dropped, []
+    if missing.counted:
+        tasks = sum(s.count for s in names)
+        found.append((f"{missing.counted:,} of {count_text(tasks, 'task has', 'tasks have', '1')} no record of their own: they ended faster than they could be stored."
+                      " Counts, sums and maxima include them; medians are from histograms, within 5 %.",))
     if lost:
         found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored."
                       " The table leaves them out; the figures of processes are complete. Larger tasks would all be recorded.",))

@@ -8,11 +8,19 @@ class AtLeast(float):
     """A lower bound: the task was killed, and may have needed more."""
 
 
+class About(float):
+    """From a histogram, within 5 %: single records are missing."""
+
+
+def _sign(n, at_least="≥ "):
+    return at_least if isinstance(n, AtLeast) else "≈ " if isinstance(n, About) else ""
+
+
 def bytes_text(n, at_least="≥ "):
-    """1.5 GiB, 12.0 MiB, 4.0 KiB; ≥ 500.0 MiB of a lower bound, or "at least" in other words."""
+    """1.5 GiB, 12.0 MiB, 4.0 KiB; ≥ 500.0 MiB of a lower bound, or "at least" in other words; ≈ 1.0 MiB from a histogram."""
     if n is None:
         return "–"
-    sign = at_least if isinstance(n, AtLeast) else ""
+    sign = _sign(n, at_least)
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if n >= size:
             return f"{sign}{n / size:.1f} {unit}"
@@ -22,13 +30,14 @@ def bytes_text(n, at_least="≥ "):
 def seconds_text(s):
     if s is None:
         return "–"
+    sign = _sign(s)
     if s >= 3600:
         hours, minutes = divmod(round(s / 60), 60)
-        return f"{hours}:{minutes:02d} h"
+        return f"{sign}{hours}:{minutes:02d} h"
     if s >= 60:
         minutes, seconds = divmod(round(s), 60)
-        return f"{minutes}:{seconds:02d} min"
-    return f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.1f} ms" if s >= 1e-3 else f"{s * 1e6:.0f} µs"
+        return f"{sign}{minutes}:{seconds:02d} min"
+    return sign + (f"{s:.2f} s" if s >= 1 else f"{s * 1e3:.1f} ms" if s >= 1e-3 else f"{s * 1e6:.0f} µs")
 
 
 def percent_text(ratio):

@@ -24,13 +24,18 @@ static inline struct board open_board(void)
     return b;
 }
 
-static char board_text[4096] __attribute__((aligned(8)));
+static char board_text[4096];
 
+/* A finished task whose name, of so many bytes, is made of one letter, which its seq gives. */
 static inline void publish(struct board *b, uint64_t seq, uint64_t name_len)
 {
-    struct task_fields t = { .seq = seq, .serial = seq, .state = TASK_OK, .name_len = name_len };
+    static struct record r;
+    char frame[FRAME_BYTES_MOST] __attribute__((aligned(8)));
+    r.task = (struct task_fields){ .seq = seq, .serial = seq, .state = TASK_OK };
     memset(board_text, 'a' + (int)(seq % 26), name_len);
-    board_publish_record(b, &t, board_text);
+    r.texts[TEXT_name] = (struct text){ board_text, name_len };
+    for (int i = 0; i < TEXT_COUNT; i++) r.numbers[i] = ABSENT;
+    board_publish_frame(b, frame, frame_pack(&r, frame), seq);
 }
 
 /* Reads everything from *position; checks order and contents; returns how many. */
@@ -40,14 +45,14 @@ static inline uint64_t drain(struct board_reader *r, uint64_t *position, uint64_
     uint64_t n = 0;
     int64_t bytes;
     while ((bytes = board_read_records(r, position, frames, sizeof frames, UINT64_MAX)) > 0) {
-        for (int64_t at = 0; at < bytes;) {
-            struct frame *f = (struct frame *)(frames + at);
-            CHECK(f->task.seq > *last_seq);
-            *last_seq = f->task.seq;
-            for (uint64_t i = 0; i < f->task.name_len; i++)
-                if (f->text[i] != 'a' + (char)(f->task.seq % 26)) { CHECK(!"torn text"); break; }
-            at += (int64_t)f->frame_bytes;
-            n++;
+        for (int64_t at = 0; at < bytes; n++) {
+            struct record found;
+            CHECK(frame_unpack(&r->layout, frames + at, &found) == 0 && found.task.seq > *last_seq);
+            *last_seq = found.task.seq;
+            const struct text name = found.texts[TEXT_name];
+            for (uint64_t i = 0; i < name.len; i++)
+                if (name.at[i] != 'a' + (char)(found.task.seq % 26)) { CHECK(!"torn text"); break; }
+            at += (int64_t)frame_whole(&r->layout, frames + at, (uint64_t)(bytes - at));
         }
     }
     CHECK(bytes == 0);

@@ -14,7 +14,7 @@ static void what_is_published_is_read(void)
     CHECK(r.header.pid == 42 && r.header.limit_bytes == ABSENT && !strcmp(r.header.run, "r1"));
     CHECK(drain(&r, &position, &last) == 0);
     for (uint64_t seq = 1; seq <= 200000; seq++) { /* many times around the ring, all lengths */
-        publish(&b, seq, seq * 37 % 3800);
+        publish(&b, seq, seq * 37 % FRAME_TEXTS_MOST);
         if (seq % 700 == 0) drain(&r, &position, &last);
     }
     drain(&r, &position, &last);

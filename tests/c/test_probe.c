@@ -171,16 +171,16 @@ static void *read_all(void *path)
 {
     static char frames[1 << 16] __attribute__((aligned(8)));
     struct board_reader r;
-    struct slot slot;
+    struct running_task slot;
     uint64_t position = 0, last = 0;
     int64_t bytes;
     CHECK(board_reader_open(&r, path) == 0);
     while (load_acquire(&busy)) {
         for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
         while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
-            for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
-                uint64_t seq = ((struct frame *)(frames + at))->task.seq;
-                CHECK(seq > last);
+            for (int64_t at = 0; at < bytes; at += (int64_t)frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at))) {
+                uint64_t serial, seq;
+                CHECK(frame_order(&r.layout, frames + at, &serial, &seq) == 0 && seq > last);
                 last = seq;
             }
         CHECK(bytes == 0);

@@ -38,24 +38,38 @@ static task_handle begin(const char *name)
 
 static void end(task_handle task) { tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
 
-/* The last record whose name begins with `letter`; fields only. */
-static struct task_fields record(char letter)
+/* The last record whose name begins with `letter`. Its texts stand until the next call. */
+static struct record whole_record(char letter)
 {
-    static char frames[1 << 16] __attribute__((aligned(8)));
-    struct task_fields found = { 0 };
+    static char frames[1 << 16] __attribute__((aligned(8))), kept[FRAME_BYTES_MOST] __attribute__((aligned(8)));
+    static char names[1 << 16] __attribute__((aligned(8)));
+    struct record found = { .task = { 0 } };
     struct board_reader r;
-    uint64_t position = 0;
+    uint64_t position = 0, heap = 0;
     int64_t bytes;
-    CHECK(board_reader_open(&r, board.path) == 0);
-    while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
-        for (int64_t at = 0; at < bytes; at += (int64_t)((struct frame *)(frames + at))->frame_bytes) {
-            struct frame *f = (struct frame *)(frames + at);
-            if (f->text[0] == letter) found = f->task;
+    CHECK(board_reader_open(&r, board.path) == 0 && board_read_texts(&r, &heap, names, sizeof names) >= 0);
+    while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0) {
+        uint64_t size;
+        for (int64_t at = 0; at < bytes; at += (int64_t)size) {
+            struct record one;
+            size = frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at));
+            CHECK(frame_unpack(&r.layout, frames + at, &one) == 0);
+            const char *name = names;
+            for (uint64_t i = 0; i < one.numbers[TEXT_name] && one.numbers[TEXT_name] != ABSENT; i++)
+                name += 8 + (*(const word *)name + 7) / 8 * 8;
+            if (one.numbers[TEXT_name] != ABSENT) one.texts[TEXT_name] = (struct text){ name + 8, *(const word *)name };
+            if (one.texts[TEXT_name].len == 0 || *one.texts[TEXT_name].at != letter) continue;
+            memcpy(kept, frames + at, size);
+            CHECK(frame_unpack(&r.layout, kept, &found) == 0);
+            found.texts[TEXT_name] = one.texts[TEXT_name];
         }
+    }
     board_reader_close(&r);
-    CHECK(found.seq > 0);
+    CHECK(found.task.seq > 0);
     return found;
 }
+
+static struct task_fields record(char letter) { return whole_record(letter).task; }
 
 static void spike(uint64_t bytes)
 {
@@ -188,25 +202,57 @@ static void hostile_texts(void)
                             .attribution = ATTRIBUTION_EXACT };
     task_handle a = tasks_begin(&tasks, &b);
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } });
-    struct task_fields f = record('h');
-    CHECK(f.name_len == TASK_NAME_MOST && f.key_len == TASK_KEY_MOST && f.inputs_len == 0 && f.inputs_omitted == 9 && f.output_len == 0);
+    struct record f = whole_record('h');
+    CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST && f.texts[TEXT_inputs].len == 0);
+    CHECK(f.task.inputs_omitted == 9 && f.texts[TEXT_output].len == 0);
     b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
     end(tasks_begin(&tasks, &b));
-    CHECK(record('x').name_len == 4);
+    CHECK(whole_record('x').texts[TEXT_name].len == 4);
+    b = (struct task_begin){ .name = { huge, TASK_NAME_MOST }, .key = { huge, TASK_KEY_MOST }, .inputs = { huge, TASK_INPUTS_MOST }, .input_count = 1 };
+    a = tasks_begin(&tasks, &b);
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }); /* what is longest in each text fits, but for the output */
+    f = whole_record('h');
+    CHECK(f.texts[TEXT_inputs].len == TASK_INPUTS_MOST && f.task.inputs_omitted == 0 && tasks.record.task.seq == f.task.seq);
+    close_all();
+}
+
+static int key_is(const struct record *r, const char *prefix, const char *rest)
+{
+    const struct text p = r->texts[TEXT_key_prefix], k = r->texts[TEXT_key_rest];
+    return p.len == strlen(prefix) && !memcmp(p.at, prefix, p.len) && k.len == strlen(rest) && !memcmp(k.at, rest, k.len);
+}
+
+/* The part of a key that recurs is a text of the board from its second time on; so are inputs and output. */
+static void texts_that_recur(void)
+{
+    const char *keys[][3] = { { "('sum-3fa9', 0, 1)", "('sum-3fa9'", ", 0, 1)" }, { "inc-8b3c", "inc-", "8b3c" }, { "plain", "", "plain" },
+                              { "('", "", "('" }, { "", "", "" } };
+    open_all();
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        struct task_begin b = { .name = { "k", 1 }, .key = { keys[i][0], strlen(keys[i][0]) }, .inputs = { "[1]", 3 }, .attribution = ATTRIBUTION_EXACT };
+        const struct task_end e = { .state = TASK_OK, .output = { "{}", 2 }, .output_bytes = ABSENT };
+        tasks_end(&tasks, tasks_begin(&tasks, &b), &e);
+        struct record first = whole_record('k');
+        CHECK(key_is(&first, keys[i][1], keys[i][2]));
+        tasks_end(&tasks, tasks_begin(&tasks, &b), &e);
+        struct record second = whole_record('k');
+        CHECK((second.numbers[TEXT_key_prefix] != ABSENT) == (*keys[i][1] != 0) && second.numbers[TEXT_key_rest] == ABSENT);
+        CHECK(second.numbers[TEXT_inputs] != ABSENT && second.numbers[TEXT_output] != ABSENT && second.numbers[TEXT_name] == 0);
+    }
     close_all();
 }
 
 static void a_file_that_somebody_wrote_into(void)
 {
     open_all();
-    for (int i = 0; i < 30000; i++) end(begin("a")); /* the ring is full */
+    for (int i = 0; i < 120000; i++) end(begin("a")); /* the ring is full */
     memset(board.records, 0, RECORDS_BYTES);
     for (int i = 0; i < 1000; i++) end(begin("b"));
     task_handle c = begin("c");
-    memset(&board.slots[handle_slot(c)].task.name_len, 0x7f, 4 * sizeof(word));
+    memset(&board.slots[handle_slot(c)].fields.name_len, 0x7f, 3 * sizeof(word));
     end(c);
     end(begin("d"));
-    CHECK(record('d').seq == 31002);
+    CHECK(record('d').seq == 121002);
     close_all();
 }
 
@@ -234,6 +280,13 @@ static void sixty_four_threads(void)
     CHECK(board.live->records_written == expected && board.live->tasks_begun == expected);
     CHECK(board.live->ends_missing == 0 && board.live->ends_unmatched == 0 && tasks.running == 0 && tasks.lanes == 0);
     CHECK(board.live->boundary % 2 == 0 && board.live->boundary == 4 * expected);
+    struct board_reader r;
+    static struct total total;
+    uint64_t counted = 0;
+    CHECK(board_reader_open(&r, board.path) == 0);
+    for (uint64_t i = 0; board_read_total(&r, i, &total) == 1; i++) counted += total.fields.ok; /* all of them, whatever the ring has lost */
+    CHECK(counted == expected);
+    board_reader_close(&r);
     close_all();
 }
 
@@ -245,6 +298,7 @@ int main(void)
     RUN(misuse_is_counted);
     RUN(more_tasks_than_slots);
     RUN(hostile_texts);
+    RUN(texts_that_recur);
     RUN(a_file_that_somebody_wrote_into);
     RUN(sixty_four_threads);
     return failures;

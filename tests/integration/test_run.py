@@ -318,9 +318,9 @@ def test_a_job_that_overwrites_its_own_board(cli):
     """Noise of the worst kind, under the parent's eyes: one line at most, and the job's exit code."""
     done, _ = cli.job("""
         import dwsr_probe, glob, os, time
-        from dwsr_probe import _core
+        from dwsr_probe import _core, board
         with open(_core.board_path(), "r+b") as f:
-            f.seek(4096); f.write(b"\\xff" * (1 << 20))
+            f.seek(board.Board(_core.board_path()).header["live_offset"]); f.write(b"\\xff" * (1 << 20))
         time.sleep(1.5)
         for i in range(50):
             with dwsr_probe.task("x"): pass

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from dwsr_probe.cli import COMMANDS
+from dwsr_probe.record import FIELDS, TYPES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -69,6 +70,12 @@ def test_others_options_are_named_somewhere():
     text = "\n".join(page.read_text() for page in PAGES)
     gone = OF_OTHERS.difference(OPTION.findall(text))
     assert not gone and not OF_OTHERS & ALL
+
+
+def test_every_field_of_the_record_is_documented():
+    text = (DOCS / "figures.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| \S", text, re.M)
+    assert rows == [(name, TYPES[name].__name__) for name in FIELDS]
 
 
 def test_every_page_is_linked_from_the_readme():

@@ -154,7 +154,7 @@ def test_what_is_not_a_run_is_said(tmp_path):
         Store.open(tmp_path)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("PRAGMA user_version=77")
-    with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows version 2"):
+    with pytest.raises(StoreError, match="has version 77, this dwsr-probe knows versions 2 to 3"):
         Store.open(tmp_path)
 
 

@@ -38,7 +38,8 @@ def page_of(store, progress):
     done = iter(range(1, len(panels) + 1))
     outlook = Outlook.of({s.task_name: tasks.examples[s.task_name] for s in panels}, lambda: progress("learning", next(done), len(panels)))
     progress("writing the page", 0, 1)
-    words = verdict(by_need, processes, outlook, meta.get("exit_code"))
+    missing = missing_tasks(processes, store.totals())
+    words = verdict(by_need, processes, outlook, meta.get("exit_code"), missing)
     begin, seconds = _span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(by_need[:GROUPS])}
     head, arrays, frames = _timeline(tasks, lines, processes, begin, seconds, groups, on_device)
@@ -53,13 +54,13 @@ def page_of(store, progress):
     shown = sum(a.size for a in arrays.values()) > 0
     return _filled(
         title=escape(line_of(str(meta.get("run") or "a run"), 120)), facts=_facts(meta, processes, tasks, begin, seconds), level=words.level, headline=_sentence(words.headline),
-        sentences="".join(f"<li>{_sentence(s)}</li>" for s in words.troubles + words.sentences), advice="".join(f"<p>{_sentence(s)}</p>" for s in words.advice), figures=_figures(tasks, processes, by_need),
+        sentences="".join(f"<li>{_sentence(s)}</li>" for s in words.troubles + words.sentences), advice="".join(f"<p>{_sentence(s)}</p>" for s in words.advice), figures=_figures(processes, by_need, missing),
         legend="".join(f'<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>' for s in by_need[:GROUPS]) + ('<span><i class="chip g6"></i>others</span>' if len(by_need) > GROUPS else ""),
         lines=_lines_legend([head["processes"][line.process] for line in lines], head["limit"]), timeline_hidden="" if shown else "hidden", timeline_note=_timeline_note(tasks, processes, lines), tasks_hidden="" if tasks.count else "hidden",
         scatters="".join(f'<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}<small>{escape(_trust(head["scatters"][i]))}</small></figcaption><div id="scatter{i}"></div></figure>'
                          for i, s in enumerate(panels)),
         scatter_hidden="" if panels else "hidden", scatter_note=("Red ones ended early, and might have needed more. " if any(s.killed or s.errors for s in panels) else "") + ("" if outlook else _NO_MODEL),
-        stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip, sum(missing_tasks(processes))), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
+        stack_title="Device peaks of the tasks under way" if on_device else "Own peaks of the tasks under way", names=names_table(by_need, chip, missing), largest=largest_table(tasks.largest, begin), devices=(found := devices_table(processes)), devices_hidden="" if found else "hidden",
         processes=processes_table(processes, meta.get("exit_code")), data=data, keys=_packed_keys(tasks, DATA_MOST - len(data)))
 
 
@@ -200,7 +201,7 @@ def _outcome(meta):
     return "exit code not known: still running, or its parent was killed" if code_ is None else f"exit code {escape(str(code_))}"
 
 
-def _figures(tasks, processes, by_need):
+def _figures(processes, by_need, missing):
     """The few numbers that people look for first."""
     def card(value, label, more=""):
         return f'<div><strong>{value}</strong><span>{label}</span><small>{more}</small></div>'
@@ -218,9 +219,10 @@ def _figures(tasks, processes, by_need):
     if device is not None and device.gpu_peak_max_bytes:
         cards.append(card(bytes_text(device.gpu_peak_max_bytes), "largest task on a device", code(device.task_name, 40)))
     failed = sum(s.killed + s.errors + s.cancelled for s in by_need)
-    missing = sum(missing_tasks(processes))
-    notes = [f'<span class="bad">{text}</span>' for n, text in ((failed, f"{failed:,} failed"), (missing, f"{missing:,} more without a record")) if n]
-    cards.append(card(f"{tasks.count:,}", "tasks" if tasks.count != 1 else "task", ", ".join(notes) or ("none failed" if tasks.count else "")))
+    absent, count = missing.lost + missing.dropped, sum(s.count for s in by_need)
+    notes = [f'<span class="bad">{text}</span>' for n, text in ((failed, f"{failed:,} failed"), (absent, f"{absent:,} more without a record")) if n]
+    notes += [f"{missing.counted:,} of them without a record"] if missing.counted else []
+    cards.append(card(f"{count:,}", "tasks" if count != 1 else "task", ", ".join(notes) or ("none failed" if count else "")))
     cards.append(card(f"{len(processes):,}", "processes" if len(processes) != 1 else "process", ""))
     return "".join(cards)
 

@@ -44,8 +44,9 @@ def _failed(s):
     return _cell(f'<span class="bad">{", ".join(parts)}</span>' if parts else "–", s.killed + s.errors + s.cancelled)
 
 
-def names_table(summaries, chip, missing=0):
-    """One row per task name, in the order given. chip(name): a square of its colour in the plots. missing: tasks without a record."""
+def names_table(summaries, chip, missing):
+    """One row per task name, in the order given. chip(name): a square of its colour in the plots. missing: summary.Missing."""
+    absent = missing.lost + missing.dropped
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = max((s.alloc_peak_max_bytes or 0 for s in summaries), default=0) if accounted else max((s.growth_max_bytes or 0 for s in summaries), default=0)
     heads = ["<task", "count", "failed", *(["own peak, max", "median"] if accounted else []), *(["device peak, max", "binds"] if devices else []), "rss growth, max", "median", "rss peak, max",
@@ -58,7 +59,8 @@ def names_table(summaries, chip, missing=0):
                     + (_bytes(s.gpu_peak_max_bytes) + _cell(binds, max(s.device_ratio or 0, s.host_ratio or 0)) if devices else "")
                     + _bytes(s.growth_max_bytes, None if accounted else most) + _bytes(s.growth_median_bytes) + _bytes(s.rss_peak_bytes) + _seconds(s.duration_max) + _seconds(s.duration_median)
                     + _cell(f"{s.overlap + 1}", s.overlap) + "</tr>")
-    notes = ([f'<span class="bad">Not in the table: {count_text(missing, "task", "tasks", "one")} without a record.</span>'] if missing else []) \
+    notes = ([f'<span class="bad">Not in the table: {count_text(absent, "task", "tasks", "one")} without a record.</span>'] if absent else []) \
+        + (["≈ within 5 %: from a histogram, because not all tasks have a record."] if missing.counted else []) \
         + (["≥ at least: a task was killed, and may have needed more."] if any(s.killed for s in summaries) else []) + ([f"{count_text(len(summaries) - NAMES_MOST, 'more name', 'more names', '1')}, with smaller peaks: --format json has all."] if len(summaries) > NAMES_MOST else []) \
         + (["Some peaks were sampled: short ones may be higher."] if any(s.sampled for s in summaries) else []) \
         + (["Some own peaks are not one task's alone: native threads or coroutines of several tasks allocated together."] if any(s.shared for s in summaries) else [])

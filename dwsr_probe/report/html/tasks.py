@@ -82,7 +82,7 @@ def collect(store, processes, progress):
             examples[name].add(record)
             yield record
 
-    summaries = summarise(noted(), processes)
+    summaries = summarise(noted(), processes, store.totals())
     flush()
     found = {name: np.concatenate(parts) for name, parts in columns.items()}
     tasks = Tasks(len(keys), names.texts, summaries, {}, keys, inputs.texts, [], _largest(largest, binding(summaries)), examples, number_of=numbers)

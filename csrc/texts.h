@@ -1,0 +1,27 @@
+/* Texts that recur, each once on the board: names, prefixes of keys, descriptions of inputs and outputs.
+ *
+ * Records carry the number of such a text. A text is kept when it is met for the second time, so that
+ * texts that never recur take no room; a name at once. What finds no room stays inline in its record.
+ * One thread at a time, under the tasks' mutex. Readers walk over them from the first (board_read.h).
+ */
+#ifndef DWSR_TEXTS_H
+#define DWSR_TEXTS_H
+
+#include "frame.h"
+
+#define TEXTS_MOST      4096
+#define TEXT_BYTES_MOST 2048
+
+struct texts {
+    char *heap; /* TEXTS_BYTES of the board: each text its length in a word, then itself in whole words */
+    word *end;  /* for readers: bytes of the heap that are whole */
+    uint32_t count, used;
+    struct { uint32_t hash, offset, len, number; } table[2 * TEXTS_MOST]; /* number + 1; 0: free */
+    uint32_t met[TEXTS_MOST]; /* hashes of texts that were met once, by their low bits */
+};
+
+void texts_open(struct texts *t, char *heap, word *end);
+/* The text's number, or ABSENT: it is to stand inline. */
+uint64_t texts_number(struct texts *t, struct text text, int at_once);
+
+#endif
