@@ -115,7 +115,8 @@
     X(overlap)                                                                                \
     X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
     X(pinned_peak_bytes) X(pinned_end_bytes)                                                  \
-    X(input_bytes) X(inputs_omitted) X(output_bytes)
+    X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
+    X(page_faults) X(major_page_faults) /* of its own thread; ABSENT while it runs */
 
 /* Texts of a frame. A key is its prefix, which recurs, and the rest. */
 #define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output)

@@ -40,11 +40,14 @@ static uint64_t status_bytes(struct rss *r, const char *label)
     return strtoull(at + strlen(label), NULL, 10) * 1024;
 }
 
+static int own_usage(struct rusage *u) { return getrusage(RUSAGE_THREAD, u); }
+
+static uint64_t maxrss_of(const struct rusage *u) { return u->ru_maxrss > 0 ? (uint64_t)u->ru_maxrss * 1024 : ABSENT; }
+
 static uint64_t maxrss(void)
 {
     struct rusage u;
-    if (getrusage(RUSAGE_THREAD, &u) < 0 || u.ru_maxrss <= 0) return ABSENT;
-    return (uint64_t)u.ru_maxrss * 1024;
+    return own_usage(&u) < 0 ? ABSENT : maxrss_of(&u);
 }
 
 /* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need not be. */
@@ -70,15 +73,17 @@ uint64_t rss_now(struct rss *r)
     return pages == ABSENT ? ABSENT : pages * r->page_bytes;
 }
 
-uint64_t rss_mark(struct rss *r, int precise)
+/* The mark, from ru_maxrss where that is above its floor. */
+static uint64_t mark_from(struct rss *r, uint64_t mark, int precise)
 {
-    uint64_t mark = maxrss();
     if (mark != ABSENT && mark > load_relaxed(r->floor)) {
         if (r->status.fd >= 0) proc_file_close(&r->status); /* not needed up here: one descriptor less in the job */
         return mark;
     }
     return precise ? status_bytes(r, "\nVmHWM:") : ABSENT;
 }
+
+uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise); }
 
 /* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited from the program before exec. A smaller
  * floor can do no harm until the next reset: the mark is at least the resident size, so it is off by the error bound at most. */
@@ -145,7 +150,11 @@ void rss_close(struct rss *r)
 void rss_window_take(struct rss *r, struct rss_window *w)
 {
     uint64_t begin = now_ns();
-    uint64_t mark = r->source == RSS_KERNEL ? rss_mark(r, 1) : ABSENT;
+    struct rusage usage;
+    const int known = own_usage(&usage) == 0;
+    w->major_faults = known ? (uint64_t)usage.ru_majflt : ABSENT;
+    w->faults = known ? (uint64_t)usage.ru_minflt + w->major_faults : ABSENT;
+    uint64_t mark = r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1) : ABSENT;
     uint64_t rss = rss_now(r);
     w->rss_bytes = rss;
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;

@@ -29,6 +29,7 @@ struct rss_window {
     enum rss_source source; /* of peak_bytes */
     int reset;           /* the mark was reset */
     uint64_t gap_ns;     /* from reading the mark to the end of the reset */
+    uint64_t faults, major_faults; /* of the calling thread since it began: page faults, those that read a disk; ABSENT: not known */
 };
 
 /* Files are opened at their first use, so that a handle in a process without tasks needs no descriptor; and, after rss_close, again.

@@ -28,8 +28,8 @@ static void raise_peak(word *peak, uint64_t value)
     if (value != ABSENT && (load_relaxed(peak) == ABSENT || load_relaxed(peak) < value)) store_relaxed(peak, value);
 }
 
-/* Read the window's peak, give it to all running tasks, start a new window. Returns the resident size. */
-static uint64_t fold_window(struct tasks *t)
+/* Read the window's peak, give it to all running tasks, start a new window. */
+static struct rss_window fold_window(struct tasks *t)
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
@@ -53,7 +53,7 @@ static uint64_t fold_window(struct tasks *t)
     }
     if (peak != ABSENT) max_relaxed(&live->rss_max_bytes, peak);
     if (w.rss_bytes != ABSENT) store_relaxed(&live->rss_bytes, w.rss_bytes);
-    return w.rss_bytes;
+    return w;
 }
 
 static void note_overlap(struct tasks *t)
@@ -85,7 +85,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution, .worker = b->worker,
         .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
         .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
-        .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT,
+        .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT, .page_faults = ABSENT, .major_page_faults = ABSENT,
         .start_ns = now_ns(),
     };
     append(append(append(t->text, name), key), inputs);
@@ -123,7 +123,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin)
         goto out;
     }
     turn_boundary(t);
-    uint64_t rss = fold_window(t);
+    const struct rss_window w = fold_window(t);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
@@ -131,10 +131,12 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin)
             parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
     uint32_t index = t->vacant[--t->vacant_count];
     struct slot *slot = &t->board->slots[index];
-    fill_slot(t, slot, begin, parent, rss);
+    fill_slot(t, slot, begin, parent, w.rss_bytes);
     t->lane[index].thread = begin->detached ? 0 : thread;
     t->lane[index].detached = begin->detached != 0;
     t->lane[index].leads = parent == 0;
+    t->lane[index].faults = w.faults;
+    t->lane[index].major_faults = w.major_faults;
     if (parent == 0) t->lanes++;
     t->active[t->running] = (uint16_t)index;
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
@@ -235,7 +237,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     struct slot *slot = &t->board->slots[index];
     struct record *r = &t->record;
     turn_boundary(t);
-    fold_window(t);
+    const struct rss_window w = fold_window(t);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     r->task = slot->task;
     take_texts(t, slot, end, r);
@@ -245,6 +247,10 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     r->task.duration_ns = end_ns - r->task.start_ns;
     r->task.output_bytes = end->output_bytes;
     r->task.gc_freed_bytes = end->gc_freed_bytes;
+    if (t->lane[index].thread == thread_id() && t->lane[index].faults != ABSENT && w.faults != ABSENT) { /* of a coroutine the thread is 0 */
+        r->task.page_faults = w.faults - t->lane[index].faults;
+        r->task.major_page_faults = w.major_faults - t->lane[index].major_faults;
+    }
     board_publish_frame(t->board, t->frame, frame_pack(r, t->frame), r->task.seq);
     totals_add(&t->totals, r->numbers[TEXT_name], r);
     store_release(&slot->fields.turn, slot->fields.turn + 1);

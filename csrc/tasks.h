@@ -48,7 +48,8 @@ struct tasks {
     uint32_t lanes;      /* threads with at least one running task */
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
-    struct { uint32_t thread; uint8_t leads, detached; } lane[SLOT_COUNT]; /* by slot: its thread, and whether it stands for it */
+    /* By slot: its thread, whether it stands for it, and the thread's page faults when the task began. */
+    struct { uint32_t thread; uint8_t leads, detached; uint64_t faults, major_faults; } lane[SLOT_COUNT];
     /* Where a record is put together, under the mutex. */
     struct texts texts;
     struct totals totals;

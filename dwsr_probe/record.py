@@ -61,6 +61,8 @@ class TaskRecord:
     kind: str = _of("'task'", "task")
     pinned_peak_bytes: int | None = None  # page-locked host memory from CuPy
     pinned_end_bytes: int | None = None
+    page_faults: int | None = None  # minor and major, of the task's own thread
+    major_page_faults: int | None = None  # of these: those that read a disk
 
     @property
     def rss_growth_bytes(self):

@@ -256,6 +256,31 @@ static void a_file_that_somebody_wrote_into(void)
     close_all();
 }
 
+static void *fault(void *unused)
+{
+    spike(4 * MIB);
+    return unused;
+}
+
+/* Faults are the task's thread's own: an outer task has those of the inner one, a neighbour's are not in it. */
+static void page_faults_of_the_own_thread(void)
+{
+    pthread_t thread;
+    open_all();
+    task_handle a = begin("a"), b = begin("b");
+    spike(2 * MIB); /* less than a huge page, wherever it lies */
+    end(b);
+    pthread_create(&thread, NULL, fault, NULL);
+    pthread_join(thread, NULL);
+    end(a);
+    const uint64_t outer = record('a').page_faults, inner = record('b').page_faults;
+    CHECK(inner >= 1 && outer >= inner && outer <= inner + 300 && record('a').major_page_faults <= outer);
+    const struct task_begin detached = { .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1 };
+    end(tasks_begin(&tasks, &detached));
+    CHECK(record('c').page_faults == ABSENT && record('c').major_page_faults == ABSENT); /* a coroutine has no thread of its own */
+    close_all();
+}
+
 #define THREADS 64
 #define PAIRS (SANITIZED ? 500 : 10000)
 
@@ -300,6 +325,7 @@ int main(void)
     RUN(hostile_texts);
     RUN(texts_that_recur);
     RUN(a_file_that_somebody_wrote_into);
+    RUN(page_faults_of_the_own_thread);
     RUN(sixty_four_threads);
     return failures;
 }

@@ -309,3 +309,19 @@ def test_start_is_idempotent_and_restart_is_a_new_board(probe):
 def test_only_a_block_can_be_adopted(block):
     with pytest.raises(TypeError):
         dwsr_probe.adopt(block)
+
+
+def test_page_faults_are_the_threads_own(probe):
+    import mmap
+    pages = 2000
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as block:
+        block.madvise(mmap.MADV_NOHUGEPAGE)
+        with probe.task("touches"):
+            for page in range(pages):
+                block[page * mmap.PAGESIZE] = 1
+        with probe.task("touches again"):
+            for page in range(pages):
+                block[page * mmap.PAGESIZE] = 2
+    first, again = probe.records()
+    assert pages <= first.page_faults < pages + 500 and again.page_faults < 500
+    assert 0 <= first.major_page_faults <= first.page_faults
