@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test results bench bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test results bench bench-budgets bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -81,6 +81,9 @@ lint: $(VENV)/.test ## ruff
 
 bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench
+
+bench-budgets: $(VENV)/.bench build ## every budget, met or above; rewrites its section
+	$(BIN)/python -m tests.bench.budgets
 
 bench-predict: $(VENV)/.bench build ## forecasts against what others do, on operators measured here; rewrites their section of BENCHMARKS.md
 	$(BIN)/python -m tests.bench.predict

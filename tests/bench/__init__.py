@@ -60,16 +60,23 @@ def kernel(hold_gil=False):
     return library
 
 
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
 def spread(values, digits=2):
     """median (least – largest)"""
-    ordered = sorted(values)
-    return f"{ordered[len(ordered) // 2]:.{digits}f} ({ordered[0]:.{digits}f} – {ordered[-1]:.{digits}f})"
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} – {max(values):.{digits}f})"
 
 
-def in_fresh_python(code, inherit_floor=False):
-    """Numbers that `code` prints in a new interpreter with its own boards. Through a small shell, unless it is to inherit our size."""
+def in_fresh_python(code, inherit_floor=False, python=PY, path=None, cwd=None):
+    """Numbers that `code` prints in a new interpreter with its own boards. Through a small shell,
+    unless it is to inherit our size.
+
+    python, path, cwd: of another build (tests/bench/budget_builds.py)."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        environ = dict(os.environ, DWSR_PROBE_BOARD_DIR=folder, PYTHONPATH=os.getcwd())
-        command = [PY, "-c", code] if inherit_floor else ["sh", "-c", '"$0" -c "$1"; exit $?', PY, code]
-        out = subprocess.run(command, capture_output=True, text=True, check=True, env=environ).stdout
+        environ = dict(os.environ, DWSR_PROBE_BOARD_DIR=folder, PYTHONPATH=path or os.getcwd())
+        shell = [] if inherit_floor else ["sh", "-c", '"$0" "$@"; exit $?']
+        out = subprocess.run([*shell, python, "-c", code], capture_output=True, text=True,
+                             check=True, env=environ, cwd=cwd).stdout
     return [float(word) for word in out.split()]

@@ -8,11 +8,12 @@ from pathlib import Path
 import psutil
 
 NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "dask_close", "gpu", "export", "top", "report", "overhead", "jobs", "forks", "kills")
-ORDER = (*NAMES, "predict")  # `make bench-predict` has its own __main__
+# `make bench-budgets` and `make bench-predict` have a main of their own.
+ORDER = ("budgets", *NAMES, "predict")
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
 
-Made by `make bench` and `make bench-predict`; each section says when and where. Figures are medians with their least and largest values, measured side by side in one run. Absolute times
+Made by `make bench`, `make bench-budgets` and `make bench-predict`; each section says when and where. Figures are medians with their least and largest values, measured side by side in one run. Absolute times
 move from machine to machine.
 """
 

@@ -31,16 +31,23 @@ def times_of(command):
     return tuple(map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
 
 
+def in_turn(mib, rounds):
+    """Of each process, bare and under `run`: median and least ms of a fork, mean ms of CPU."""
+    bare, probed = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for n in range(rounds):
+            job = [PY, "-c", JOB, str(mib)]
+            bare.append(times_of(job))
+            under = [PY, "-m", "dwsr_probe", "run", "-q", "-o", f"{folder}/{n}"]
+            probed.append(times_of([*under, *job]))
+    return bare, probed
+
+
 def run(quick=False):
     section = Section("Fork, exit and wait", "≤ 2 ms more than bare",
                       ("resident size of the process", "bare, ms", "under `run`, ms", "**more, ms**", "more, least of each, ms", "CPU, bare, ms", "CPU, more, ms"))
     for mib in (0, 300):
-        bare, probed = [], []
-        with tempfile.TemporaryDirectory() as folder:
-            for n in range(3 if quick else 15):
-                job = [PY, "-c", JOB, str(mib)]
-                bare.append(times_of(job))
-                probed.append(times_of([PY, "-m", "dwsr_probe", "run", "-q", "-o", f"{folder}/{n}", *job]))
+        bare, probed = in_turn(mib, 3 if quick else 15)
         (bare_medians, bare_least, bare_cpu), (medians, least, cpu) = zip(*bare, strict=True), zip(*probed, strict=True)
         section.rows.append((f"{10 + mib} MiB", spread(bare_medians), spread(medians), spread([b - a for a, b in zip(bare_medians, medians, strict=True)]),
                              f"{min(least) - min(bare_least):.2f}", spread(bare_cpu), spread([b - a for a, b in zip(bare_cpu, cpu, strict=True)])))

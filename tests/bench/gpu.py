@@ -72,15 +72,23 @@ def once(rounds):
     print(json.dumps([cupy.__version__, results]))
 
 
+def results_of(python, hook, rounds, path=None, cwd=None):
+    """CuPy's version and what `once` found, in an environment with CuPy.
+
+    hook: of compile_hook. path, cwd: of another build (tests/bench/budget_builds.py)."""
+    environ = dict(os.environ, PYTHONPATH=os.pathsep.join([path or os.getcwd(), str(hook)]))
+    code = f"from tests.bench import gpu; gpu.once({rounds})"
+    done = subprocess.run([python, "-c", code], env=environ, cwd=cwd, capture_output=True,
+                          text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def run(quick=False):
     section = Section("CuPy: an allocation and its free, with the hook", "≤ 0.5 µs of CPU more with CuPy's pool, ≤ 0.8 µs with other allocators",
                       ("CuPy", "allocator", "bare pair, µs", "**with the hook, µs more**", "a MemoryHook in Python, µs more", "one in Cython, µs more"))
     hook = compile_hook()
     for version in (13, 14):
-        python = f".venv-cupy-{version}/bin/python"
-        environ = dict(os.environ, PYTHONPATH=os.pathsep.join([os.getcwd(), str(hook)]))
-        done = subprocess.run([python, "-c", f"from tests.bench import gpu; gpu.once({3 if quick else 15})"], env=environ, capture_output=True, text=True, check=True)
-        cupy, results = json.loads(done.stdout)
+        cupy, results = results_of(f".venv-cupy-{version}/bin/python", hook, 3 if quick else 15)
         for name, row in results.items():
             def more(label, row=row):
                 return spread([(a - b) / 1e3 for a, b in zip(row[label], row["bare"], strict=True)]) if label in row else "–"

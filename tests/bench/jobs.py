@@ -2,7 +2,7 @@
 import tempfile
 from pathlib import Path
 
-from tests.bench import PY, Section, spread
+from tests.bench import PY, Section, median, spread
 from tests.bench.overhead import cpu_of
 
 JOBS = {
@@ -66,41 +66,64 @@ if __name__ == "__main__":
 }
 
 
+# How `run` is called around a program that does nothing.
+WAYS = {"plain": (), "metrics": ("--metrics", "0")}
+
+
 def under_run(folder, name, command, *options):
     return cpu_of([PY, "-m", "dwsr_probe", "run", *options, "-o", f"{folder}/{name}", *command])
 
 
-def fixed_cost(folder, rounds):
-    """CPU seconds of a run around a program that does nothing, beyond that program: without and with --metrics."""
-    nothing, plain, metrics = [PY, "-c", "pass"], [], []
+def fixed_cost(folder, rounds, ways=WAYS):
+    """CPU seconds of a program that does nothing: bare, and under `run` by name of the way."""
+    nothing, bare, under = [PY, "-c", "pass"], [], {way: [] for way in ways}
     for n in range(rounds):
-        bare = cpu_of(nothing)
-        plain.append(under_run(folder, f"plain{n}", nothing) - bare)
-        metrics.append(under_run(folder, f"metrics{n}", nothing, "--metrics", "0") - bare)
-    return plain, metrics
+        bare.append(cpu_of(nothing))
+        for way, options in ways.items():
+            under[way].append(under_run(folder, f"{way}{n}", nothing, *options))
+    return bare, under
+
+
+def count_for(job, seconds):
+    """The argument with which a job takes about so many seconds of CPU."""
+    once, count = cpu_of([PY, job, "1"]), 3
+    for goal in (min(1.0, seconds), seconds):  # the first few are slower: from a second's worth
+        each = max((cpu_of([PY, job, str(count)]) - once) / (count - 1), 0.005)
+        count = max(2, round(goal / each))
+    return count
+
+
+def in_turn(folder, job, count, rounds):
+    """CPU seconds of a job: bare, under `run`, bare again."""
+    bare, ours, again = [], [], []
+    for n in range(rounds):
+        bare.append(cpu_of([PY, job, str(count)]))
+        ours.append(under_run(folder, f"{Path(job).stem}-{n}", [PY, job, str(count)]))
+        again.append(cpu_of([PY, job, str(count)]))
+    return bare, ours, again
 
 
 def run(quick=False):
     section = Section("Real jobs, the whole tree", "≤ 1.02 of bare plus the fixed cost; fixed ≤ 0.05 s of CPU, with `--metrics` 0.1 s more",
                       ("job", "bare, CPU s", "bare again / bare (control)", "under `run`, CPU s", "(run − fixed) / bare", "**least of each**"))
     with tempfile.TemporaryDirectory() as folder:
-        plain, metrics = fixed_cost(folder, 3 if quick else 15)
-        fixed = sorted(plain)[len(plain) // 2]
-        section.rows += [("fixed cost of a run: `python -c pass`", "–", "–", spread(plain, 3), "–", f"{min(plain):.3f} s"),
-                         ("the same with `--metrics`", "–", "–", spread(metrics, 3), "–", f"{min(metrics):.3f} s")]
+        nothing, under = fixed_cost(folder, 3 if quick else 15)
+        plain, metrics = ([a - b for a, b in zip(under[way], nothing, strict=True)] for way in WAYS)
+        least_plain, least_metrics = (min(under[way]) - min(nothing) for way in WAYS)
+        fixed = median(plain)
+        section.rows += [("fixed cost of a run: `python -c pass`", "–", "–", spread(plain, 3), "–",
+                          f"{least_plain:.3f} s"),
+                         ("the same with `--metrics`", "–", "–", spread(metrics, 3), "–",
+                          f"{least_metrics:.3f} s")]
         for number, (name, code) in enumerate(JOBS.items()):
             job = Path(folder) / f"job{number}.py"
             job.write_text(code)
-            little, more = cpu_of([PY, job, "1"]), cpu_of([PY, job, "3"])
-            count = max(2, round((2.0 if quick else 10.0) / max((more - little) / 2, 0.02)))
-            bare, again, ours = [], [], []
-            for n in range(2 if quick else 3):
-                bare.append(cpu_of([PY, job, str(count)]))
-                ours.append(under_run(folder, f"{number}-{n}", [PY, job, str(count)]))
-                again.append(cpu_of([PY, job, str(count)]))
+            count = count_for(job, 2.0 if quick else 10.0)
+            bare, ours, again = in_turn(folder, job, count, 2 if quick else 3)
             ratios = [2 * (o - fixed) / (a + b) for a, b, o in zip(bare, again, ours, strict=True)]
             section.rows.append((name, spread(bare), spread([b / a for a, b in zip(bare, again, strict=True)], 3), spread(ours),
-                                 spread(ratios, 3), f"{(min(ours) - min(plain)) / min(bare + again):.3f}"))
+                                 spread(ratios, 3),
+                                 f"{(min(ours) - least_plain) / min(bare + again):.3f}"))
     section.notes.append("CPU is user and system time of everything that the command waited for. Each run is compared with the mean of the bare runs "
                          "before and after it; the least of each is freer of the machine's noise.")
     return section

@@ -2,6 +2,7 @@
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import dwsr_probe.boot
@@ -13,33 +14,30 @@ MEASURE = "import os\nwith open('/proc/self/statm') as f: print(int(f.read().spl
 
 
 def child(environ):
-    before = os.times()
-    started = os.times().elapsed
+    before, begin = os.times(), time.perf_counter()
     rss = int(subprocess.run([PY, "-c", MEASURE], env=environ, capture_output=True, text=True, check=True).stdout)
-    after = os.times()
+    wall, after = time.perf_counter() - begin, os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return (after.elapsed - started) * 1e3, cpu * 1e3, rss / 2**20
+    return wall * 1e3, cpu * 1e3, rss / 2**20
 
 
-def run(quick=False):
-    import time
-    rounds = 5 if quick else 40
+def in_turn(rounds):
+    """Of each child, bare and probed: ms of wall time, ms of CPU, MiB resident."""
     bare, probed = [], []
-
-    def measured(environ):
-        begin = time.perf_counter()
-        _, cpu, rss = child(environ)
-        return (time.perf_counter() - begin) * 1e3, cpu, rss
-
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         plain = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         boot = str(Path(dwsr_probe.boot.__file__).parent)
         ours = {**plain, **Settings(run="bench", board_dir=folder).to_environ(), "PYTHONPATH": boot}
         for _ in range(rounds):
-            bare.append(measured(plain))
-            probed.append(measured(ours))
+            bare.append(child(plain))
+            probed.append(child(ours))
             for path in Path(folder).glob("*.board"):
                 path.unlink()
+    return bare, probed
+
+
+def run(quick=False):
+    bare, probed = in_turn(5 if quick else 40)
     section = Section("Start in the child", "≤ 30 ms and ≤ 6 MiB resident beyond bare Python", ("figure", "bare", "probed", "**difference**"))
     for i, name in enumerate(("wall time of `python -c`, ms", None, "resident at its end, MiB")):
         if name:
