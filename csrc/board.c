@@ -52,6 +52,7 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
 {
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
+    b->journal = (struct totals_journal *)(base + JOURNAL_OFFSET);
     b->facts = (struct facts *)(base + FACTS_OFFSET);
     b->devices = base + DEVICES_OFFSET;
     b->samples = (struct sample *)(base + SAMPLES_OFFSET);

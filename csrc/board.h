@@ -11,6 +11,7 @@
 struct board {
     struct board_header *header; /* start of the mapping */
     struct board_live *live;
+    struct totals_journal *journal;
     struct facts *facts;
     char *devices; /* struct device every DEVICE_BYTES */
     struct sample *samples;

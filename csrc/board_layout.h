@@ -3,7 +3,8 @@
  *
  *   offset 0         header   written once at creation, covered by a checksum
  *   layout_offset    layout   the lists below as text (BOARD_LAYOUT), covered by the header's checksum
- *   live_offset      live     counters and gauges, each an atomic word; on the next page facts, JSON
+ *   live_offset      live     counters and gauges, each an atomic word; behind them the journal of the
+ *                             totals; on the next page facts, JSON
  *   devices_offset   devices  one per GPU that the process has allocated on: atomic words, two texts
  *   samples_offset   samples  ring of fixed-size samples
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
@@ -36,7 +37,7 @@
 #define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes: most have about 100 */
 #define TEXTS_BYTES   (UINT64_C(1) << 19)
 #define TOTAL_BYTES   4096
-#define TOTAL_COUNT   255 /* with the journal, one page, they are 1 MiB */
+#define TOTAL_COUNT   256
 #define SAMPLE_COUNT  UINT64_C(16384)
 #define DEVICE_COUNT  16
 #define DEVICE_BYTES  512
@@ -234,6 +235,7 @@ struct facts {
 
 #define LAYOUT_OFFSET  4096
 #define LIVE_OFFSET    (LAYOUT_OFFSET + LAYOUT_BYTES)
+#define JOURNAL_OFFSET (LIVE_OFFSET + 2048) /* of the totals: on a page that every boundary touches */
 #define FACTS_OFFSET   (LIVE_OFFSET + 4096)
 #define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
 #define SAMPLES_OFFSET (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
@@ -241,8 +243,8 @@ struct facts {
 #define SLOTS_OFFSET   ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
 #define TEXTS_OFFSET   (RECORDS_OFFSET + RECORDS_BYTES)
-#define TOTALS_OFFSET  (TEXTS_OFFSET + TEXTS_BYTES) /* the journal, then the entries */
-#define BOARD_BYTES    (TOTALS_OFFSET + (uint64_t)(TOTAL_COUNT + 1) * TOTAL_BYTES)
+#define TOTALS_OFFSET  (TEXTS_OFFSET + TEXTS_BYTES)
+#define BOARD_BYTES    (TOTALS_OFFSET + (uint64_t)TOTAL_COUNT * TOTAL_BYTES)
 #define HEAD_BYTES     SLOTS_OFFSET /* of a board without room for tasks */
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
@@ -250,9 +252,9 @@ _Static_assert(sizeof(struct board_header) <= LAYOUT_OFFSET, "the header fits it
 _Static_assert(sizeof BOARD_LAYOUT <= LAYOUT_BYTES, "the layout fits its page");
 _Static_assert(sizeof(struct device) <= DEVICE_BYTES, "a device fits its place");
 _Static_assert(sizeof(struct facts) == FACTS_BYTES, "facts are one page");
-_Static_assert(sizeof(struct board_live) <= FACTS_OFFSET - LIVE_OFFSET, "the live fields fit their page");
+_Static_assert(sizeof(struct board_live) <= JOURNAL_OFFSET - LIVE_OFFSET, "the live fields fit their half page");
 _Static_assert(sizeof(struct total) <= TOTAL_BYTES, "a total fits its page");
-_Static_assert(sizeof(struct totals_journal) <= TOTAL_BYTES, "the journal fits its page");
+_Static_assert(JOURNAL_OFFSET + sizeof(struct totals_journal) <= FACTS_OFFSET, "the journal fits the other half");
 
 /* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
 static inline word board_check(const word *w, uint64_t words, word seed)

@@ -93,7 +93,7 @@ static int header_makes_sense(const struct board_reader *r)
                               + TASK_DEVICES * words_of(r, LAYOUT_TASK_DEVICE);
     return h->slot_bytes == SLOT_BYTES && slot_words < SLOT_BYTES
         && h->sample_count > 1 && h->records_bytes >= 2 * FRAME_BYTES_MOST && h->records_bytes % 8 == 0
-        && words_of(r, LAYOUT_LIVE) <= FACTS_OFFSET - LIVE_OFFSET
+        && words_of(r, LAYOUT_LIVE) <= JOURNAL_OFFSET - LIVE_OFFSET
         && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
         && h->device_bytes == DEVICE_BYTES && words_of(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
         && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
@@ -108,7 +108,8 @@ static int texts_and_totals_make_sense(const struct board_reader *r)
     const uint64_t total = words_of(r, LAYOUT_TOTAL) + TASK_DEVICES * words_of(r, LAYOUT_TOTAL_DEVICE);
     return inside(h->file_bytes, h->texts_offset, h->texts_bytes, 1) && h->total_bytes == TOTAL_BYTES
         && total + (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t) <= TOTAL_BYTES
-        && h->total_count < TOTAL_BYTES && inside(h->file_bytes, h->totals_offset, h->total_count + 1, h->total_bytes);
+        && JOURNAL_OFFSET + offsetof(struct totals_journal, fields) + total <= FACTS_OFFSET
+        && inside(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
 }
 
 /* 1 if the board has slots and records, 0 if not yet. */
@@ -368,12 +369,12 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
     if (used > r->header.total_count) return BOARD_DAMAGED;
     if (index >= used) return 0;
     const uint64_t words = words_of(r, LAYOUT_TOTAL), device = words_of(r, LAYOUT_TOTAL_DEVICE);
-    const uint64_t cells = words + TASK_DEVICES * device, offset = r->header.totals_offset + (index + 1) * TOTAL_BYTES;
-    char page[TOTAL_BYTES] __attribute__((aligned(8))), journal[TOTAL_BYTES] __attribute__((aligned(8)));
+    const uint64_t cells = words + TASK_DEVICES * device, offset = r->header.totals_offset + index * TOTAL_BYTES;
+    char page[TOTAL_BYTES] __attribute__((aligned(8))), journal[FACTS_OFFSET - JOURNAL_OFFSET] __attribute__((aligned(8)));
     for (int attempt = 0; attempt < TOTAL_ATTEMPTS; attempt++) {
         e = board_read_at(r, page, sizeof page, offset);
         const int changing = *(const word *)page % 2;
-        if (e == 0 && changing) e = board_read_at(r, journal, sizeof journal, r->header.totals_offset);
+        if (e == 0 && changing) e = board_read_at(r, journal, sizeof journal, r->header.live_offset + (JOURNAL_OFFSET - LIVE_OFFSET));
         if (e == 0) e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (*(const word *)page != after) continue;

@@ -152,8 +152,12 @@ void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, c
 
 void gpu_task_now(task_handle task, struct gpu_figures *f)
 {
-    memset(f, 0, sizeof *f);
-    f->known = load_relaxed(&gpu.hook) == GPU_HOOK_ON;
+    const word hook = load_relaxed(&gpu.hook);
+    f->known = f->pinned_known = f->leaves = 0;
+    f->oom.count = 0;
+    if (hook == GPU_HOOK_NONE) return; /* no CuPy: what every other task pays is this */
+    memset(f->devices, 0, sizeof f->devices);
+    f->known = hook == GPU_HOOK_ON;
     f->pinned_known = f->known && load_relaxed(&gpu.pinned_seen);
     struct account *a = account_of(task);
     if (!a) return;
@@ -173,6 +177,7 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
 void gpu_task_end(task_handle task, struct gpu_figures *f)
 {
     gpu_task_now(task, f);
+    if (load_relaxed(&gpu.hook) == GPU_HOOK_NONE) return;
     struct account *a = account_of(task);
     if (a) store_release(&a->generation, 0);
 }

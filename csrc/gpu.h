@@ -50,8 +50,8 @@ void gpu_note_driver(uint32_t device, const struct gpu_driver *says);
 struct gpu_figures {
     int known, pinned_known; /* the hook was in place: no device means no memory */
     int leaves;              /* it has memory left */
-    struct task_device devices[TASK_DEVICES];
-    struct task_oom oom; /* count 0: none */
+    struct task_device devices[TASK_DEVICES]; /* where known */
+    struct task_oom oom; /* count 0: none, and the rest is not set */
 };
 
 void gpu_task_now(task_handle task, struct gpu_figures *figures);

@@ -88,13 +88,13 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT, .page_faults = ABSENT, .major_page_faults = ABSENT,
         .start_ns = now_ns(),
     };
-    append(append(append(t->text, name), key), inputs);
+    append(append(append(t->scratch, name), key), inputs);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->fields.name_len, name.len);
     store_release(&slot->fields.key_len, key.len);
     store_release(&slot->fields.inputs_len, inputs.len);
     copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
-    copy_release((word *)slot->text, (const word *)t->text, (name.len + key.len + inputs.len + 7) / sizeof(word));
+    copy_release((word *)slot->text, (const word *)t->scratch, (name.len + key.len + inputs.len + 7) / sizeof(word));
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
 }
@@ -170,7 +170,9 @@ static void leave_lane(struct tasks *t, uint32_t index)
 static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct record *r)
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
-    struct gpu_figures device = { 0 };
+    struct gpu_figures device;
+    device.known = device.leaves = 0;
+    device.oom.count = 0;
     struct task_fields *done = &r->task;
     if (!t->lane[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
@@ -194,7 +196,8 @@ static void take_figures(struct tasks *t, uint32_t index, const struct task_end 
             else if (d->device && d->device <= DEVICE_COUNT) r->devices[r->device_count++] = *d;
         }
     }
-    r->oom = device.oom;
+    r->oom.count = 0;
+    if (device.oom.count) r->oom = device.oom;
     if (end->out_of_memory && !device.oom.count)
         r->oom = (struct task_oom){ .count = 1, .device = OOM_HOST, .requested_bytes = end->requested_bytes, .live_bytes = host.live_bytes,
                                     .pool_used_bytes = ABSENT, .pool_total_bytes = ABSENT, .pool_limit_bytes = ABSENT };
@@ -215,17 +218,16 @@ static void take_texts(struct tasks *t, const struct slot *slot, const struct ta
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len, inputs = slot->fields.inputs_len;
     if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
         name = key = inputs = 0; /* somebody wrote into the file: lengths are used as such below */
-    memcpy(t->text, slot->text, name + key + inputs);
-    const struct text whole_key = { t->text + name, key };
+    const struct text whole_key = { slot->text + name, key };
     const uint64_t prefix = prefix_len(whole_key);
-    r->texts[TEXT_name] = (struct text){ t->text, name };
+    r->texts[TEXT_name] = (struct text){ slot->text, name };
     r->texts[TEXT_key_prefix] = (struct text){ whole_key.at, prefix };
     r->texts[TEXT_key_rest] = (struct text){ whole_key.at + prefix, key - prefix };
-    r->texts[TEXT_inputs] = (struct text){ t->text + name + key, inputs };
+    r->texts[TEXT_inputs] = (struct text){ slot->text + name + key, inputs };
     r->texts[TEXT_output] = end->output;
     uint64_t inline_bytes = 0;
     for (int i = 0; i < TEXT_COUNT; i++) {
-        r->numbers[i] = i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, r->texts[i], i == TEXT_name);
+        r->numbers[i] = i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, (enum task_text)i, r->texts[i]);
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
     if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0; /* the last one, so it is what does not fit */
@@ -251,7 +253,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
         r->task.page_faults = w.faults - t->lane[index].faults;
         r->task.major_page_faults = w.major_faults - t->lane[index].major_faults;
     }
-    board_publish_frame(t->board, t->frame, frame_pack(r, t->frame), r->task.seq);
+    board_publish_frame(t->board, t->scratch, frame_pack(r, t->scratch), r->task.seq);
     totals_add(&t->totals, r->numbers[TEXT_name], r);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->task.state, TASK_NONE);
@@ -310,8 +312,8 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
 
 void tasks_room(struct tasks *t)
 {
-    texts_open(&t->texts, t->board->texts, &t->board->live->texts_end);
-    totals_open(&t->totals, t->board->totals, &t->board->live->totals_used);
+    texts_open(&t->texts, &t->texts_index, t->board->texts, &t->board->live->texts_end);
+    totals_open(&t->totals, t->totals_entry_of, t->board->totals, t->board->journal, &t->board->live->totals_used);
 }
 
 void tasks_close(struct tasks *t, int leave_running)

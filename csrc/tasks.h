@@ -50,11 +50,14 @@ struct tasks {
     uint32_t vacant_count;
     /* By slot: its thread, whether it stands for it, and the thread's page faults when the task began. */
     struct { uint32_t thread; uint8_t leads, detached; uint64_t faults, major_faults; } lane[SLOT_COUNT];
-    /* Where a record is put together, under the mutex. */
-    struct texts texts;
+    /* Where records are put together, under the mutex. What every end uses stands together: each page that a boundary touches costs,
+     * because system calls may have emptied the TLB. */
+    struct texts texts __attribute__((aligned(2048)));
     struct totals totals;
     struct record record;
-    char text[SLOT_TEXT_BYTES] __attribute__((aligned(8))), frame[FRAME_BYTES_MOST] __attribute__((aligned(8)));
+    char scratch[FRAME_BYTES_MOST] __attribute__((aligned(8)));
+    struct texts_index texts_index;
+    uint16_t totals_entry_of[TEXTS_MOST];
 };
 
 /* `t->rss` has been opened. lineage.h is open. accounting: alloc.h is started, and accounts before the first task. */

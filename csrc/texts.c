@@ -2,9 +2,11 @@
 
 #include <string.h>
 
-void texts_open(struct texts *t, char *heap, word *end)
+void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end)
 {
     memset(t, 0, sizeof *t);
+    memset(index, 0, sizeof *index);
+    t->index = index;
     t->heap = heap;
     t->end = end;
 }
@@ -24,6 +26,7 @@ static uint32_t hash_of(struct text text)
     return (uint32_t)(h >> 32) | 1; /* 0 is "none met" */
 }
 
+/* A new text in a free place of the table; ABSENT if there is no room. */
 static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t place)
 {
     const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)), bytes = (1 + words) * (uint32_t)sizeof(word);
@@ -34,28 +37,50 @@ static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t 
     word *to = (word *)(t->heap + t->used);
     store_release(to, text.len);
     copy_release(to + 1, padded, words);
-    t->table[place].hash = hash;
-    t->table[place].offset = t->used + (uint32_t)sizeof(word);
-    t->table[place].len = (uint32_t)text.len;
-    t->table[place].number = ++t->count;
+    t->index->table[place].hash = hash;
+    t->index->table[place].offset = t->used + (uint32_t)sizeof(word);
+    t->index->table[place].len = (uint32_t)text.len;
+    t->index->table[place].number = ++t->count;
     t->used += bytes;
     store_release(t->end, t->used);
     return t->count - 1;
 }
 
-uint64_t texts_number(struct texts *t, struct text text, int at_once)
+static int stands_at(const struct texts *t, uint32_t offset, uint32_t len, struct text text)
+{
+    return len == text.len && !memcmp(t->heap + offset, text.at, len);
+}
+
+static int is_last(const struct texts *t, enum task_text kind, struct text text)
+{
+    if (t->last[kind].len != text.len) return 0;
+    return !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset, text.at, text.len);
+}
+
+uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
 {
     if (text.len == 0 || text.len > TEXT_BYTES_MOST) return ABSENT;
-    const uint32_t hash = hash_of(text), places = sizeof t->table / sizeof *t->table;
+    if (is_last(t, kind, text)) return t->last[kind].number;
+    const uint32_t hash = hash_of(text), places = sizeof t->index->table / sizeof *t->index->table;
     uint32_t place = (hash >> 1) % places;
-    for (; t->table[place].number; place = (place + 1) % places) { /* at most half of them are taken */
-        if (t->table[place].hash == hash && t->table[place].len == text.len
-            && !memcmp(t->heap + t->table[place].offset, text.at, text.len)) return t->table[place].number - 1;
+    uint64_t number = ABSENT;
+    while (t->index->table[place].number) { /* at most half of them are taken */
+        if (t->index->table[place].hash == hash && stands_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
+            number = t->index->table[place].number - 1;
+            break;
+        }
+        place = (place + 1) % places;
     }
-    uint32_t *met = &t->met[(hash >> 1) % TEXTS_MOST];
-    if (!at_once && *met != hash) {
+    uint32_t *met = &t->index->met[(hash >> 1) % TEXTS_MOST];
+    if (number == ABSENT && kind != TEXT_name && *met != hash) {
         *met = hash;
         return ABSENT;
     }
-    return keep(t, text, hash, place);
+    if (number == ABSENT) number = keep(t, text, hash, place);
+    if (number == ABSENT) return ABSENT;
+    t->last[kind].offset = t->index->table[place].offset;
+    t->last[kind].len = t->index->table[place].len;
+    t->last[kind].number = (uint32_t)number;
+    if (text.len <= TEXT_SHORT) memcpy(t->last[kind].text, text.at, text.len);
+    return number;
 }

@@ -12,16 +12,24 @@
 #define TEXTS_MOST      4096
 #define TEXT_BYTES_MOST 2048
 
-struct texts {
-    char *heap; /* TEXTS_BYTES of the board: each text its length in a word, then itself in whole words */
-    word *end;  /* for readers: bytes of the heap that are whole */
-    uint32_t count, used;
+#define TEXT_SHORT      52
+
+struct texts_index {
     struct { uint32_t hash, offset, len, number; } table[2 * TEXTS_MOST]; /* number + 1; 0: free */
     uint32_t met[TEXTS_MOST]; /* hashes of texts that were met once, by their low bits */
 };
 
-void texts_open(struct texts *t, char *heap, word *end);
+struct texts {
+    char *heap; /* TEXTS_BYTES of the board: each text its length in a word, then itself in whole words */
+    word *end;  /* for readers: bytes of the heap that are whole */
+    struct texts_index *index;
+    uint32_t count, used;
+    /* What each kind of text was last: mostly, it is that again. A short one stands here, too. */
+    struct { uint32_t offset, len, number; char text[TEXT_SHORT]; } last[TEXT_COUNT];
+};
+
+void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);
 /* The text's number, or ABSENT: it is to stand inline. */
-uint64_t texts_number(struct texts *t, struct text text, int at_once);
+uint64_t texts_number(struct texts *t, enum task_text kind, struct text text);
 
 #endif

@@ -26,12 +26,16 @@ static uint32_t bare_cell(uint64_t value)
     return cell < BARE_CELLS ? cell : BARE_CELLS - 1;
 }
 
-void totals_open(struct totals *t, char *page, word *used)
+void totals_open(struct totals *t, uint16_t *entry_of, char *entries, struct totals_journal *journal, word *used)
 {
     memset(t, 0, sizeof *t);
-    t->page = page;
+    memset(entry_of, 0, TEXTS_MOST * sizeof *entry_of);
+    t->entry_of = entry_of;
+    t->last_name = ABSENT;
+    t->entries = entries;
+    t->journal = journal;
     t->used = used;
-    struct total *other = (struct total *)(page + TOTAL_BYTES);
+    struct total *other = (struct total *)entries;
     store_relaxed(&other->fields.name, ABSENT);
     t->count = TOTALS_OTHER + 1;
     store_release(used, t->count);
@@ -39,56 +43,57 @@ void totals_open(struct totals *t, char *page, word *used)
 
 static struct total *entry_at(const struct totals *t, uint32_t index)
 {
-    return (struct total *)(t->page + (index + 1) * (uint64_t)TOTAL_BYTES);
+    return (struct total *)(t->entries + index * (uint64_t)TOTAL_BYTES);
 }
 
 static uint32_t index_of(struct totals *t, uint64_t name)
 {
     if (name >= TEXTS_MOST) return TOTALS_OTHER;
-    if (t->entry[name] || t->count == TOTAL_COUNT) return t->entry[name];
-    store_relaxed(&entry_at(t, t->count)->fields.name, name);
-    t->entry[name] = (uint16_t)t->count++;
-    store_release(t->used, t->count);
-    return t->entry[name];
+    if (name == t->last_name) return t->last_entry;
+    if (!t->entry_of[name] && t->count < TOTAL_COUNT) {
+        store_relaxed(&entry_at(t, t->count)->fields.name, name);
+        t->entry_of[name] = (uint16_t)t->count++;
+        store_release(t->used, t->count);
+    }
+    t->last_name = name;
+    t->last_entry = t->entry_of[name];
+    return t->last_entry;
 }
+
+/* Stores in order: a reader that finds an even turn before and after sees none or all of them. */
+static void add(word *sum, uint64_t value) { store_release(sum, *sum + value); }
 
 static void add_most(word *sum, word *most, uint64_t value)
 {
-    *sum += value;
-    if (value > *most) *most = value;
-}
-
-static void add_known(word *sum, word *most, uint64_t value)
-{
-    if (value != ABSENT) add_most(sum, most, value);
+    if (value == ABSENT) return;
+    add(sum, value);
+    if (value > *most) store_release(most, value);
 }
 
 /* The sums of a name with one task more. */
 static void add_task(struct total_fields *f, const struct record *r, uint64_t growth)
 {
     const struct task_fields *task = &r->task;
-    f->last_seq = task->seq;
-    if (task->state == TASK_OK) f->ok++;
-    else if (task->state == TASK_CANCELLED) f->cancelled++;
-    else f->error++;
-    f->shared += task->attribution == ATTRIBUTION_SHARED;
-    f->sampled += task->rss_source == RSS_SAMPLED;
-    f->oom += r->oom.count != 0;
-    if (task->overlap > f->overlap_max) f->overlap_max = task->overlap;
+    store_release(&f->last_seq, task->seq);
+    add(task->state == TASK_OK ? &f->ok : task->state == TASK_CANCELLED ? &f->cancelled : &f->error, 1);
+    if (task->attribution == ATTRIBUTION_SHARED) add(&f->shared, 1);
+    if (task->rss_source == RSS_SAMPLED) add(&f->sampled, 1);
+    if (r->oom.count) add(&f->oom, 1);
+    if (task->overlap > f->overlap_max) store_release(&f->overlap_max, task->overlap);
     if (growth != ABSENT) {
-        f->growth_count++;
+        add(&f->growth_count, 1);
         add_most(&f->growth_bytes, &f->growth_max_bytes, growth);
-        if (task->rss_peak_bytes > f->rss_peak_max_bytes) f->rss_peak_max_bytes = task->rss_peak_bytes;
+        if (task->rss_peak_bytes > f->rss_peak_max_bytes) store_release(&f->rss_peak_max_bytes, task->rss_peak_bytes);
     }
     if (task->alloc_peak_bytes != ABSENT) {
-        f->alloc_count++;
+        add(&f->alloc_count, 1);
         add_most(&f->alloc_bytes, &f->alloc_max_bytes, task->alloc_peak_bytes);
     } else if (growth != ABSENT) {
-        f->bare_count++;
+        add(&f->bare_count, 1);
         add_most(&f->bare_bytes, &f->bare_max_bytes, growth);
     }
-    add_known(&f->input_bytes, &f->input_max_bytes, task->input_bytes);
-    add_known(&f->output_bytes, &f->output_max_bytes, task->output_bytes);
+    add_most(&f->input_bytes, &f->input_max_bytes, task->input_bytes);
+    add_most(&f->output_bytes, &f->output_max_bytes, task->output_bytes);
     add_most(&f->duration_ns, &f->duration_max_ns, task->duration_ns);
 }
 
@@ -99,7 +104,7 @@ static void add_devices(struct total_device *devices, const struct record *r)
         int at = 0;
         while (at < TASK_DEVICES && devices[at].device && devices[at].device != d->device) at++;
         if (at == TASK_DEVICES) continue;
-        devices[at].device = d->device;
+        store_release(&devices[at].device, d->device);
         add_most(&devices[at].peak_bytes, &devices[at].peak_max_bytes, d->peak_bytes);
     }
 }
@@ -129,38 +134,30 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
 {
     const uint32_t index = index_of(t, name);
     struct total *entry = entry_at(t, index);
-    struct totals_journal *journal = (struct totals_journal *)t->page;
+    struct totals_journal *journal = t->journal;
     const uint64_t before = r->task.rss_before_bytes, peak = r->task.rss_peak_bytes;
     const uint64_t growth = before == ABSENT || peak == ABSENT ? ABSENT : peak > before ? peak - before : 0;
     const struct change change = cells_of(r, growth);
     const int devices_change = r->device_count != 0;
 
-    struct total_fields next = entry->fields;
-    copy_release((word *)&journal->fields, (const word *)&next, sizeof next / sizeof(word));
+    copy_release((word *)&journal->fields, (const word *)&entry->fields, sizeof entry->fields / sizeof(word));
     for (uint32_t i = 0; i < JOURNAL_CELLS; i++) {
         store_release(&journal->cell[i], i < change.count ? change.cells[i] + 1 : 0);
         if (i < change.count) store_release(&journal->cell_count[i], *cell_word(entry, change.cells[i]));
     }
-    if (devices_change)
-        copy_release((word *)journal->devices, (const word *)entry->devices, DEVICE_WORDS);
+    if (devices_change) copy_release((word *)journal->devices, (const word *)entry->devices, DEVICE_WORDS);
     store_release(&journal->devices_change, (word)devices_change);
 
-    next.turn += 2;
-    add_task(&next, r, growth);
-    store_release(&entry->fields.turn, next.turn - 1);
-    copy_release((word *)&entry->fields + 1, (const word *)&next + 1, sizeof next / sizeof(word) - 1);
-    if (devices_change) {
-        struct total_device devices[TASK_DEVICES];
-        memcpy(devices, entry->devices, sizeof devices);
-        add_devices(devices, r);
-        copy_release((word *)entry->devices, (const word *)devices, DEVICE_WORDS);
-    }
+    const word turn = entry->fields.turn;
+    store_release(&entry->fields.turn, turn + 1);
+    add_task(&entry->fields, r, growth);
+    if (devices_change) add_devices(entry->devices, r);
     for (uint32_t i = 0; i < change.count; i++) {
         word *cell = cell_word(entry, change.cells[i]);
         const unsigned shift = change.cells[i] % 2 * 32;
         if ((uint32_t)(*cell >> shift) != UINT32_MAX) store_release(cell, *cell + (UINT64_C(1) << shift));
     }
-    store_release(&entry->fields.turn, next.turn);
+    store_release(&entry->fields.turn, turn + 2);
 }
 
 void totals_undo(const struct totals_journal *j, struct total *entry)

@@ -17,13 +17,15 @@
 #define TOTALS_OTHER 0
 
 struct totals {
-    char *page;  /* of the board: the journal, then the entries */
-    word *used;  /* for readers */
-    uint32_t count;
-    uint16_t entry[TEXTS_MOST]; /* by the number of a name; 0: none yet, or other */
+    char *entries; /* of the board, TOTAL_BYTES each */
+    struct totals_journal *journal;
+    word *used;    /* for readers */
+    uint32_t count, last_entry;
+    uint64_t last_name; /* mostly, it is that again */
+    uint16_t *entry_of; /* TEXTS_MOST: by the number of a name; 0: none yet, or other */
 };
 
-void totals_open(struct totals *t, char *page, word *used);
+void totals_open(struct totals *t, uint16_t *entry_of, char *entries, struct totals_journal *journal, word *used);
 /* A finished task. name: the number of its name, ABSENT if it has none. */
 void totals_add(struct totals *t, uint64_t name, const struct record *r);
 

@@ -238,13 +238,15 @@ static void mutations(void)
     for (uint64_t seq = 1; seq <= 20000; seq++) publish(&b, seq, seq % 600);
     static struct texts texts;
     static struct totals totals;
-    texts_open(&texts, b.texts, &b.live->texts_end);
-    totals_open(&totals, b.totals, &b.live->totals_used);
+    static struct texts_index table;
+    static uint16_t entry_of[TEXTS_MOST];
+    texts_open(&texts, &table, b.texts, &b.live->texts_end);
+    totals_open(&totals, entry_of, b.totals, b.journal, &b.live->totals_used);
     for (int i = 0; i < 100; i++) {
         struct record r = { .task = { .seq = (word)i + 1, .state = TASK_OK } };
         char name[16];
         r.texts[TEXT_name] = (struct text){ name, (uint64_t)snprintf(name, sizeof name, "name %d", i % 7) };
-        totals_add(&totals, texts_number(&texts, r.texts[TEXT_name], 1), &r);
+        totals_add(&totals, texts_number(&texts, TEXT_name, r.texts[TEXT_name]), &r);
     }
     int fd = open(b.path, O_RDWR);
     char *base = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), *good = malloc(BOARD_BYTES);

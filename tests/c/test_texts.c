@@ -5,6 +5,7 @@
 static char heap[TEXTS_BYTES] __attribute__((aligned(8)));
 static word end_of_heap;
 static struct texts texts;
+static struct texts_index table;
 
 static struct text text(const char *at) { return (struct text){ at, strlen(at) }; }
 
@@ -12,18 +13,18 @@ static void open_texts(void)
 {
     memset(heap, 0, sizeof heap);
     end_of_heap = 0;
-    texts_open(&texts, heap, &end_of_heap);
+    texts_open(&texts, &table, heap, &end_of_heap);
 }
 
 static void from_the_second_time_on(void)
 {
     open_texts();
-    CHECK(texts_number(&texts, text("once"), 0) == ABSENT && end_of_heap == 0);
-    CHECK(texts_number(&texts, text("name"), 1) == 0 && end_of_heap == 16);
-    CHECK(texts_number(&texts, text("once"), 0) == 1 && texts_number(&texts, text("once"), 0) == 1 && end_of_heap == 32);
+    CHECK(texts_number(&texts, TEXT_inputs, text("once")) == ABSENT && end_of_heap == 0);
+    CHECK(texts_number(&texts, TEXT_name, text("name")) == 0 && end_of_heap == 16);
+    CHECK(texts_number(&texts, TEXT_inputs, text("once")) == 1 && texts_number(&texts, TEXT_inputs, text("once")) == 1 && end_of_heap == 32);
     CHECK(*(word *)heap == 4 && !memcmp(heap + 8, "name\0\0\0", 8) && *(word *)(heap + 16) == 4 && !memcmp(heap + 24, "once", 4));
-    CHECK(texts_number(&texts, text(""), 1) == ABSENT);
-    CHECK(texts_number(&texts, text("exactly 16 bytes"), 1) == 2 && end_of_heap == 32 + 24);
+    CHECK(texts_number(&texts, TEXT_name, text("")) == ABSENT);
+    CHECK(texts_number(&texts, TEXT_name, text("exactly 16 bytes")) == 2 && end_of_heap == 32 + 24);
 }
 
 static void no_more_than_there_is_room_for(void)
@@ -32,26 +33,26 @@ static void no_more_than_there_is_room_for(void)
     open_texts();
     for (uint32_t i = 0; i < TEXTS_MOST + 100; i++) {
         snprintf(name, sizeof name, "text %u", i);
-        CHECK(texts_number(&texts, text(name), 1) == (i < TEXTS_MOST ? i : ABSENT));
+        CHECK(texts_number(&texts, TEXT_name, text(name)) == (i < TEXTS_MOST ? i : ABSENT));
     }
-    CHECK(texts_number(&texts, text("text 7"), 0) == 7); /* those that are there are found */
+    CHECK(texts_number(&texts, TEXT_inputs, text("text 7")) == 7); /* those that are there are found */
     open_texts();
     memset(name, 'x', sizeof name);
     uint64_t kept = 0;
     for (uint32_t i = 0; i < 1000; i++) {
         memcpy(name, &i, sizeof i);
-        kept += texts_number(&texts, (struct text){ name, TEXT_BYTES_MOST }, 1) != ABSENT;
+        kept += texts_number(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST }) != ABSENT;
     }
     CHECK(kept == TEXTS_BYTES / (TEXT_BYTES_MOST + 8) && end_of_heap <= TEXTS_BYTES);
-    CHECK(texts_number(&texts, (struct text){ name, TEXT_BYTES_MOST + 1 }, 1) == ABSENT);
+    CHECK(texts_number(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST + 1 }) == ABSENT);
 }
 
 static void somebody_writes_into_the_file(void)
 {
     open_texts();
-    CHECK(texts_number(&texts, text("name"), 1) == 0);
+    CHECK(texts_number(&texts, TEXT_name, text("name")) == 0 && texts_number(&texts, TEXT_name, text("other")) == 1);
     memset(heap, 0xff, sizeof heap);
-    CHECK(texts_number(&texts, text("name"), 1) == 1); /* kept once more: lengths and places are private */
+    CHECK(texts_number(&texts, TEXT_name, text("name")) == 2); /* kept once more: lengths and places are private */
 }
 
 int main(void)

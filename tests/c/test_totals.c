@@ -6,15 +6,17 @@
 #include <pthread.h>
 
 static struct totals totals;
-static char page[TOTAL_BYTES * (TOTAL_COUNT + 1)] __attribute__((aligned(8)));
+static char page[TOTAL_BYTES * TOTAL_COUNT] __attribute__((aligned(8)));
+static struct totals_journal journal;
+static uint16_t entry_of[TEXTS_MOST];
 static word used;
 
-static struct total *entry(uint32_t index) { return (struct total *)(page + (index + 1) * TOTAL_BYTES); }
+static struct total *entry(uint32_t index) { return (struct total *)(page + index * TOTAL_BYTES); }
 
 static void open_totals(void)
 {
     memset(page, 0, sizeof page);
-    totals_open(&totals, page, &used);
+    totals_open(&totals, entry_of, page, &journal, &used);
 }
 
 static struct record task(uint64_t seq, uint64_t alloc, uint64_t growth)
@@ -112,13 +114,11 @@ static void a_change_that_is_cut_off(void)
             totals_add(&totals, 0, &r);
         }
         struct total before, after, torn;
-        struct totals_journal journal;
         memcpy(&before, entry(1), sizeof before);
         struct record r = task(6, round % 3 ? 5000 : ABSENT, 5006);
         if (round % 2) r.devices_known = 1, r.device_count = 1, r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = 9 };
         totals_add(&totals, 0, &r);
         memcpy(&after, entry(1), sizeof after);
-        memcpy(&journal, page, sizeof journal);
         for (uint32_t i = 0; i < sizeof torn / sizeof(word); i++)
             ((word *)&torn)[i] = rand_r(&seed) % 2 ? ((word *)&before)[i] : ((word *)&after)[i];
         totals_undo(&journal, &torn);
@@ -132,7 +132,7 @@ static word writing;
 static void *write_totals(void *unused)
 {
     static struct totals t;
-    totals_open(&t, shared.totals, &shared.live->totals_used);
+    totals_open(&t, entry_of, shared.totals, shared.journal, &shared.live->totals_used);
     for (uint64_t seq = 1; seq <= (SANITIZED ? 20000 : 500000); seq++) {
         struct record r = task(seq, 5000, 6000);
         totals_add(&t, 0, &r);
