@@ -145,7 +145,8 @@
  * the figure is known; _bytes, _ns: their sum. `bare` is the growth of those without own figures. */
 #define TOTAL_FIELDS(X)                                                                        \
     X(turn)     /* seqlock */                                                                  \
-    X(name)     /* number of its text; ABSENT: all other names */                              \
+    X(name)     /* number of its text; ABSENT: all other names ... */                          \
+    X(names)    /* ... and how many of them, as far as they are told apart */                  \
     X(last_seq) /* of the newest task that is counted here */                                  \
     X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                                    \
     X(overlap_max) X(rss_peak_max_bytes)                                                       \

@@ -313,7 +313,7 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
 void tasks_room(struct tasks *t)
 {
     texts_open(&t->texts, &t->texts_index, t->board->texts, &t->board->live->texts_end);
-    totals_open(&t->totals, t->totals_entry_of, t->board->totals, t->board->journal, &t->board->live->totals_used);
+    totals_open(&t->totals, &t->totals_index, t->board->totals, t->board->journal, &t->board->live->totals_used);
 }
 
 void tasks_close(struct tasks *t, int leave_running)

@@ -57,7 +57,7 @@ struct tasks {
     struct record record;
     char scratch[FRAME_BYTES_MOST] __attribute__((aligned(8)));
     struct texts_index texts_index;
-    uint16_t totals_entry_of[TEXTS_MOST];
+    struct totals_index totals_index;
 };
 
 /* `t->rss` has been opened. lineage.h is open. accounting: alloc.h is started, and accounts before the first task. */

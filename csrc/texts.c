@@ -11,7 +11,7 @@ void texts_open(struct texts *t, struct texts_index *index, char *heap, word *en
     t->end = end;
 }
 
-static uint32_t hash_of(struct text text)
+uint32_t texts_hash(struct text text)
 {
     word h = text.len, last = 0;
     uint64_t i = 0;
@@ -61,7 +61,7 @@ uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
 {
     if (text.len == 0 || text.len > TEXT_BYTES_MOST) return ABSENT;
     if (is_last(t, kind, text)) return t->last[kind].number;
-    const uint32_t hash = hash_of(text), places = sizeof t->index->table / sizeof *t->index->table;
+    const uint32_t hash = texts_hash(text), places = sizeof t->index->table / sizeof *t->index->table;
     uint32_t place = (hash >> 1) % places;
     uint64_t number = ABSENT;
     while (t->index->table[place].number) { /* at most half of them are taken */

@@ -29,6 +29,8 @@ struct texts {
 };
 
 void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);
+/* Never 0. */
+uint32_t texts_hash(struct text text);
 /* The text's number, or ABSENT: it is to stand inline. */
 uint64_t texts_number(struct texts *t, enum task_text kind, struct text text);
 

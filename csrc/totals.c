@@ -26,11 +26,11 @@ static uint32_t bare_cell(uint64_t value)
     return cell < BARE_CELLS ? cell : BARE_CELLS - 1;
 }
 
-void totals_open(struct totals *t, uint16_t *entry_of, char *entries, struct totals_journal *journal, word *used)
+void totals_open(struct totals *t, struct totals_index *index, char *entries, struct totals_journal *journal, word *used)
 {
     memset(t, 0, sizeof *t);
-    memset(entry_of, 0, TEXTS_MOST * sizeof *entry_of);
-    t->entry_of = entry_of;
+    memset(index, 0, sizeof *index);
+    t->index = index;
     t->last_name = ABSENT;
     t->entries = entries;
     t->journal = journal;
@@ -50,14 +50,26 @@ static uint32_t index_of(struct totals *t, uint64_t name)
 {
     if (name >= TEXTS_MOST) return TOTALS_OTHER;
     if (name == t->last_name) return t->last_entry;
-    if (!t->entry_of[name] && t->count < TOTAL_COUNT) {
+    if (!t->index->entry_of[name] && t->count < TOTAL_COUNT) {
         store_relaxed(&entry_at(t, t->count)->fields.name, name);
-        t->entry_of[name] = (uint16_t)t->count++;
+        t->index->entry_of[name] = (uint16_t)t->count++;
         store_release(t->used, t->count);
     }
     t->last_name = name;
-    t->last_entry = t->entry_of[name];
+    t->last_entry = t->index->entry_of[name];
     return t->last_entry;
+}
+
+/* One of the names in `other`: is it a new one? */
+static int is_new_name(struct totals *t, struct text name, uint64_t known)
+{
+    const uint32_t hash = texts_hash(name);
+    if (known >= TOTALS_NAMES / 4 * 3) return 0; /* no more are told apart */
+    uint32_t place = hash % TOTALS_NAMES;
+    for (; t->index->others[place]; place = (place + 1) % TOTALS_NAMES)
+        if (t->index->others[place] == hash) return 0;
+    t->index->others[place] = hash;
+    return 1;
 }
 
 /* Stores in order: a reader that finds an even turn before and after sees none or all of them. */
@@ -151,6 +163,7 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
     const word turn = entry->fields.turn;
     store_release(&entry->fields.turn, turn + 1);
     add_task(&entry->fields, r, growth);
+    if (index == TOTALS_OTHER && is_new_name(t, r->texts[TEXT_name], entry->fields.names)) add(&entry->fields.names, 1);
     if (devices_change) add_devices(entry->devices, r);
     for (uint32_t i = 0; i < change.count; i++) {
         word *cell = cell_word(entry, change.cells[i]);

@@ -16,16 +16,23 @@
 
 #define TOTALS_OTHER 0
 
+#define TOTALS_NAMES 8192
+
+struct totals_index {
+    uint16_t entry_of[TEXTS_MOST]; /* by the number of a name; 0: none yet, or other */
+    uint32_t others[TOTALS_NAMES]; /* hashes of the names in `other` */
+};
+
 struct totals {
     char *entries; /* of the board, TOTAL_BYTES each */
     struct totals_journal *journal;
     word *used;    /* for readers */
     uint32_t count, last_entry;
     uint64_t last_name; /* mostly, it is that again */
-    uint16_t *entry_of; /* TEXTS_MOST: by the number of a name; 0: none yet, or other */
+    struct totals_index *index;
 };
 
-void totals_open(struct totals *t, uint16_t *entry_of, char *entries, struct totals_journal *journal, word *used);
+void totals_open(struct totals *t, struct totals_index *index, char *entries, struct totals_journal *journal, word *used);
 /* A finished task. name: the number of its name, ABSENT if it has none. */
 void totals_add(struct totals *t, uint64_t name, const struct record *r);
 

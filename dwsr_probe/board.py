@@ -55,7 +55,7 @@ class Board(Origin):
         self.task_name, self.python = texts["task_name"], texts["python"]
         self.start_ticks, self.limit_bytes = header["start_ticks"], header["limit_bytes"]
         self.has_totals = header["version"] >= 6
-        self._texts_end = 0
+        self._texts_end, self._addresses_text = 0, b""
         super().__init__(process_name(header["pid"], header["epoch_ns"] / 1e9), self._reader.layout, texts["run"] or None, texts["host"],
                          header["pid"], texts["worker"] or None, header["rss_error_bytes"], header["epoch_ns"] - header["start_ns"])
 
@@ -91,15 +91,25 @@ class Board(Origin):
 
     def worker_of(self, index):
         if index is not None and index >= len(self.addresses):
+            self._read_addresses()
+        return super().worker_of(index)
+
+    def _read_addresses(self):
+        text = self.facts_text()
+        if text != self._addresses_text:
             found = self.facts().get("workers")
             addresses = [w.get("address") if isinstance(w, dict) else None for w in found] if isinstance(found, list) else []
             self.addresses = [address if isinstance(address, str) else None for address in addresses]
-        return super().worker_of(index)
+            self._addresses_text = text
 
     def frames(self, position=0, most=100_000, after=0):
-        """Finished tasks from `position` on as they are packed: Frames. Those whose seq is not above `after` are left out."""
+        """Finished tasks from `position` on as they are packed: Frames. Those whose seq is not above `after` are left out.
+
+        With what it takes to make rows of them: texts and addresses are on the board before the task that names them ends."""
         found = Frames(*self._reader.frames(position, most, after))
-        self._read_texts()
+        if found.count:
+            self._read_texts()
+            self._read_addresses()
         return found
 
     def _read_texts(self):

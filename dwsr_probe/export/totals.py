@@ -139,13 +139,13 @@ class Totals:
         """series_most: of all names but `other`, which always has room."""
         self.names, self.all, self.series = {}, Histogram(), 0
         self._names_most, self._histograms_most, self._series_most = names_most, histograms_most, series_most
-        self._folded = set()
+        self._folded, self._folded_on_board = set(), 0
         self._counted = {}  # process → {name on its board: what of it is counted here}
 
     @property
     def names_dropped(self):
-        """Distinct names that went to `other`."""
-        return len(self._folded)
+        """Distinct names that went to `other`: here, and on the board where most did."""
+        return len(self._folded) + self._folded_on_board
 
     def add_rows(self, rows, limits=None):
         """limits: bytes by process, of those of which it is known."""
@@ -165,6 +165,7 @@ class Totals:
             if not now.count or (then and then.last_seq == now.last_seq):
                 continue
             counted[now.name] = now
+            self._folded_on_board = max(self._folded_on_board, now.names)
             self._of(OTHER if now.name is None else now.name).add_total(now, then, limit)
             for name in ("alloc", "bare"):
                 before = getattr(then, f"{name}_bytes") if then else 0

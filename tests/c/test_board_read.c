@@ -239,9 +239,9 @@ static void mutations(void)
     static struct texts texts;
     static struct totals totals;
     static struct texts_index table;
-    static uint16_t entry_of[TEXTS_MOST];
+    static struct totals_index totals_table;
     texts_open(&texts, &table, b.texts, &b.live->texts_end);
-    totals_open(&totals, entry_of, b.totals, b.journal, &b.live->totals_used);
+    totals_open(&totals, &totals_table, b.totals, b.journal, &b.live->totals_used);
     for (int i = 0; i < 100; i++) {
         struct record r = { .task = { .seq = (word)i + 1, .state = TASK_OK } };
         char name[16];

@@ -8,7 +8,7 @@
 static struct totals totals;
 static char page[TOTAL_BYTES * TOTAL_COUNT] __attribute__((aligned(8)));
 static struct totals_journal journal;
-static uint16_t entry_of[TEXTS_MOST];
+static struct totals_index table;
 static word used;
 
 static struct total *entry(uint32_t index) { return (struct total *)(page + index * TOTAL_BYTES); }
@@ -16,7 +16,7 @@ static struct total *entry(uint32_t index) { return (struct total *)(page + inde
 static void open_totals(void)
 {
     memset(page, 0, sizeof page);
-    totals_open(&totals, entry_of, page, &journal, &used);
+    totals_open(&totals, &table, page, &journal, &used);
 }
 
 static struct record task(uint64_t seq, uint64_t alloc, uint64_t growth)
@@ -78,13 +78,17 @@ static void tasks_without_own_figures(void)
 static void names_beyond_the_most(void)
 {
     open_totals();
-    for (uint64_t i = 0; i < 400; i++) {
+    char name[16];
+    for (uint64_t i = 0; i < 800; i++) { /* each name twice */
         struct record r = task(i + 1, 1, 1);
-        totals_add(&totals, i, &r);
+        r.texts[TEXT_name] = (struct text){ name, (uint64_t)snprintf(name, sizeof name, "%d", (int)i % 400) };
+        totals_add(&totals, i % 400, &r);
     }
-    struct record r = task(401, 1, 1);
+    struct record r = task(801, 1, 1);
+    r.texts[TEXT_name] = (struct text){ "new", 3 };
     totals_add(&totals, ABSENT, &r); /* a name without a number */
-    CHECK(used == TOTAL_COUNT && entry(0)->fields.ok == 400 - (TOTAL_COUNT - 1) + 1 && entry(0)->fields.name == ABSENT);
+    CHECK(entry(0)->fields.names == 400 - (TOTAL_COUNT - 1) + 1 && entry(1)->fields.names == 0);
+    CHECK(used == TOTAL_COUNT && entry(0)->fields.ok == 2 * (400 - (TOTAL_COUNT - 1)) + 1 && entry(0)->fields.name == ABSENT);
 }
 
 static void devices(void)
@@ -132,7 +136,7 @@ static word writing;
 static void *write_totals(void *unused)
 {
     static struct totals t;
-    totals_open(&t, entry_of, shared.totals, shared.journal, &shared.live->totals_used);
+    totals_open(&t, &table, shared.totals, shared.journal, &shared.live->totals_used);
     for (uint64_t seq = 1; seq <= (SANITIZED ? 20000 : 500000); seq++) {
         struct record r = task(seq, 5000, 6000);
         totals_add(&t, 0, &r);

@@ -543,7 +543,7 @@ def test_no_room_at_the_first_task(cli, tmp_path, limited):
     if limited == "a full disk":
         place = tmp_path / "small"
         place.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", place], capture_output=True).returncode:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=11m", "tmpfs", place], capture_output=True).returncode:
             pytest.skip("may not mount")
         cli.env["DWSR_PROBE_BOARD_DIR"] = str(place / "boards")
     try:
@@ -560,7 +560,7 @@ def test_no_room_at_the_first_task(cli, tmp_path, limited):
                     except OSError: file.truncate(file.tell() - (4 << 20))  # room for small boards
             else:
                 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
-                resource.setrlimit(resource.RLIMIT_AS, (used + (10 << 20),) * 2)
+                resource.setrlimit(resource.RLIMIT_AS, (used + (13 << 20),) * 2)
             for _ in range(3):
                 if os.fork() == 0:
                     work(); os._exit(0)

@@ -2,6 +2,7 @@
 import mmap
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -118,6 +120,8 @@ def check_board(path, counts):
     killed = sum(r.state == "killed" for r in store.tasks())
     expect(killed == len(running), f"{killed} killed in the store, {len(running)} running on the board")
     newest = seqs[-1] if seqs else 0
+    counted = sum(total.count for totals in store.totals().values() for total in totals)
+    expect(counted == newest, f"the totals count {counted} of {newest} tasks")
     if differences:
         differences.append(f"finished and begun, counted by thread: {counts}, newest seq {newest}, oldest {seqs[:1]}, running serials {[serial for serial, _ in found]}, "
                            f"newest record's {last_serial}, killed {killed}, {live}")
@@ -132,6 +136,36 @@ def test_fifty_kills_at_random_moments(board_dir, tmp_path):
         _, differences = check_board(path, counts)
         assert not differences
         path.unlink()
+
+
+def test_a_ring_that_was_lapped_and_a_kill(cli):
+    """While run's parent is stopped, tasks overwrite each other's records; then the process is killed inside one. Nothing is uncounted."""
+    with cli.start("run", "-o", "run", "--metrics", "0", "--linger", "600", PY, cli.script("""
+        import dwsr_probe, os, signal
+        os.kill(os.getppid(), signal.SIGSTOP)
+        with dwsr_probe.task("large", inputs=[bytes(77)]):
+            bytearray(40 << 20)
+        for n in range(200_000):
+            with dwsr_probe.task("small", key=str(n) * 8): pass
+        with dwsr_probe.task("last"):
+            dwsr_probe.snapshot()
+            os.kill(os.getppid(), signal.SIGCONT)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)) as run:
+        url = next(re.search(r"http\S+/metrics", line)[0] for line in run.stderr if "/metrics" in line)
+        wait_until(lambda: 'outcome="killed",task_name="last"' in urlopen(url).read().decode(), "the killed task")
+        text = urlopen(url).read().decode()
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=600)
+    assert 'dwsr_tasks_total{outcome="ok",task_name="small"} 200000.0' in text and 'dwsr_tasks_total{outcome="ok",task_name="large"} 1.0' in text
+    assert 'dwsr_tasks_total{outcome="killed",task_name="last"} 1.0' in text
+    (lost,) = re.findall(r"^dwsr_probe_records_lost_total (\S+)", text, re.M)
+    records = cli.records(cli.cwd / "run")
+    assert float(lost) == 200_001 - len([r for r in tasks(records) if r["state"] == "ok"]) > 100_000
+    assert not tasks(records, "large") and len(tasks(records, "last")) == 1  # its record is gone, not its figures
+    rows = {line.split()[0]: line for line in said.splitlines()}
+    assert "40.0 MiB" in rows["large"] and "200,000" in rows["small"] and "≈" in rows["small"] and " killed" in rows["last"]
+    assert f"{float(lost):,.0f} of 200,002 tasks have no record of their own" in said and "≈ within 5 %" in said and "not in the table" not in said
 
 
 @pytest.mark.parametrize(("end", "code"), [
