@@ -429,11 +429,23 @@ void patch_install(const struct patch_wrappers *wrappers)
     }
 }
 
+/* now: how many objects have been loaded and unloaded. */
+static int is_due(word now[2])
+{
+    if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
+    return look(now) && (now[0] != load_relaxed(&patch.adds) || now[1] != load_relaxed(&patch.subs));
+}
+
+int patch_is_due(void)
+{
+    word now[2];
+    return is_due(now);
+}
+
 void patch_refresh(void)
 {
     word now[2];
-    if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return;
-    if (!look(now) || (now[0] == load_relaxed(&patch.adds) && now[1] == load_relaxed(&patch.subs))) return;
+    if (!is_due(now)) return;
     int saved = errno;
     let_loader_finish();
     /* Not waiting: whoever holds it is at the same work, perhaps behind a lock of the loader's that this thread has. */

@@ -19,6 +19,8 @@ struct patch_wrappers {
 };
 
 void patch_install(const struct patch_wrappers *wrappers);
+/* Whether objects were loaded or unloaded since: patch_refresh then walks over all of them. */
+int patch_is_due(void);
 /* Patches objects loaded since, mostly none. Also called right after dlopen, through a hook on dlsym. */
 void patch_refresh(void);
 /* Puts the slots back, except in a forked child (below). The wrappers must bear calls ever after. */

@@ -219,19 +219,22 @@ int probe_room_failure(int *error, const char **failed_step)
     return *error != 0;
 }
 
-task_handle probe_task_begin(const struct task_begin *begin)
+task_handle probe_task_begin(const struct task_begin *begin, struct hold *h)
 {
-    if (load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room)) probe_expect_tasks();
+    const int needs_room = load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room);
+    const int loaded = patch_is_due();
+    if (needs_room || loaded || load_relaxed(&probe.sampler_due)) hold_let_go(h);
+    if (needs_room) probe_expect_tasks();
     if (load_relaxed(&probe.sampler_due)) probe_fork_done();
-    patch_refresh();
-    task_handle task = tasks_begin(&probe.tasks, begin);
+    if (loaded) patch_refresh();
+    task_handle task = tasks_begin(&probe.tasks, begin, h);
     if (!is_somebody(task)) return task;
     if (probe.has_key) pthread_setspecific(probe.thread_key, &probe);
     sampler_nudge(&probe.sampler);
     return task;
 }
 
-void probe_task_end(task_handle task, const struct task_end *end) { tasks_end(&probe.tasks, task, end); }
+void probe_task_end(task_handle task, const struct task_end *end, struct hold *h) { tasks_end(&probe.tasks, task, end, h); }
 
 task_handle probe_adopt(task_handle task)
 {

@@ -40,8 +40,8 @@ void probe_expect_tasks(void);
 /* Whether that has failed; 1 only once. Tasks are counted then, not measured. */
 int probe_room_failure(int *error, const char **failed_step);
 
-task_handle probe_task_begin(const struct task_begin *begin);
-void probe_task_end(task_handle task, const struct task_end *end);
+task_handle probe_task_begin(const struct task_begin *begin, struct hold *h);
+void probe_task_end(task_handle task, const struct task_end *end, struct hold *h);
 
 /* The calling thread works for that task (NOBODY: for none) while it runs none of its own. Returns the task it worked for before. */
 task_handle probe_adopt(task_handle task);

@@ -74,16 +74,17 @@ uint64_t rss_now(struct rss *r)
 }
 
 /* The mark, from ru_maxrss where that is above its floor. */
-static uint64_t mark_from(struct rss *r, uint64_t mark, int precise)
+static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold *h)
 {
     if (mark != ABSENT && mark > load_relaxed(r->floor)) {
         if (r->status.fd >= 0) proc_file_close(&r->status); /* not needed up here: one descriptor less in the job */
         return mark;
     }
+    if (precise) hold_let_go(h);
     return precise ? status_bytes(r, "\nVmHWM:") : ABSENT;
 }
 
-uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise); }
+uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise, NULL); }
 
 /* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited from the program before exec. A smaller
  * floor can do no harm until the next reset: the mark is at least the resident size, so it is off by the error bound at most. */
@@ -147,14 +148,14 @@ void rss_close(struct rss *r)
     proc_file_close(&r->clear_refs);
 }
 
-void rss_window_take(struct rss *r, struct rss_window *w)
+void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h)
 {
     uint64_t begin = now_ns();
     struct rusage usage;
     const int known = own_usage(&usage) == 0;
     w->major_faults = known ? (uint64_t)usage.ru_majflt : ABSENT;
     w->faults = known ? (uint64_t)usage.ru_minflt + w->major_faults : ABSENT;
-    uint64_t mark = r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1) : ABSENT;
+    uint64_t mark = r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1, h) : ABSENT;
     uint64_t rss = rss_now(r);
     w->rss_bytes = rss;
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
@@ -163,6 +164,7 @@ void rss_window_take(struct rss *r, struct rss_window *w)
     w->source = mark == ABSENT ? RSS_SAMPLED : r->source;
     if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
     if (!r->resettable) return;
+    hold_let_go(h);
     if (reset(r, rss) < 0) {
         r->source = RSS_SAMPLED; /* no descriptor left, or no permission any more: tried again at the next boundary */
         return;

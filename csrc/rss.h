@@ -9,6 +9,7 @@
 #define DWSR_RSS_H
 
 #include "board_layout.h"
+#include "hold.h"
 #include "proc_file.h"
 
 struct rss {
@@ -46,7 +47,7 @@ void rss_close(struct rss *r);
 uint64_t rss_now(struct rss *r);
 uint64_t rss_mark(struct rss *r, int precise);
 /* A window ends and the next begins: read rss and mark, reset the mark if it stands above rss by more than the error bound. */
-void rss_window_take(struct rss *r, struct rss_window *w);
+void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h);
 
 /* The kernel's counter error, from its version, CPUs and threads. */
 uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads, uint64_t page_bytes);

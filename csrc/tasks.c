@@ -29,11 +29,11 @@ static void raise_peak(word *peak, uint64_t value)
 }
 
 /* Read the window's peak, give it to all running tasks, start a new window. */
-static struct rss_window fold_window(struct tasks *t)
+static struct rss_window fold_window(struct tasks *t, struct hold *h)
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
-    rss_window_take(&t->rss, &w);
+    rss_window_take(&t->rss, &w, h);
     if (w.reset) count(&live->resets);
     if (w.gap_ns > GAP_COUNTED_NS) count(&live->reset_gaps);
     store_relaxed(&live->rss_source, t->rss.source);
@@ -112,18 +112,25 @@ static void note_owners(struct tasks *t)
     lineage_running(lanes, lineage_handle(innermost, lanes ? t->board->slots[innermost].task.serial : 0));
 }
 
-task_handle tasks_begin(struct tasks *t, const struct task_begin *begin)
+static void lock(struct tasks *t, struct hold *h)
+{
+    if (pthread_mutex_trylock(&t->mutex) == 0) return;
+    hold_let_go(h);
+    pthread_mutex_lock(&t->mutex);
+}
+
+task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct hold *h)
 {
     task_handle task = NOBODY;
     uint32_t thread = thread_id();
-    pthread_mutex_lock(&t->mutex);
+    lock(t, h);
     if (!t->board) goto out;
     if (t->vacant_count == 0 || !t->board->slots) {
         count(&t->board->live->tasks_dropped);
         goto out;
     }
     turn_boundary(t);
-    const struct rss_window w = fold_window(t);
+    const struct rss_window w = fold_window(t, h);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
@@ -234,12 +241,12 @@ static void take_texts(struct tasks *t, const struct slot *slot, const struct ta
 }
 
 /* With the mutex held. */
-static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end)
+static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end, struct hold *h)
 {
     struct slot *slot = &t->board->slots[index];
     struct record *r = &t->record;
     turn_boundary(t);
-    const struct rss_window w = fold_window(t);
+    const struct rss_window w = fold_window(t, h);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     r->task = slot->task;
     take_texts(t, slot, end, r);
@@ -264,18 +271,18 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     turn_boundary(t);
 }
 
-void tasks_end(struct tasks *t, task_handle task, const struct task_end *end)
+void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h)
 {
     uint64_t end_ns = now_ns();
     uint32_t index = handle_slot(task), thread = thread_id();
-    pthread_mutex_lock(&t->mutex);
+    lock(t, h);
     if (t->board) {
         const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL; /* NULL: of an earlier board */
         if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
             count(&t->board->live->ends_unmatched);
         } else {
             if (t->lane[index].thread != thread && !t->lane[index].detached) count(&t->board->live->ends_elsewhere);
-            end_task(t, index, end_ns, end);
+            end_task(t, index, end_ns, end, h);
         }
     }
     pthread_mutex_unlock(&t->mutex);
@@ -290,7 +297,7 @@ void tasks_thread_exit(struct tasks *t)
     for (word i = t->board ? t->running : 0; i-- > 0;) {
         if (t->lane[t->active[i]].thread != thread) continue;
         count(&t->board->live->ends_missing);
-        end_task(t, t->active[i], end_ns, &abandoned);
+        end_task(t, t->active[i], end_ns, &abandoned, NULL);
     }
     pthread_mutex_unlock(&t->mutex);
 }
@@ -323,9 +330,9 @@ void tasks_close(struct tasks *t, int leave_running)
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
         turn_boundary(t);
-        fold_window(t);
+        fold_window(t, NULL);
         turn_boundary(t);
-        while (!leave_running && t->running) end_task(t, t->active[t->running - 1], end_ns, &cut_off);
+        while (!leave_running && t->running) end_task(t, t->active[t->running - 1], end_ns, &cut_off, NULL);
         store_relaxed(&t->running, 0);
         t->board = NULL;
         rss_close(&t->rss);

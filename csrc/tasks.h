@@ -67,10 +67,10 @@ void tasks_room(struct tasks *t);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to find them killed. */
 void tasks_close(struct tasks *t, int leave_running);
 
-/* NOBODY when the probe is closed, the board has no room for tasks, or every slot is taken (counted). */
-task_handle tasks_begin(struct tasks *t, const struct task_begin *begin);
+/* NOBODY when the probe is closed, the board has no room for tasks, or every slot is taken (counted). h: what the caller holds, or NULL. */
+task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct hold *h);
 /* A task that is not known, or has ended, is counted and ignored. */
-void tasks_end(struct tasks *t, task_handle task, const struct task_end *end);
+void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h);
 /* In a forked child: forget the parent's tasks without touching its board. */
 void tasks_abandon(struct tasks *t);
 /* The calling thread exits: end what it left open, counted. */

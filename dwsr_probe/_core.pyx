@@ -108,6 +108,11 @@ cdef extern from "handle.h" nogil:
     const task_handle NOBODY
     bint is_somebody(task_handle task)
 
+cdef extern from "hold.h" nogil:
+    struct hold:
+        void (*let_go)(hold *h) noexcept nogil
+        int gone
+
 cdef extern from "probe.h" nogil:
     struct probe_settings:
         const char *directory
@@ -130,8 +135,8 @@ cdef extern from "probe.h" nogil:
     int probe_board_path(char *path, size_t size)
     void probe_expect_tasks()
     int probe_room_failure(int *error, const char **failed_step)
-    task_handle probe_task_begin(const task_begin *begin)
-    void probe_task_end(task_handle task, const task_end *end)
+    task_handle probe_task_begin(const task_begin *begin, hold *h)
+    void probe_task_end(task_handle task, const task_end *end, hold *h)
     task_handle probe_adopt(task_handle task)
     task_handle probe_current()
     uint64_t probe_live_bytes(task_handle task)
@@ -442,6 +447,28 @@ include "features.pxi"
 include "gpu/hook.pxi"
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    PyThreadState *PyEval_SaveThread() nogil
+    void PyEval_RestoreThread(PyThreadState *state)
+
+
+cdef struct gil:
+    hold hold  # the first: a boundary is given its address
+    PyThreadState *state
+
+
+cdef void let_gil_go(hold *h) noexcept nogil:
+    (<gil *>h).state = PyEval_SaveThread()
+
+
+cdef void take_gil_again(gil *held) noexcept:
+    """After a boundary: if it had to wait, others have had the GIL meanwhile."""
+    if held.hold.gone:
+        PyEval_RestoreThread(held.state)
+
+
 @cython.final
 @cython.freelist(64)
 cdef class Entry:
@@ -456,6 +483,8 @@ cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared,
     """shared: in an event loop other work runs meanwhile."""
     cdef Entry entry = Entry.__new__(Entry)
     cdef task_begin b
+    cdef gil held
+    cdef task_handle begun
     if collect is not None:
         collect()
     if foreign_count is not None:
@@ -475,8 +504,10 @@ cdef Entry begin_task(bytes name, bytes key, const listing *inputs, bint shared,
         stay_in_place()
     entry.generation = probe_generation()
     entry.thread = PyThread_get_thread_ident()
-    with nogil:
-        entry.handle = probe_task_begin(&b)
+    held.hold.let_go, held.hold.gone = let_gil_go, 0
+    begun = probe_task_begin(&b, &held.hold)
+    take_gil_again(&held)
+    entry.handle = begun
     if not is_somebody(entry.handle):
         say_no_room()
     return entry
@@ -507,6 +538,7 @@ cdef bint lacks_host_memory(object error):
 cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, object error) except -1:
     """error: the exception that ended it, its class, or None."""
     cdef task_end e
+    cdef gil held
     if not is_somebody(entry.handle) or entry.generation != probe_generation():  # forked or restarted since: that task belongs to another board
         return 0
     e.state = state
@@ -521,8 +553,9 @@ cdef int end_task(Entry entry, bytes output, uint64_t output_bytes, int state, o
             e.gc_freed_bytes = freed_by_collection(entry.handle)
     finally:
         e.output = text(at=<const char *>output, len=len(output))
-        with nogil:
-            probe_task_end(entry.handle, &e)
+        held.hold.let_go, held.hold.gone = let_gil_go, 0
+        probe_task_end(entry.handle, &e, &held.hold)
+        take_gil_again(&held)
         entry.handle = NOBODY
     return 0
 

@@ -11,7 +11,6 @@ import os
 import sqlite3
 import time
 from contextlib import contextmanager
-from heapq import merge
 from itertools import islice
 from operator import itemgetter
 
@@ -82,6 +81,12 @@ _PLAIN = frozenset(b"/._-~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR
 def _quoted(path):
     """A path for SQLite's URIs. Not by urllib, whose import costs a run several milliseconds."""
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in os.fsencode(path))
+
+
+def _merged(packed, loose):
+    """Rows of one process from both tables, by seq."""
+    from heapq import merge
+    return merge(packed, loose, key=itemgetter(_SEQ))
 
 
 class Store:
@@ -280,7 +285,7 @@ class Store:
         for (process,) in self._db.execute("SELECT process FROM frames UNION SELECT process FROM tasks ORDER BY process").fetchall():
             loose = list(self._loose_rows("WHERE process IS ? ORDER BY seq", process))
             packed = self._packed_rows(process)
-            yield from merge(packed, loose, key=itemgetter(_SEQ)) if loose else packed
+            yield from _merged(packed, loose) if loose else packed
 
     def tasks(self):
         """The same as records. Equal nested fields are one object: not to be changed."""

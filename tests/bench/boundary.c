@@ -24,7 +24,7 @@ double pair_ns(const char *directory, int alloc, unsigned count)
     const struct task_begin begin = { .name = { "pair", 4 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
     const struct task_end end = { .state = TASK_OK, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
     uint64_t from = cpu_ns();
-    for (unsigned i = 0; i < count; i++) probe_task_end(probe_task_begin(&begin), &end);
+    for (unsigned i = 0; i < count; i++) probe_task_end(probe_task_begin(&begin, NULL), &end, NULL);
     double ns = (double)(cpu_ns() - from) / count;
     probe_stop(BOARD_CLOSED, 0, 1);
     return ns;

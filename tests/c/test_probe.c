@@ -28,10 +28,10 @@ static int start(void)
 
 static task_handle begin(void)
 {
-    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT });
+    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT }, NULL);
 }
 
-static void end(task_handle task) { probe_task_end(task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+static void end(task_handle task) { probe_task_end(task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL); }
 
 static uint64_t live_count(const char *path, size_t offset)
 {

@@ -33,10 +33,10 @@ static void close_all(void)
 static task_handle begin(const char *name)
 {
     struct task_begin b = { .name = { name, strlen(name) }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
-    return tasks_begin(&tasks, &b);
+    return tasks_begin(&tasks, &b, NULL);
 }
 
-static void end(task_handle task) { tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }); }
+static void end(task_handle task) { tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL); }
 
 /* The last record whose name begins with `letter`. Its texts stand until the next call. */
 static struct record whole_record(char letter)
@@ -200,17 +200,17 @@ static void hostile_texts(void)
     open_all();
     struct task_begin b = { .name = { huge, sizeof huge }, .key = { huge, sizeof huge }, .inputs = { huge, sizeof huge }, .input_count = 9,
                             .attribution = ATTRIBUTION_EXACT };
-    task_handle a = tasks_begin(&tasks, &b);
-    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } });
+    task_handle a = tasks_begin(&tasks, &b, NULL);
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } }, NULL);
     struct record f = whole_record('h');
     CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST && f.texts[TEXT_inputs].len == 0);
     CHECK(f.task.inputs_omitted == 9 && f.texts[TEXT_output].len == 0);
     b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
-    end(tasks_begin(&tasks, &b));
+    end(tasks_begin(&tasks, &b, NULL));
     CHECK(whole_record('x').texts[TEXT_name].len == 4);
     b = (struct task_begin){ .name = { huge, TASK_NAME_MOST }, .key = { huge, TASK_KEY_MOST }, .inputs = { huge, TASK_INPUTS_MOST }, .input_count = 1 };
-    a = tasks_begin(&tasks, &b);
-    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }); /* what is longest in each text fits, but for the output */
+    a = tasks_begin(&tasks, &b, NULL);
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }, NULL); /* what is longest in each text fits, but for the output */
     f = whole_record('h');
     CHECK(f.texts[TEXT_inputs].len == TASK_INPUTS_MOST && f.task.inputs_omitted == 0);
     close_all();
@@ -231,10 +231,10 @@ static void texts_that_recur(void)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         struct task_begin b = { .name = { "k", 1 }, .key = { keys[i][0], strlen(keys[i][0]) }, .inputs = { "[1]", 3 }, .attribution = ATTRIBUTION_EXACT };
         const struct task_end e = { .state = TASK_OK, .output = { "{}", 2 }, .output_bytes = ABSENT };
-        tasks_end(&tasks, tasks_begin(&tasks, &b), &e);
+        tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
         struct record first = whole_record('k');
         CHECK(key_is(&first, keys[i][1], keys[i][2]));
-        tasks_end(&tasks, tasks_begin(&tasks, &b), &e);
+        tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
         struct record second = whole_record('k');
         CHECK((second.numbers[TEXT_key_prefix] != ABSENT) == (*keys[i][1] != 0) && second.numbers[TEXT_key_rest] == ABSENT);
         CHECK(second.numbers[TEXT_inputs] != ABSENT && second.numbers[TEXT_output] != ABSENT && second.numbers[TEXT_name] == 0);
@@ -276,8 +276,34 @@ static void page_faults_of_the_own_thread(void)
     const uint64_t outer = record('a').page_faults, inner = record('b').page_faults;
     CHECK(inner >= 1 && outer >= inner && outer <= inner + 300 && record('a').major_page_faults <= outer);
     const struct task_begin detached = { .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1 };
-    end(tasks_begin(&tasks, &detached));
+    end(tasks_begin(&tasks, &detached, NULL));
     CHECK(record('c').page_faults == ABSENT && record('c').major_page_faults == ABSENT); /* a coroutine has no thread of its own */
+    close_all();
+}
+
+static int let_go_count;
+static void count_let_go(struct hold *h)
+{
+    (void)h;
+    let_go_count++;
+}
+
+/* What the caller holds is let go before what may take long, once, and otherwise not. */
+static void what_the_caller_holds(void)
+{
+    open_all();
+    const struct task_begin b = { .name = { "a", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
+    const struct task_end e = { .state = TASK_OK, .output_bytes = ABSENT };
+    end(begin("warm"));
+    for (int spikes = 0; spikes <= 1; spikes++) {
+        struct hold h = { count_let_go, 0 };
+        let_go_count = 0;
+        task_handle a = tasks_begin(&tasks, &b, &h);
+        CHECK(let_go_count == h.gone && (SANITIZED || !h.gone)); /* memory did not move since the last boundary */
+        if (spikes) spike(64 * MIB);
+        tasks_end(&tasks, a, &e, &h);
+        CHECK(let_go_count == h.gone && (SANITIZED || tasks.rss.source != RSS_KERNEL || h.gone == spikes)); /* a reset waits for mmap_lock */
+    }
     close_all();
 }
 
@@ -326,6 +352,7 @@ int main(void)
     RUN(texts_that_recur);
     RUN(a_file_that_somebody_wrote_into);
     RUN(page_faults_of_the_own_thread);
+    RUN(what_the_caller_holds);
     RUN(sixty_four_threads);
     return failures;
 }
