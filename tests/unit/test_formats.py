@@ -1,7 +1,7 @@
 """Runs and boards that earlier versions wrote are read for ever.
 
-tests/data/format-N was written by the release whose BOARD_VERSION was N: a small run, the board of a killed process,
-and what `report --format json` said of each then. Later versions may add fields; what was said stays true.
+tests/data/format-N was written by the release whose BOARD_VERSION was N: a small run, the board of a killed process, perhaps one of a
+process with GPUs, and what `report --format json` said of each then. Later versions may add fields; what was said stays true.
 """
 import json
 import lzma
@@ -62,6 +62,14 @@ def test_a_board_of_an_earlier_version(kept, tmp_path):
     assert [r.task_name for _, _, r in board.running(everywhere=True)] == ["killed"]
     samples, _ = board.samples()
     assert len(samples) == board.live()["samples_written"] and all(rss for _, rss, _, _ in samples)
+
+
+@pytest.mark.parametrize("kept", [path for path in FORMATS if (path / "gpu.board.xz").exists()], ids=lambda path: path.name)
+def test_device_memory_on_a_board_of_an_earlier_version(kept, tmp_path):
+    path = unpack(kept / "gpu.board.xz", tmp_path / "boards" / "1-1.board")
+    said = reported(path)
+    assert_still_said(said, lines_of(kept / "gpu.jsonl"))
+    assert [len(r["gpu"]) for r in said if r["task_name"] == "device"] == [2] and [r["oom"]["where"] for r in said if r["oom"]] == ["gpu:0"]
 
 
 def test_a_heartbeat_that_is_still_to_come_is_another_machines(tmp_path, monkeypatch):

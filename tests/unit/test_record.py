@@ -3,7 +3,7 @@ import re
 from dataclasses import fields
 
 from dwsr_probe import _core
-from dwsr_probe.record import FIELDS, TaskRecord
+from dwsr_probe.record import FIELDS, TaskRecord, devices_text, oom_text
 from dwsr_probe.report.top.moment import task_of
 
 CONTRACT = ["seq", "run", "host", "pid", "process", "worker", "thread", "key", "task_name", "state", "start", "duration", "inputs", "inputs_omitted", "input_bytes", "output", "output_bytes", "rss_before_bytes", "rss_peak_bytes", "rss_peak_source", "rss_error_bytes", "alloc_peak_bytes", "alloc_end_bytes", "alloc_count", "gc_freed_bytes", "gpu", "oom", "overlap", "attribution"]
@@ -55,3 +55,35 @@ def test_what_a_task_needed_is_derived_in_one_place():
 def test_top_shows_the_largest_device():
     record = {"gpu": [{"device": 0, "peak_bytes": 3, "end_bytes": 1}, {"device": 1, "peak_bytes": 8, "end_bytes": 1}], "task_name": "x"}
     assert task_of(record.get, "1", 1.0, None).gpu_peak == 8
+
+
+GOLDEN = (
+    '{"seq":7,"run":"r","host":"h","pid":42,"process":"42-1","worker":"tcp://w","thread":43,"key":"k-1","task_name":"a \\"name\\"","state":"ok","start":1.5,"duration":0.25,'
+    '"inputs":[{"type": "ndarray", "dtype": "float32", "shape": [2, 3], "nbytes": 24}],"inputs_omitted":0,"input_bytes":24,"output":{"type": "int", "dtype": null, "shape": null, "nbytes": 28},'
+    '"output_bytes":28,"rss_before_bytes":100,"rss_peak_bytes":200,"rss_peak_source":"kernel","rss_error_bytes":10,"alloc_peak_bytes":50,"alloc_end_bytes":0,"alloc_count":3,"gc_freed_bytes":null,'
+    '"gpu":[{"device": 0, "peak_bytes": 5, "end_bytes": 0, "pool_used_bytes": 5, "pool_total_bytes": null}],"oom":null,"overlap":1,"attribution":"exact","kind":"task","pinned_peak_bytes":null,'
+    '"pinned_end_bytes":null,"page_faults":12,"major_page_faults":0')
+
+
+def test_the_line_of_a_record_is_what_other_programs_read():
+    """/dwsr/tasks, the run store and `report --format json`: fields may be added behind these, nothing else changes."""
+    record = TaskRecord(
+        seq=7, run="r", host="h", pid=42, process="42-1", worker="tcp://w", thread=43, key="k-1", task_name='a "name"', state="ok", start=1.5, duration=0.25,
+        inputs=[{"type": "ndarray", "dtype": "float32", "shape": [2, 3], "nbytes": 24}], input_bytes=24, output={"type": "int", "dtype": None, "shape": None, "nbytes": 28}, output_bytes=28,
+        rss_before_bytes=100, rss_peak_bytes=200, rss_peak_source="kernel", rss_error_bytes=10, alloc_peak_bytes=50, alloc_end_bytes=0, alloc_count=3, overlap=1, attribution="exact",
+        gpu=[{"device": 0, "peak_bytes": 5, "end_bytes": 0, "pool_used_bytes": 5, "pool_total_bytes": None}], page_faults=12, major_page_faults=0)
+    line = record.to_json()
+    assert line.startswith(GOLDEN) and line[len(GOLDEN):len(GOLDEN) + 1] in ("}", ",")
+
+
+def test_devices_and_failures_of_a_frame_are_written_as_ever():
+    """Words of the board as JSON."""
+    devices = ((1, 0, 100, 900, 1000), (4, 7, 8, None, None))
+    assert _core.TASK_DEVICE_FIELDS == ("device", "live_bytes", "peak_bytes", "pool_used_bytes", "pool_total_bytes")
+    assert devices_text(devices) == ('[{"device":0,"peak_bytes":100,"end_bytes":0,"pool_used_bytes":900,"pool_total_bytes":1000},'
+                                     '{"device":3,"peak_bytes":8,"end_bytes":7,"pool_used_bytes":null,"pool_total_bytes":null}]')
+    failed = dict.fromkeys(_core.OOM_FIELDS) | {"count": 1, "device": 0, "requested_bytes": 4096, "live_bytes": 0, "pool_used_bytes": 10, "pool_total_bytes": 20}
+    text = oom_text(tuple(failed.values()))
+    assert text == '{"where":"gpu:0","requested_bytes":4096,"live_bytes":0,"pool_used_bytes":10,"pool_total_bytes":20,"pool_limit_bytes":null,"count":1}'
+    for device, where in ((_core.PINNED, "pinned"), (_core.OOM_ON_HOST, "host"), (15, "gpu:15")):
+        assert json.loads(oom_text(tuple((failed | {"device": device}).values())))["where"] == where
