@@ -91,14 +91,6 @@ uint64_t legacy_frame_whole(const char *frame, uint64_t available)
     return check == f->check && texts_fit(&f->task, bytes - least) ? bytes : 0;
 }
 
-int legacy_frame_order(const char *frame, uint64_t *serial, uint64_t *seq)
-{
-    const struct legacy_task *task = &((const struct legacy_frame *)frame)->task;
-    *serial = task->serial;
-    *seq = task->seq;
-    return 0;
-}
-
 static struct text take(const char **at, uint64_t len)
 {
     struct text found = { *at, len };

@@ -18,7 +18,6 @@ const char *legacy_layout(uint64_t version);
 /* As their namesakes in frame.h. */
 uint64_t legacy_frame_whole(const char *frame, uint64_t available);
 int legacy_frame_unpack(const struct layout *l, const char *frame, struct record *r);
-int legacy_frame_order(const char *frame, uint64_t *serial, uint64_t *seq);
 
 /* Lengths of the texts of a slot, which stood among the task's fields. */
 void legacy_slot_lengths(const word *task, struct slot_fields *slot);

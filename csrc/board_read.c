@@ -339,10 +339,11 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
     e = board_read_at(r, texts, bytes, r->header.texts_offset + *position);
     if (e < 0) return e;
     while (bytes - done >= sizeof(word)) {
-        const word len = *(const word *)(texts + done);
+        const word head = *(const word *)(texts + done), len = (uint32_t)head;
         if (len == 0 || len > TEXT_BYTES_MOST) return BOARD_DAMAGED;
         const uint64_t whole = sizeof(word) + (len + 7) / 8 * 8;
         if (whole > bytes - done) break;
+        if (head != texts_head((const word *)(texts + done) + 1, len)) return BOARD_DAMAGED;
         done += whole;
     }
     if (!done && bytes) return BOARD_DAMAGED; /* cut off where no writer cuts */

@@ -58,8 +58,8 @@ int board_read_slot(struct board_reader *r, uint64_t index, struct running_task 
  * *position was overwritten. `size` must hold at least one frame. Returns bytes; 0: nothing more. A caller that starts at 0 and goes on
  * until 0 or an error comes to an end on any file. */
 int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most);
-/* Texts from byte *position of their heap on, each as its length in a word and itself in whole words; *position moves behind them. Returns
- * bytes; 0: no more. `size` must hold the longest text. */
+/* Texts from byte *position of their heap on, each as a word, whose lower half is its length, and itself in whole words; *position moves
+ * behind them. Returns bytes; 0: no more. `size` must hold the longest text. */
 int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts, uint64_t size);
 /* Sums of one entry; 1, or 0 if there is no such entry, or it changes all the time. */
 int board_read_total(struct board_reader *r, uint64_t index, struct total *total);

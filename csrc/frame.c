@@ -128,12 +128,3 @@ int frame_unpack(const struct layout *l, const char *frame, struct record *r)
     if (take_raw(&c)) take_words(&c, l, LAYOUT_OOM, (word *)&r->oom, sizeof r->oom);
     return c.bad ? -EINVAL : 0;
 }
-
-int frame_order(const struct layout *l, const char *frame, uint64_t *serial, uint64_t *seq)
-{
-    if (!l->packed) return legacy_frame_order(frame, serial, seq);
-    struct cursor c = inside(frame);
-    *serial = take_raw(&c) - 1;
-    *seq = take_raw(&c) - 1;
-    return c.bad ? -EINVAL : 0;
-}

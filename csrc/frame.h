@@ -46,7 +46,5 @@ uint64_t frame_pack(const struct record *r, char *to);
 uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t available);
 /* 0 or -EINVAL. Of a frame that is whole; the record's texts point into it. */
 int frame_unpack(const struct layout *l, const char *frame, struct record *r);
-/* serial and seq of the same, without the rest. */
-int frame_order(const struct layout *l, const char *frame, uint64_t *serial, uint64_t *seq);
 
 #endif

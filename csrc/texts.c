@@ -26,6 +26,11 @@ uint32_t texts_hash(struct text text)
     return (uint32_t)(h >> 32) | 1; /* 0 is "none met" */
 }
 
+word texts_head(const word *words, uint64_t len)
+{
+    return len | board_check(words, (len + 7) / sizeof(word), len) >> 32 << 32;
+}
+
 /* A new text in a free place of the table; ABSENT if there is no room. */
 static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t place)
 {
@@ -35,7 +40,7 @@ static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t 
     padded[words - 1] = 0;
     memcpy(padded, text.at, text.len);
     word *to = (word *)(t->heap + t->used);
-    store_release(to, text.len);
+    store_release(to, texts_head(padded, text.len));
     copy_release(to + 1, padded, words);
     t->index->table[place].hash = hash;
     t->index->table[place].offset = t->used + (uint32_t)sizeof(word);

@@ -20,7 +20,7 @@ struct texts_index {
 };
 
 struct texts {
-    char *heap; /* TEXTS_BYTES of the board: each text its length in a word, then itself in whole words */
+    char *heap; /* TEXTS_BYTES of the board: each text its length and checksum in a word, then itself in whole words */
     word *end;  /* for readers: bytes of the heap that are whole */
     struct texts_index *index;
     uint32_t count, used;
@@ -31,6 +31,8 @@ struct texts {
 void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);
 /* Never 0. */
 uint32_t texts_hash(struct text text);
+/* The word before a text of the heap. */
+word texts_head(const word *words, uint64_t len);
 /* The text's number, or ABSENT: it is to stand inline. */
 uint64_t texts_number(struct texts *t, enum task_text kind, struct text text);
 

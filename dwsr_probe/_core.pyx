@@ -26,7 +26,7 @@ cdef extern from "board_layout.h" nogil:
     struct slot_fields:
         uint64_t alloc_serial, alloc_live_bytes, alloc_peak_bytes, alloc_count, gpu_serial
     struct task_fields:
-        uint64_t serial, alloc_peak_bytes, alloc_end_bytes, alloc_count, pinned_peak_bytes, pinned_end_bytes
+        uint64_t serial, seq, alloc_peak_bytes, alloc_end_bytes, alloc_count, pinned_peak_bytes, pinned_end_bytes
     struct task_device:
         uint64_t device, live_bytes, peak_bytes
     struct task_oom:
@@ -67,7 +67,7 @@ cdef extern from "layout.h" nogil:
 
 cdef extern from "frame.h" nogil:
     enum:
-        TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output
+        TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output, TEXT_COUNT
     struct text:
         const char *at
         uint64_t len
@@ -82,7 +82,6 @@ cdef extern from "frame.h" nogil:
         text gpu_json, oom_json
     uint64_t frame_whole(const layout *l, const char *frame, uint64_t available)
     int frame_unpack(const layout *l, const char *frame, record *r)
-    int frame_order(const layout *l, const char *frame, uint64_t *serial, uint64_t *seq)
 
 cdef extern from "tasks.h" nogil:
     struct task_begin:
@@ -862,11 +861,14 @@ cdef class Reader:
 
     def frames(self, uint64_t position, uint64_t most=100_000, uint64_t after=0, uint64_t size=262144):
         """Finished tasks from `position` on, at most so many, as they are packed on the board, without those whose seq is not above
-        `after`: (position behind them, all that were read, packed, count, first seq, last seq, last serial). None were read: no more."""
+        `after`: (position behind them, whether any were read, packed, count, first seq, last seq, last serial, how many texts they name).
+        None were read: no more. All of them can be unpacked."""
         cdef char *buffer = <char *>malloc(size)
         cdef const char *at
         cdef int64_t left
-        cdef uint64_t frame, serial = 0, seq = 0, first = 0, read = 0, skipped = 0
+        cdef uint64_t frame, serial = 0, seq = 0, first = 0, read = 0, skipped = 0, texts = 0
+        cdef record r
+        cdef int i
         if buffer == NULL:
             raise MemoryError
         try:
@@ -874,8 +876,12 @@ cdef class Reader:
             at = buffer
             while left:
                 frame = frame_whole(&self.reader.layout, at, left)
-                if frame_order(&self.reader.layout, at, &serial, &seq) < 0:
+                if frame_unpack(&self.reader.layout, at, &r) < 0:
                     raise BoardError(REASONS[BOARD_DAMAGED])
+                serial, seq = r.task.serial, r.task.seq
+                for i in range(TEXT_COUNT):
+                    if r.numbers[i] != C_ABSENT and r.numbers[i] >= texts:
+                        texts = r.numbers[i] + 1
                 if seq <= after:
                     skipped = at - buffer + frame
                 elif first == 0:
@@ -884,7 +890,7 @@ cdef class Reader:
                     read += 1
                 at += frame
                 left -= frame
-            return position, at > buffer, (buffer + skipped)[:at - buffer - skipped], read, first, seq, serial
+            return position, at > buffer, (buffer + skipped)[:at - buffer - skipped], read, first, seq, serial, texts
         finally:
             free(buffer)
 
@@ -904,7 +910,7 @@ cdef class Reader:
                     return found, position
                 at = buffer
                 while left:
-                    length = (<const uint64_t *>at)[0]
+                    length = (<const uint32_t *>at)[0]
                     found.append((at + 8)[:length].decode("utf-8", "replace"))
                     at += 8 + (length + 7) // 8 * 8
                     left -= 8 + (length + 7) // 8 * 8

@@ -44,6 +44,7 @@ class Frames:
     first_seq: int
     last_seq: int
     last_serial: int
+    texts: int  # that they name, at least so many must be on the board
 
 
 class Board(Origin):
@@ -110,6 +111,8 @@ class Board(Origin):
         if found.count:
             self._read_texts()
             self._read_addresses()
+        if found.texts > len(self.texts):
+            raise _core.BoardError("damaged")
         return found
 
     def _read_texts(self):
@@ -119,10 +122,7 @@ class Board(Origin):
     def records(self, position=0, most=100_000):
         """Finished tasks from `position` on as reader's tuples, oldest first, at most so many, and the next position. Empty: no more."""
         found = self.frames(position, most)
-        try:
-            return self.unpack(found.packed), found.position
-        except ValueError as error:
-            raise _core.BoardError("damaged") from error
+        return self.unpack(found.packed), found.position
 
     def totals(self):
         """Exact sums of what has ended: a total.Total for each task name. Boards before version 6 have none: None."""

@@ -26,6 +26,7 @@ class _Followed:
         self.position = 0
         self.seq, self.sample_index = seq, sample_index
         self.last_serial = None
+        self.finished_seq = 0  # of the newest record on the board
         self.last_packed = b""  # the newest frames, whose last one its process may not have counted any more
         self.records_lost = self.samples_lost = 0
         self.damaged = False
@@ -191,12 +192,20 @@ class Collector:
             totals = board.totals()
         if totals is None and not self._counting:
             return
-        if totals is not None and not alive and followed.last_packed:
-            count_last(totals, from_row(board.rows(followed.last_packed)[-1]))
+        if totals is not None and not alive and max((total.last_seq for total in totals), default=0) < followed.finished_seq:
+            count_last(totals, self._last_finished(followed))
         news = News(board.process, totals, rows, followed.records_lost, process_limit(health), alive)
         self.store.put_totals(news)
         if self._ended is not None:
             self._news.append(news)
+
+    def _last_finished(self, followed):
+        """The newest record of a board."""
+        board = followed.board
+        if followed.last_packed:
+            return from_row(board.rows(followed.last_packed)[-1])
+        *_, record = board.finished()  # it was stored by another collector
+        return record
 
     def _has_newer(self, board):
         return any(f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
@@ -210,7 +219,7 @@ class Collector:
             followed.position = found.position
             if not found.some:
                 return rows
-            followed.last_serial = found.last_serial
+            followed.last_serial, followed.finished_seq = found.last_serial, found.last_seq
             if not found.count:
                 continue
             followed.records_lost += found.last_seq - followed.seq - found.count

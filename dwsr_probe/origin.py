@@ -45,6 +45,8 @@ class Origin:
 def from_json(process, text, layout):
     """ValueError or TypeError if somebody has changed it."""
     kept = json.loads(text)
+    if not isinstance(kept, dict) or not kept.keys() >= set(_KEPT):
+        raise ValueError("the origin of packed records is not complete")
     origin = Origin(process, _core.Layout(layout), **{name: kept[name] for name in _KEPT})
     whole = (origin.rss_error_bytes, origin.clock_epoch_ns, origin.pid)
     if not all(type(value) is int for value in whole) or not all(address is None or type(address) is str for address in origin.addresses):

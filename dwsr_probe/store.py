@@ -104,7 +104,8 @@ class Store:
         self._has_frames = bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'frames'").fetchone())
         self._next_position = None  # of the next task that is written
         self._kept = {}  # of the processes whose frames are written: their origin as it is kept, and how many texts
-        self._origins, self._unpacked = {}, (None, None)  # for readers; the frames that were unpacked last
+        self._kept_totals = {}  # (process, number) → last seq that is counted there
+        self._origins, self._unpacked = {}, (None, None)  # for readers: (text, origin.Origin) by process; the frames that were unpacked last
 
     @classmethod
     def create(cls, directory):
@@ -182,6 +183,7 @@ class Store:
             self._db.execute("ROLLBACK")
         self._next_position = None
         self._kept.clear()
+        self._kept_totals.clear()
 
     def set_meta(self, **values):
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
@@ -218,9 +220,9 @@ class Store:
 
     def put_totals(self, news):
         """Exact sums of a process (collector.News), where it has them."""
-        if news.totals is not None:
-            self._db.execute("DELETE FROM totals WHERE process = ?", (news.process,))
-            self._db.executemany("INSERT INTO totals VALUES (?, ?, ?)", ((news.process, number, one.to_json()) for number, one in enumerate(news.totals) if one.count))
+        changed = [(number, one) for number, one in enumerate(news.totals or ()) if one.count and self._kept_totals.get((news.process, number)) != one.last_seq]
+        self._db.executemany("INSERT OR REPLACE INTO totals VALUES (?, ?, ?)", ((news.process, number, one.to_json()) for number, one in changed))
+        self._kept_totals.update(((news.process, number), one.last_seq) for number, one in changed)
 
     def add_tasks(self, records):
         self.add_rows(map(to_row, records))
@@ -311,13 +313,14 @@ class Store:
             yield from rows
 
     def _origin(self, process):
-        """What it takes to make rows of the frames of a process; its texts may have become more."""
-        known = self._origins.get(process)
-        if known is None:
-            found = self._db.execute("SELECT origin, layout FROM origins WHERE process = ?", (process,)).fetchone()
-            if found is None:
-                raise ValueError("packed records are there without their layout")
-            known = self._origins[process] = origin.from_json(process, *found)
+        """What it takes to make rows of the frames of a process, as it is now: of a run that goes on it grows."""
+        found = self._db.execute("SELECT origin, layout FROM origins WHERE process = ?", (process,)).fetchone()
+        if found is None:
+            raise ValueError("packed records are there without their layout")
+        text, known = self._origins.get(process, (None, None))
+        if text != found[0]:
+            known = origin.from_json(process, *found)
+            self._origins[process] = found[0], known
         texts = self._db.execute("SELECT text FROM texts WHERE process = ? AND number >= ? ORDER BY number", (process, len(known.texts)))
         known.texts += [text for (text,) in texts]
         return known

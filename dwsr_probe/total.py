@@ -86,6 +86,9 @@ def from_words(words, devices, cells, texts):
 def from_json(text):
     """ValueError or TypeError if somebody has changed it."""
     kept, total = json.loads(text), Total()
+    needed = {"name", "devices", *(f"{name}_cells" for name in HISTOGRAMS)}
+    if not isinstance(kept, dict) or not kept.keys() >= needed or not all(isinstance(kept[name], dict) for name in needed - {"name"}):
+        raise ValueError("a total is not complete")
     total.name = kept["name"]
     for name in _FIELDS:
         setattr(total, name, int(kept.get(name) or 0))

@@ -291,7 +291,7 @@ class Recent:
             for one in self._news:
                 if self.counting:
                     self.totals.add_news(one)
-                else:
+                elif one.alive:
                     self.totals.pass_over(one.process, one.totals)
             for record, lost in self._processes:
                 self.lost[record.process] = max(lost, self.lost.get(record.process, 0))

@@ -119,14 +119,37 @@ static void records_in_pieces(void)
     CHECK(frame > 0 && frame < 1000 && position == frame);
     CHECK(board_read_records(&r, &position, frames, sizeof frames, 3) == (int64_t)(3 * frame)); /* so many at most */
     CHECK(board_read_records(&r, &position, frames, 2 * frame + 8, 9) == (int64_t)(2 * frame)); /* no half ones */
-    uint64_t serial, seq;
-    CHECK(frame_order(&r.layout, frames, &serial, &seq) == 0 && serial == 5 && seq == 5 && position == 6 * frame);
+    struct record fifth;
+    CHECK(frame_unpack(&r.layout, frames, &fifth) == 0 && fifth.task.serial == 5 && fifth.task.seq == 5 && position == 6 * frame);
     CHECK(drain(&r, &position, &last) == 4 && last == 10);
     position += 8; /* of another board */
     CHECK(board_read_records(&r, &position, frames, sizeof frames, 1) == BOARD_DAMAGED);
     position = 0;
     b.records[64] ^= 1; /* a bit of the first one */
     CHECK(board_read_records(&r, &position, frames, sizeof frames, 1) == BOARD_DAMAGED && position == 0);
+    board_reader_close(&r);
+    board_unmap(&b, 1);
+    remove_tree(root);
+}
+
+static void texts_that_somebody_changed(void)
+{
+    struct board b = open_board();
+    struct board_reader r;
+    static struct texts texts;
+    static struct texts_index table;
+    uint64_t position = 0;
+    texts_open(&texts, &table, b.texts, &b.live->texts_end);
+    CHECK(board_reader_open(&r, b.path) == 0 && board_read_texts(&r, &position, frames, sizeof frames) == 0);
+    CHECK(texts_number(&texts, TEXT_name, (struct text){ "a name", 6 }) == 0 && texts_number(&texts, TEXT_name, (struct text){ "another", 7 }) == 1);
+    CHECK(board_read_texts(&r, &position, frames, sizeof frames) == 32 && position == 32);
+    position = 0;
+    CHECK(board_read_texts(&r, &position, frames, 16) == 16 && position == 16 && !memcmp(frames + 8, "a name", 6)); /* no half ones */
+    b.texts[24] ^= 1;
+    CHECK(board_read_texts(&r, &position, frames, sizeof frames) == BOARD_DAMAGED);
+    b.live->texts_end = 8; /* where no writer ends */
+    position = 0;
+    CHECK(board_read_texts(&r, &position, frames, sizeof frames) == BOARD_DAMAGED);
     board_reader_close(&r);
     board_unmap(&b, 1);
     remove_tree(root);
@@ -270,9 +293,8 @@ static void mutations(void)
             int64_t bytes;
             while (calls < 5000 && (bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0) {
                 static struct record found;
-                uint64_t serial, seq;
                 for (uint64_t at = 0; at < (uint64_t)bytes; at += frame_whole(&r.layout, frames + at, (uint64_t)bytes - at))
-                    if (frame_unpack(&r.layout, frames + at, &found) == 0) CHECK(frame_order(&r.layout, frames + at, &serial, &seq) == 0);
+                    frame_unpack(&r.layout, frames + at, &found);
                 calls++;
             }
             uint64_t heap = 0;
@@ -318,6 +340,7 @@ int main(void)
     RUN(running_tasks);
     RUN(facts_and_devices);
     RUN(records_in_pieces);
+    RUN(texts_that_somebody_changed);
     RUN(samples_that_make_no_sense);
     RUN(refused_files);
     RUN(a_board_grows_under_its_reader);

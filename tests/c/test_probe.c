@@ -179,9 +179,9 @@ static void *read_all(void *path)
         for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
         while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
             for (int64_t at = 0; at < bytes; at += (int64_t)frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at))) {
-                uint64_t serial, seq;
-                CHECK(frame_order(&r.layout, frames + at, &serial, &seq) == 0 && seq > last);
-                last = seq;
+                struct record found;
+                CHECK(frame_unpack(&r.layout, frames + at, &found) == 0 && found.task.seq > last);
+                last = found.task.seq;
             }
         CHECK(bytes == 0);
     }

@@ -56,8 +56,8 @@ static struct record whole_record(char letter)
             CHECK(frame_unpack(&r.layout, frames + at, &one) == 0);
             const char *name = names;
             for (uint64_t i = 0; i < one.numbers[TEXT_name] && one.numbers[TEXT_name] != ABSENT; i++)
-                name += 8 + (*(const word *)name + 7) / 8 * 8;
-            if (one.numbers[TEXT_name] != ABSENT) one.texts[TEXT_name] = (struct text){ name + 8, *(const word *)name };
+                name += 8 + (*(const uint32_t *)name + 7) / 8 * 8;
+            if (one.numbers[TEXT_name] != ABSENT) one.texts[TEXT_name] = (struct text){ name + 8, *(const uint32_t *)name };
             if (one.texts[TEXT_name].len == 0 || *one.texts[TEXT_name].at != letter) continue;
             memcpy(kept, frames + at, size);
             CHECK(frame_unpack(&r.layout, kept, &found) == 0);

@@ -22,7 +22,7 @@ static void from_the_second_time_on(void)
     CHECK(texts_number(&texts, TEXT_inputs, text("once")) == ABSENT && end_of_heap == 0);
     CHECK(texts_number(&texts, TEXT_name, text("name")) == 0 && end_of_heap == 16);
     CHECK(texts_number(&texts, TEXT_inputs, text("once")) == 1 && texts_number(&texts, TEXT_inputs, text("once")) == 1 && end_of_heap == 32);
-    CHECK(*(word *)heap == 4 && !memcmp(heap + 8, "name\0\0\0", 8) && *(word *)(heap + 16) == 4 && !memcmp(heap + 24, "once", 4));
+    CHECK(*(uint32_t *)heap == 4 && !memcmp(heap + 8, "name\0\0\0", 8) && *(uint32_t *)(heap + 16) == 4 && !memcmp(heap + 24, "once", 4));
     CHECK(texts_number(&texts, TEXT_name, text("")) == ABSENT);
     CHECK(texts_number(&texts, TEXT_name, text("exactly 16 bytes")) == 2 && end_of_heap == 32 + 24);
 }

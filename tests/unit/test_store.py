@@ -1,10 +1,14 @@
 import json
+import lzma
 import sqlite3
 import struct
+from pathlib import Path
 
 import pytest
 
-from dwsr_probe.record import FIELDS, TaskRecord, json_of_row
+from dwsr_probe import _core
+from dwsr_probe.board import Board
+from dwsr_probe.record import FIELDS, TaskRecord, from_row, json_of_row, to_row
 from dwsr_probe.store import FILE, Store, StoreError, filesystem_of, is_network
 
 
@@ -202,3 +206,90 @@ def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
     store = Store.open(tmp_path, writable=True)  # what its processes left behind is still collected
     store.add_tasks([TaskRecord(seq=2, process="1-2", task_name="new", output_bytes=9)])
     assert [(r.task_name, r.output_bytes, r.inputs_omitted) for r in store.tasks()] == [("old", None, 0), ("new", 9, 0)]
+
+
+# -- packed records
+
+def board_of(probe, names=("a", "b"), count=5):
+    for n in range(count):
+        for name in names:
+            with probe.task(name, inputs=[bytes(n)], key=f"{name}-{n}"):
+                pass
+    return Board(_core.board_path())
+
+
+def test_frames_come_back_as_the_rows_that_they_are(probe, tmp_path):
+    board, store = board_of(probe), Store.create(str(tmp_path / "run"))
+    store.add_rows([to_row(TaskRecord(process="0-0", seq=1, task_name="loose"))])
+    first = board.frames(most=4)
+    store.add_frames(board, first)
+    store.add_rows([to_row(TaskRecord(process=board.process, seq=11, task_name="killed", state="killed"))])
+    store.add_frames(board, board.frames(first.position))
+    store.close()
+    found = Store.open(str(tmp_path / "run"))
+    true = [to_row(record) for record in board.finished()]
+    rows = list(found.rows())
+    assert [row[FIELDS.index("task_name")] for row in rows] == ["loose", *(row[FIELDS.index("task_name")] for row in true), "killed"]
+    assert [from_row(row) for row in rows[1:-1]] == [from_row(row) for row in true] and found.task_count() == 12
+    assert found.progress_of(board.process) == (11, 0)
+    # The stream has them in the order in which they came, from any position, in any pieces.
+    order = [(position, row[FIELDS.index("seq")]) for position, row in found.rows_after(0, 100)]
+    assert order == list(enumerate([1, 1, 2, 3, 4, 11, 5, 6, 7, 8, 9, 10], 1))
+    for most in (1, 2, 5):
+        position, told = 0, []
+        while some := found.rows_after(position, most):
+            assert len(some) <= most
+            told += some
+            position = some[-1][0]
+        assert [(at, row[FIELDS.index("seq")]) for at, row in told] == order
+
+
+def test_a_run_of_an_earlier_version_takes_packed_records(probe, tmp_path):
+    (tmp_path / "run").mkdir()
+    packed = Path(__file__).parents[1] / "data" / "format-4" / "run.sqlite.xz"
+    (tmp_path / "run" / FILE).write_bytes(lzma.decompress(packed.read_bytes()))
+    board, store = board_of(probe), Store.open(str(tmp_path / "run"), writable=True)
+    before = store.task_count()
+    store.begin()
+    store.add_frames(board, board.frames())
+    store.commit()
+    store.close()
+    found = Store.open(str(tmp_path / "run"))
+    assert found.task_count() == len(list(found.tasks())) == before + 10
+    assert [at for at, _ in found.rows_after(before - 1, 3)] == [before, before + 1, before + 2]
+
+
+def test_a_reader_beside_the_collector_learns_of_texts_and_workers_that_come_later(probe, tmp_path):
+    store = Store.create(str(tmp_path / "run"))
+    board = board_of(probe)
+    first = board.frames()
+    store.add_frames(board, first)
+    reader = Store.open(str(tmp_path / "run"))
+    assert len(reader.rows_after(0, 100)) == 10
+    board_of(probe, ("a new name",))
+    board.addresses = ["tcp://1"]
+    board._read_addresses = lambda: None
+    store.add_frames(board, board.frames(first.position))
+    assert [row[FIELDS.index("task_name")] for _, row in reader.rows_after(10, 100)] == ["a new name"] * 5
+    assert reader._origin(board.process).addresses == ["tcp://1"]
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ("UPDATE frames SET packed = zeroblob(64)", "a record is damaged"), ("DELETE FROM texts", "names a text that is not there"), ("DELETE FROM origins", "without their layout"),
+    ("UPDATE origins SET layout = x'00'", "makes no sense"), ("UPDATE origins SET origin = '{}'", "not complete"), ("UPDATE origins SET origin = '[]'", "not complete")])
+def test_packed_records_that_somebody_changed(probe, tmp_path, change, said):
+    board, store = board_of(probe), Store.create(str(tmp_path / "run"))
+    store.add_frames(board, board.frames())
+    store._db.execute(change)
+    with pytest.raises(StoreError, match=said):
+        list(store.rows())
+    with pytest.raises(StoreError):
+        store.rows_after(0, 10)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"name": 5}', "nothing"])
+def test_totals_that_somebody_changed(text, tmp_path):
+    store = Store.create(str(tmp_path / "run"))
+    store._db.execute("INSERT INTO totals VALUES ('1-1', 0, ?)", (text,))
+    with pytest.raises(StoreError, match="it is damaged"):
+        store.totals()
