@@ -340,7 +340,7 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
     if (e < 0) return e;
     while (bytes - done >= sizeof(word)) {
         const word head = *(const word *)(texts + done), len = (uint32_t)head;
-        if (len == 0 || len > TEXT_BYTES_MOST) return BOARD_DAMAGED;
+        if (len > TEXT_BYTES_MOST) return BOARD_DAMAGED;
         const uint64_t whole = sizeof(word) + (len + 7) / 8 * 8;
         if (whole > bytes - done) break;
         if (head != texts_head((const word *)(texts + done) + 1, len)) return BOARD_DAMAGED;
@@ -349,6 +349,15 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
     if (!done && bytes) return BOARD_DAMAGED; /* cut off where no writer cuts */
     *position += done;
     return (int64_t)done;
+}
+
+static int devices_make_sense(const struct total *t)
+{
+    for (int i = 0; i < TASK_DEVICES; i++) {
+        const struct total_device *d = &t->devices[i];
+        if (d->device > DEVICE_COUNT || (d->device && (d->peak_bytes == ABSENT || d->peak_max_bytes == ABSENT))) return 0;
+    }
+    return 1;
 }
 
 static void copy_total(const struct layout *l, const char *from, struct total *to, uint64_t total_words,
@@ -390,7 +399,7 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
             memcpy(before.devices, old.devices, sizeof before.devices);
             totals_undo(&before, total);
         }
-        return 1;
+        return devices_make_sense(total) ? 1 : BOARD_DAMAGED;
     }
     return 0;
 }

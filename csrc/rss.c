@@ -164,7 +164,15 @@ void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h)
     w->source = mark == ABSENT ? RSS_SAMPLED : r->source;
     if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
     if (!r->resettable) return;
-    hold_let_go(h);
+    if (h && !h->gone) { /* letting go takes a while: once more right before the reset, or what neighbours take meanwhile is lost */
+        hold_let_go(h);
+        begin = now_ns();
+        mark = r->source == RSS_KERNEL ? mark_from(r, maxrss(), 1, NULL) : ABSENT;
+        rss = rss_now(r);
+        const uint64_t peak = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
+        if (peak != ABSENT && (w->peak_bytes == ABSENT || peak > w->peak_bytes)) w->peak_bytes = peak;
+        if (rss != ABSENT) w->rss_bytes = rss;
+    }
     if (reset(r, rss) < 0) {
         r->source = RSS_SAMPLED; /* no descriptor left, or no permission any more: tried again at the next boundary */
         return;

@@ -37,8 +37,8 @@ static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t 
     const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)), bytes = (1 + words) * (uint32_t)sizeof(word);
     word padded[TEXT_BYTES_MOST / sizeof(word)];
     if (t->count == TEXTS_MOST || t->used + bytes > TEXTS_BYTES) return ABSENT;
-    padded[words - 1] = 0;
-    memcpy(padded, text.at, text.len);
+    if (words) padded[words - 1] = 0;
+    if (text.len) memcpy(padded, text.at, text.len);
     word *to = (word *)(t->heap + t->used);
     store_release(to, texts_head(padded, text.len));
     copy_release(to + 1, padded, words);
@@ -58,14 +58,14 @@ static int stands_at(const struct texts *t, uint32_t offset, uint32_t len, struc
 
 static int is_last(const struct texts *t, enum task_text kind, struct text text)
 {
-    if (t->last[kind].len != text.len) return 0;
+    if (!t->last[kind].number || t->last[kind].len != text.len) return 0;
     return !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset, text.at, text.len);
 }
 
 uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
 {
-    if (text.len == 0 || text.len > TEXT_BYTES_MOST) return ABSENT;
-    if (is_last(t, kind, text)) return t->last[kind].number;
+    if (text.len > TEXT_BYTES_MOST || (text.len == 0 && kind != TEXT_name)) return ABSENT;
+    if (is_last(t, kind, text)) return t->last[kind].number - 1;
     const uint32_t hash = texts_hash(text), places = sizeof t->index->table / sizeof *t->index->table;
     uint32_t place = (hash >> 1) % places;
     uint64_t number = ABSENT;
@@ -85,7 +85,7 @@ uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
     if (number == ABSENT) return ABSENT;
     t->last[kind].offset = t->index->table[place].offset;
     t->last[kind].len = t->index->table[place].len;
-    t->last[kind].number = (uint32_t)number;
+    t->last[kind].number = (uint32_t)number + 1;
     if (text.len <= TEXT_SHORT) memcpy(t->last[kind].text, text.at, text.len);
     return number;
 }

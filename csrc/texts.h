@@ -25,7 +25,7 @@ struct texts {
     struct texts_index *index;
     uint32_t count, used;
     /* What each kind of text was last: mostly, it is that again. A short one stands here, too. */
-    struct { uint32_t offset, len, number; char text[TEXT_SHORT]; } last[TEXT_COUNT];
+    struct { uint32_t offset, len, number; char text[TEXT_SHORT]; } last[TEXT_COUNT]; /* number + 1; 0: none */
 };
 
 void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);

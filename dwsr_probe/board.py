@@ -111,8 +111,8 @@ class Board(Origin):
         if found.count:
             self._read_texts()
             self._read_addresses()
-        if found.texts > len(self.texts):
-            raise _core.BoardError("damaged")
+            if found.texts > len(self.texts):
+                raise _core.BoardError("damaged")
         return found
 
     def _read_texts(self):

@@ -21,15 +21,16 @@ _HEALTH = (
 class _Followed:
     """How far one board has been stored."""
 
-    def __init__(self, board, seq, sample_index):
+    def __init__(self, board, seq, sample_index, records_lost=0):
         self.board = board
         self.position = 0
         self.seq, self.sample_index = seq, sample_index
         self.last_serial = None
         self.finished_seq = 0  # of the newest record on the board
         self.last_packed = b""  # the newest frames, whose last one its process may not have counted any more
-        self.records_lost = self.samples_lost = 0
+        self.records_lost, self.samples_lost = records_lost, 0
         self.damaged = False
+        self.ended = False  # somebody has stored all of it
 
 
 @dataclass
@@ -96,7 +97,8 @@ class Collector:
                 continue
             self.pids.add(board.pid)
             self.replaced.discard(board.pid)  # what it became has a board after all
-            self._followed[path] = _Followed(board, *self.store.progress_of(board.process))
+            self._followed[path] = _Followed(board, *self.store.progress_of(board.process), self.store.lost_of(board.process))
+            self._followed[path].ended = self.store.has_ended(board.process)
 
     def living(self):
         """(board, its live counters) of those that are followed and can be read."""
@@ -131,8 +133,12 @@ class Collector:
         """Store what is new. Returns how many of the run's processes are alive."""
         self._look_for_boards()
         alive, ended = 0, []
+        if not self._followed:  # nothing to store: a run of an earlier version stays what it is
+            return 0
         self.store.begin()
         try:
+            if self.store.others_wrote():
+                self._catch_up()
             for path, followed in self._followed.items():
                 if self._follow(followed):
                     alive += 1
@@ -158,15 +164,25 @@ class Collector:
                     pass
         return alive
 
+    def _catch_up(self):
+        """Another collector has stored something: perhaps of the boards that are followed here."""
+        for followed in self._followed.values():
+            process = followed.board.process
+            followed.seq, followed.sample_index = self.store.progress_of(process)
+            followed.records_lost, followed.ended = self.store.lost_of(process), self.store.has_ended(process)
+
     def _follow(self, followed):
         """One board's news; False when it is dead and all of it is stored. A damaged one is kept on the list until its process ends."""
         board = followed.board
+        if followed.ended:
+            return False
         if not followed.damaged:
             try:
                 return self.follow_once(followed)
-            except _core.BoardError as error:
+            except (_core.BoardError, ValueError, TypeError) as error:  # the latter two: what no writer writes has passed the checks
                 followed.damaged = True
-                self._say(explain(board.path, error) + "; what was read before is kept")
+                damage = error if isinstance(error, _core.BoardError) else _core.BoardError("damaged")
+                self._say(explain(board.path, damage) + "; what was read before is kept")
         return process_exists(board.pid, board.start_ticks)
 
     def follow_once(self, followed):

@@ -103,6 +103,7 @@ class Store:
         self._names = ", ".join(name if name in there else f"{_sql(DEFAULTS[name])} AS {name}" for name in FIELDS)
         self._has_frames = bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'frames'").fetchone())
         self._next_position = None  # of the next task that is written
+        self._data_version = None  # SQLite's, as others_wrote saw it
         self._kept = {}  # of the processes whose frames are written: their origin as it is kept, and how many texts
         self._kept_totals = {}  # (process, number) → last seq that is counted there
         self._origins, self._unpacked = {}, (None, None)  # for readers: (text, origin.Origin) by process; the frames that were unpacked last
@@ -146,17 +147,16 @@ class Store:
             raise StoreError(f"{path} has version {version}, this dwsr-probe knows {known}; read it with the one that wrote it")
         if not writable:
             db.execute("PRAGMA query_only=1")
-        store = cls(directory, db)
-        if writable:
-            store._renew()
-        return store
+        return cls(directory, db)
 
     def _renew(self):
-        """Before more is written into a run of an earlier version."""
+        """Before more is written into a run of an earlier version: who only reads it leaves it as it is."""
         for name in self._missing:
             self._db.execute(f"ALTER TABLE tasks ADD COLUMN {_column(name)} DEFAULT {_sql(DEFAULTS[name])}")
         if not self._has_frames:
-            self._db.executescript(f"BEGIN; {_PACKED} PRAGMA user_version={VERSION}; COMMIT;")
+            for statement in filter(str.strip, _PACKED.split(";")):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={VERSION}")
         if self._missing or not self._has_frames:
             self.__init__(self.directory, self._db)
 
@@ -173,7 +173,9 @@ class Store:
     # -- writing: everything of one round in one transaction, so that a killed collector leaves whole rounds
 
     def begin(self):
-        self._db.execute("BEGIN")
+        """Alone: two readers may collect what a killed parent left."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._renew()
 
     def commit(self):
         self._db.execute("COMMIT")
@@ -364,11 +366,28 @@ class Store:
             rows = [stored.process(json.loads(r), json.loads(h)) for r, h in self._db.execute("SELECT record, health FROM processes")]
         return sorted(rows, key=lambda row: row[0].start or 0)
 
+    def others_wrote(self):
+        """Whether another connection has written since the last call."""
+        before, (self._data_version,) = self._data_version, self._db.execute("PRAGMA data_version").fetchone()
+        return self._data_version != before
+
+    def has_ended(self, process):
+        """Whether all of a process is stored: its row says how it ended."""
+        found = self._db.execute("SELECT record FROM processes WHERE process = ?", (process,)).fetchone()
+        with self._trusting():
+            return found is not None and json.loads(found[0]).get("state") != "running"
+
+    def lost_of(self, process):
+        """Records of a process that were overwritten before they could be stored, up to where it is stored."""
+        packed = self._db.execute("SELECT IFNULL(SUM(count), 0) FROM frames WHERE process = ?", (process,)).fetchone()[0] if self._has_frames else 0
+        return self.progress_of(process)[0] - packed - self._db.execute("SELECT COUNT(*) FROM tasks WHERE process = ?", (process,)).fetchone()[0]
+
     def progress_of(self, process):
         """How far a process is stored: its last seq, the number of its next sample."""
-        (seq,) = self._db.execute("SELECT MAX(IFNULL((SELECT MAX(seq) FROM tasks WHERE process = ?1), 0), IFNULL((SELECT MAX(last_seq) FROM frames WHERE process = ?1), 0))", (process,)).fetchone()
+        (seq,) = self._db.execute("SELECT MAX(seq) FROM tasks WHERE process = ?", (process,)).fetchone()
+        (packed,) = self._db.execute("SELECT MAX(last_seq) FROM frames WHERE process = ?", (process,)).fetchone() if self._has_frames else (0,)
         (index,) = self._db.execute("SELECT MAX(next) FROM samples WHERE process = ?", (process,)).fetchone()
-        return seq or 0, index or 0
+        return max(seq or 0, packed or 0), index or 0
 
     def task_count(self):
         packed = self._db.execute("SELECT IFNULL(SUM(count), 0) FROM frames").fetchone()[0] if self._has_frames else 0

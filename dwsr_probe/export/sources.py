@@ -140,9 +140,17 @@ class OwnProcess(Source):
         """The board, anew after a restart of the probe; None without one."""
         path = _core.board_path()
         if path != self._path:
+            self._count()  # what ended since the last look
             self._board = Board(path) if path else None
             self._path = path
         return self._board
+
+    def _count(self):
+        if self._board is not None:
+            try:
+                self.totals.add_totals(self._board.process, self._board.totals())
+            except _core.BoardError:  # somebody wrote into it
+                pass
 
     def _dead_count(self):
         return 0 if self._dead is None else self._dead.count()
@@ -160,7 +168,7 @@ class OwnProcess(Source):
         board = self._current()
         if board is None:
             return View(self.totals)
-        self.totals.add_totals(board.process, board.totals())
+        self._count()
         return View(self.totals, [look_at(board, board.live())], own_port=False)
 
     def read(self, since, most):
@@ -308,6 +316,15 @@ class Recent:
 
     def all_lost(self):
         return self._lost_ended + sum(self.lost.values())
+
+    def others_wrote(self):
+        return False
+
+    def has_ended(self, process):
+        return False
+
+    def lost_of(self, process):
+        return self.lost.get(process, 0)
 
     def progress_of(self, process):
         return self._seqs.get(process, 0), 0

@@ -264,12 +264,13 @@ def summarise(records, processes=(), totals=None):
 
     processes: (record, health) of each, for its limits. totals: {process: list of total.Total}; used of those that have lost single records."""
     names, limits, counted = {}, Limits(processes), _counted(processes, totals or {})
+    known = {process: {total.name for total in found} for process, found in counted.items()}
     for record in records:
-        summary = _named(names, record.task_name)
         if record.process in counted and record.state != "killed":
-            summary.add_single(record)
+            name = record.task_name if record.task_name in known[record.process] else OTHER
+            _named(names, name).add_single(record)
         else:
-            summary.add(record, limits)
+            _named(names, record.task_name).add(record, limits)
     for process, _ in processes:
         for total in counted.get(process.process, ()):
             _named(names, OTHER if total.name is None else total.name).add_total(total, process, limits)

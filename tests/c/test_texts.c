@@ -23,8 +23,9 @@ static void from_the_second_time_on(void)
     CHECK(texts_number(&texts, TEXT_name, text("name")) == 0 && end_of_heap == 16);
     CHECK(texts_number(&texts, TEXT_inputs, text("once")) == 1 && texts_number(&texts, TEXT_inputs, text("once")) == 1 && end_of_heap == 32);
     CHECK(*(uint32_t *)heap == 4 && !memcmp(heap + 8, "name\0\0\0", 8) && *(uint32_t *)(heap + 16) == 4 && !memcmp(heap + 24, "once", 4));
-    CHECK(texts_number(&texts, TEXT_name, text("")) == ABSENT);
+    CHECK(texts_number(&texts, TEXT_inputs, text("")) == ABSENT);
     CHECK(texts_number(&texts, TEXT_name, text("exactly 16 bytes")) == 2 && end_of_heap == 32 + 24);
+    CHECK(texts_number(&texts, TEXT_name, text("")) == 3 && texts_number(&texts, TEXT_name, text("")) == 3); /* a name may be empty */
 }
 
 static void no_more_than_there_is_room_for(void)

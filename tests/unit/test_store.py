@@ -1,14 +1,19 @@
 import json
 import lzma
+import os
 import sqlite3
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dwsr_probe import _core
 from dwsr_probe.board import Board
+from dwsr_probe.collector import Collector
 from dwsr_probe.record import FIELDS, TaskRecord, from_row, json_of_row, to_row
+from dwsr_probe.runs import open_run
 from dwsr_probe.store import FILE, Store, StoreError, filesystem_of, is_network
 
 
@@ -204,7 +209,9 @@ def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
     assert len(row) == len(FIELDS) and json.loads(json_of_row(row))["output_bytes"] is None
 
     store = Store.open(tmp_path, writable=True)  # what its processes left behind is still collected
+    store.begin()
     store.add_tasks([TaskRecord(seq=2, process="1-2", task_name="new", output_bytes=9)])
+    store.commit()
     assert [(r.task_name, r.output_bytes, r.inputs_omitted) for r in store.tasks()] == [("old", None, 0), ("new", 9, 0)]
 
 
@@ -257,6 +264,69 @@ def test_a_run_of_an_earlier_version_takes_packed_records(probe, tmp_path):
     found = Store.open(str(tmp_path / "run"))
     assert found.task_count() == len(list(found.tasks())) == before + 10
     assert [at for at, _ in found.rows_after(before - 1, 3)] == [before, before + 1, before + 2]
+
+
+def test_a_run_of_an_earlier_version_is_not_changed_by_who_looks_at_it(tmp_path):
+    packed = Path(__file__).parents[1] / "data" / "format-4" / "run.sqlite.xz"
+    (tmp_path / FILE).write_bytes(lzma.decompress(packed.read_bytes()))
+    before = (tmp_path / FILE).read_bytes()
+    store = open_run(str(tmp_path), print)
+    assert store.totals() == {} and len(list(store.tasks())) == store.task_count() > 0
+    store.close()
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def left_board(board_dir, count=100):
+    """A board of a killed process with so many tasks."""
+    code = f"import dwsr_probe, os, signal\ndwsr_probe.start()\nfor n in range({count}):\n  with dwsr_probe.task('t'): pass\nwith dwsr_probe.task('last'): os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run([sys.executable, "-c", code], env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
+
+
+def test_two_collectors_store_each_task_once(board_dir, tmp_path):
+    """As two reports do of a run whose parent is gone; one of them comes between the other's looks."""
+    left_board(board_dir)
+    Store.create(str(tmp_path / "run")).close()
+    first, second = (Collector(Store.open(str(tmp_path / "run"), writable=True), None, str(board_dir), print, remove=False) for _ in range(2))
+    first._look_for_boards()
+    second._look_for_boards()
+    for collector in (first, second, first):
+        collector.round()
+    third = Collector(Store.open(str(tmp_path / "run"), writable=True), None, str(board_dir), print)  # the first was killed before it removed the board
+    third.round()
+    found = Store.open(str(tmp_path / "run"))
+    assert [r.seq for r in found.tasks()] == list(range(1, 102)) and [r.state for r in found.tasks()].count("killed") == 1
+    assert not list(board_dir.glob("*.board"))
+
+
+def test_what_was_lost_is_known_to_the_next_collector(board_dir, tmp_path):
+    left_board(board_dir, 120_000)
+    run = str(tmp_path / "run")
+    Store.create(run).close()
+    Collector(Store.open(run, writable=True), None, str(board_dir), print, remove=False).round()
+    one, two = Store.open(run), Store.open(run, writable=True)
+    ((_, health),) = one.processes()
+    (process,) = one.totals()
+    assert health["records_lost"] == two.lost_of(process) == 120_001 - one.task_count() > 0
+    two.begin()
+    two._db.execute("DELETE FROM processes")  # as if the first had been killed before it was there
+    two.commit()
+    Collector(Store.open(run, writable=True), None, str(board_dir), print, remove=False).round()
+    ((_, again),) = Store.open(run).processes()
+    assert again["records_lost"] == health["records_lost"]
+
+
+@pytest.mark.parametrize("place", ["totals_offset", "texts_offset"])
+def test_a_damaged_board_does_not_stop_its_neighbours(board_dir, tmp_path, place):
+    left_board(board_dir, 10)
+    (path,) = board_dir.glob("*.board")
+    with open(path, "r+b") as file:
+        file.seek(Board(path).header[place])
+        file.write(b"\xff" * 8192)
+    left_board(board_dir, 20)
+    store, said = Store.create(str(tmp_path / "run")), []
+    Collector(store, None, str(board_dir), said.append).round()
+    assert len(said) == 1 and "it was overwritten or damaged; what was read before is kept" in said[0]
+    assert sum(r.process == store.processes()[-1][0].process for r in store.tasks()) == 21
 
 
 def test_a_reader_beside_the_collector_learns_of_texts_and_workers_that_come_later(probe, tmp_path):

@@ -120,3 +120,20 @@ def test_a_killed_task_is_counted_once_beside_totals():
     killed = TaskRecord(seq=101, process="1-1", task_name="a", state="killed", rss_before_bytes=0, rss_peak_bytes=1 << 45, alloc_peak_bytes=1 << 45)
     found = summary_of(every[90:], every[:90], [killed])
     assert (found.count, found.killed) == (101, 1) and isinstance(found.alloc_peak_max_bytes, AtLeast) and found.alloc_peak_max_bytes == 1 << 45
+
+
+def test_names_beyond_the_most_are_other_in_the_table():
+    chance = random.Random(6)
+    kept = [record(chance, seq, "without an entry") for seq in range(1, 11)]
+    total, process = empty(None), TaskRecord(kind="process", process="1-1", state="ok")
+    for one in kept:
+        total.add(one)
+    (found,) = summarise(kept, [(process, {"records_lost": 1})], {"1-1": [total]})
+    assert (found.task_name, found.count) == ("other", 10)
+
+
+def test_an_empty_name_is_a_name(probe):
+    with probe.task(""):
+        pass
+    assert [(t.name, t.count) for t in Board(_core.board_path()).totals() if t.count] == [("", 1)]
+    assert [r.task_name for r in probe.records()] == [""]
