@@ -29,11 +29,13 @@ static void raise_peak(word *peak, uint64_t value)
 }
 
 /* Read the window's peak, give it to all running tasks, start a new window. */
-static struct rss_window fold_window(struct tasks *t, struct hold *h)
+static struct rss_window fold_window(struct tasks *t, int at_end, struct hold *h)
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
+    if (t->reset_likely[at_end]) hold_let_go(h); /* before the mark is read, which is then read once */
     rss_window_take(&t->rss, &w, h);
+    t->reset_likely[at_end] = w.reset;
     if (w.reset) count(&live->resets);
     if (w.gap_ns > GAP_COUNTED_NS) count(&live->reset_gaps);
     store_relaxed(&live->rss_source, t->rss.source);
@@ -130,7 +132,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
         goto out;
     }
     turn_boundary(t);
-    const struct rss_window w = fold_window(t, h);
+    const struct rss_window w = fold_window(t, 0, h);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
     for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
@@ -246,7 +248,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     struct slot *slot = &t->board->slots[index];
     struct record *r = &t->record;
     turn_boundary(t);
-    const struct rss_window w = fold_window(t, h);
+    const struct rss_window w = fold_window(t, 1, h);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
     r->task = slot->task;
     take_texts(t, slot, end, r);
@@ -330,7 +332,7 @@ void tasks_close(struct tasks *t, int leave_running)
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
         turn_boundary(t);
-        fold_window(t, NULL);
+        fold_window(t, 1, NULL);
         turn_boundary(t);
         while (!leave_running && t->running) end_task(t, t->active[t->running - 1], end_ns, &cut_off, NULL);
         store_relaxed(&t->running, 0);

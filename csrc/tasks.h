@@ -46,6 +46,7 @@ struct tasks {
     word running;        /* read by the sampler without the mutex */
     uint64_t seq;        /* of the last record */
     uint32_t lanes;      /* threads with at least one running task */
+    int reset_likely[2]; /* the last begin, the last end needed a reset of the mark: so will the next, probably */
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
     uint32_t vacant_count;
     /* By slot: its thread, whether it stands for it, and the thread's page faults when the task began. */

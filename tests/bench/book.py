@@ -9,7 +9,7 @@ import psutil
 
 NAMES = ("peaks", "sampler", "boundary", "startup", "accounting", "accounting_parts", "dask_tasks", "dask_peers", "dask_close", "gpu", "export", "top", "report", "overhead", "jobs", "forks", "kills")
 # `make bench-budgets` and `make bench-predict` have a main of their own.
-ORDER = ("budgets", *NAMES, "predict")
+ORDER = ("budgets", "builds", *NAMES, "predict")
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
 
