@@ -450,7 +450,7 @@ cdef extern from "Python.h":
     ctypedef struct PyThreadState:
         pass
     PyThreadState *PyEval_SaveThread() nogil
-    void PyEval_RestoreThread(PyThreadState *state)
+    void PyEval_RestoreThread(PyThreadState *state) nogil
 
 
 cdef struct gil:
@@ -462,7 +462,7 @@ cdef void let_gil_go(hold *h) noexcept nogil:
     (<gil *>h).state = PyEval_SaveThread()
 
 
-cdef void take_gil_again(gil *held) noexcept:
+cdef void take_gil_again(gil *held) noexcept nogil:
     """After a boundary: if it had to wait, others have had the GIL meanwhile."""
     if held.hold.gone:
         PyEval_RestoreThread(held.state)
