@@ -127,7 +127,8 @@ def test_a_port_that_is_taken(cli):
         done = cli("run", "--strict", "--metrics", port, "sh", "-c", "echo ran")
         assert (done.returncode, done.stdout) == (125, "") and "Nothing was run" in done.stderr and len(done.stderr.splitlines()) == 1
         done = cli("export", "--listen", port)
-        assert done.returncode == 1 and "Address already in use" in done.stderr and len(done.stderr.splitlines()) == 1
+        said = [line for line in done.stderr.splitlines() if "cannot read the board" not in line]  # root reads what others have left on this machine
+        assert done.returncode == 1 and len(said) == 1 and "Address already in use" in said[0]
 
 
 @pytest.mark.parametrize("words", [("--metrics", "x"), ("--metrics", "99999"), ("--metrics", "-1"), ("--metrics", ""), ("--linger", "5"), ("--tls-cert", "x")])
