@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test results bench bench-budgets bench-predict lint sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test results bench bench-budgets bench-predict lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -76,8 +76,19 @@ pictures: $(VENV)/.test ## remake docs/pictures from a real run
 dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
 	$(BIN)/python dashboards/build.py
 
-lint: $(VENV)/.test ## ruff
-	$(BIN)/ruff check dwsr_probe tests examples dashboards deploy setup.py
+PYTHON_FILES := dwsr_probe tests examples dashboards deploy docs setup.py
+C_FILES := $(wildcard csrc/*.[ch] tests/*/*.[ch])
+
+lint: $(VENV)/.test ## what the linters and formatters say, without changing anything
+	$(BIN)/ruff check $(PYTHON_FILES)
+	$(BIN)/ruff format --check $(PYTHON_FILES)
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(BIN)/mdformat --check *.md */*.md
+
+format: $(VENV)/.test ## let the formatters rewrite Python, C and Markdown
+	$(BIN)/ruff format $(PYTHON_FILES)
+	$(BIN)/clang-format -i $(C_FILES)
+	$(BIN)/mdformat *.md */*.md
 
 bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ## figures, as ratios measured side by side; rewrites BENCHMARKS.md
 	$(BIN)/python -m tests.bench

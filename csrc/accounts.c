@@ -8,20 +8,26 @@ word accounts_are_open;
 
 static struct account unowned;
 
-static struct account *account_of(task_handle task) { return &accounts_of_tasks[handle_slot(task)]; }
+static struct account *account_of(task_handle task)
+{
+    return &accounts_of_tasks[handle_slot(task)];
+}
 
-/* -- adding ---------------------------------------------------------------------------------------------- */
+/* -- adding -- */
 
 /* Adds to an account if it is still that generation's. */
 static void add_foreign(struct account *a, uint64_t generation, int64_t bytes)
 {
-    if (sum_add(&a->others, generation, bytes) && bytes > 0) peak_raise(&a->peak, generation, account_live(a));
+    if (sum_add(&a->others, generation, bytes) && bytes > 0)
+        peak_raise(&a->peak, generation, account_live(a));
 }
 
 static void add_live(task_handle task, int64_t bytes)
 {
-    if (lineage_is_home(task)) account_add_own(account_of(task), handle_generation(task), bytes);
-    else add_foreign(account_of(task), handle_generation(task), bytes);
+    if (lineage_is_home(task))
+        account_add_own(account_of(task), handle_generation(task), bytes);
+    else
+        add_foreign(account_of(task), handle_generation(task), bytes);
 }
 
 __attribute__((noinline)) void accounts_charge_all(task_handle task, int64_t bytes)
@@ -29,7 +35,8 @@ __attribute__((noinline)) void accounts_charge_all(task_handle task, int64_t byt
     task_handle around;
     if (!is_somebody(task)) add_foreign(&unowned, 0, bytes);
     for (; is_somebody(task); task = around) {
-        around = lineage_around(task); /* first: a task that has nothing left, and ends, leaves no heir */
+        /* first: a task that has nothing left, and ends, leaves no heir */
+        around = lineage_around(task);
         if (lineage_runs(task)) add_live(task, bytes);
     }
 }
@@ -39,14 +46,16 @@ static int64_t net_small(struct account *a, int64_t bytes)
 {
     word old = load_relaxed(&a->small), sum;
     do sum = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
-    while (!__atomic_compare_exchange_n(&a->small, &old, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    while (
+        !__atomic_compare_exchange_n(&a->small, &old, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return (int64_t)(sum - old);
 }
 
 static void flush_to(task_handle task)
 {
     int64_t changed;
-    if (!is_somebody(task) && (changed = net_small(&unowned, this_thread.pending))) add_foreign(&unowned, 0, changed);
+    if (!is_somebody(task) && (changed = net_small(&unowned, this_thread.pending)))
+        add_foreign(&unowned, 0, changed);
     for (; is_somebody(task); task = lineage_around(task)) {
         if (!lineage_runs(task)) continue;
         add_relaxed(&account_of(task)->count, this_thread.pending_count);
@@ -65,8 +74,10 @@ __attribute__((noinline)) void accounts_flush_full(void)
 {
     if (this_thread.busy) return; /* a signal handler's: with the next one */
     accounts_enter();
-    if (accounts_active()) flush();
-    else this_thread.pending = 0;
+    if (accounts_active())
+        flush();
+    else
+        this_thread.pending = 0;
     accounts_leave();
 }
 
@@ -86,7 +97,7 @@ void accounts_flush_last(void)
     accounts_leave();
 }
 
-/* -- tasks ----------------------------------------------------------------------------------------------- */
+/* -- tasks -- */
 
 void accounts_task_begin(task_handle task, task_handle around)
 {
@@ -111,7 +122,8 @@ static void read_figures(task_handle task, struct account_figures *f)
     f->count = load_relaxed(&a->count);
     f->inexact = lineage_is_inexact(task);
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
-    /* Written over by the thread of the slot's last task, which another thread had ended under it: unknown, not wrong. */
+    /* Written over by the thread of the slot's last task, which another thread had ended under it:
+     * unknown, not wrong. */
     if (!sum_is_of(load_relaxed(&a->own), handle_generation(task)))
         *f = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
 }
@@ -122,7 +134,8 @@ void accounts_task_end(task_handle task, int leaves_more, struct account_figures
     if (same_task(this_thread.task, task)) flush();
     read_figures(task, figures);
     lineage_end(task, leaves_more || figures->live_bytes);
-    store_relaxed(&account_of(task)->others, ~sum_zero(handle_generation(task))); /* nobody's generation */
+    /* nobody's generation */
+    store_relaxed(&account_of(task)->others, ~sum_zero(handle_generation(task)));
     accounts_leave();
 }
 
@@ -140,7 +153,7 @@ uint64_t accounts_live_now(task_handle task)
     return accounts_task_now(task, &f) == 0 ? f.live_bytes : ABSENT;
 }
 
-/* -- all that is no task's ------------------------------------------------------------------------------- */
+/* -- all that is no task's -- */
 
 uint64_t accounts_unowned_bytes(void) { return account_live(&unowned); }
 

@@ -1,9 +1,11 @@
-/* Live and peak bytes of each running task, and of everything outside tasks: what alloc.c's wrappers feed.
+/* Live and peak bytes of each running task, and of everything outside tasks: what alloc.c's
+ * wrappers feed.
  *
- * Blocks whose owner is known are charged and released one by one, to the task and to all around it.
- * Small blocks are netted per thread and flushed into the thread's task 32 KiB at a time, clamped at zero.
- * Nothing here takes a lock or allocates. Tasks begin and end under the tasks' mutex, all else is called
- * from any thread. Who works for whom is in lineage.h, which is kept here as tasks begin and end.
+ * Blocks whose owner is known are charged and released one by one, to the task and to all around
+ * it. Small blocks are netted per thread and flushed into the thread's task 32 KiB at a time,
+ * clamped at zero. Nothing here takes a lock or allocates. Tasks begin and end under the tasks'
+ * mutex, all else is called from any thread. Who works for whom is in lineage.h, which is kept here
+ * as tasks begin and end.
  */
 #ifndef DWSR_ACCOUNTS_H
 #define DWSR_ACCOUNTS_H
@@ -22,11 +24,13 @@ void accounts_close(void);
 
 /* The calling thread's allocations belong to this task until its end, then to the one around it. */
 void accounts_task_begin(task_handle task, task_handle around);
-/* From any thread. leaves_more: memory that is accounted elsewhere (gpu.h) passes to the task around it. */
+/* From any thread. leaves_more: memory that is accounted elsewhere (gpu.h) passes to the task
+ * around it. */
 void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures);
 /* A running task now; 0, or -ENOENT. */
 int accounts_task_now(task_handle task, struct account_figures *figures);
-/* Its live bytes with everything that the calling thread has allocated so far; ABSENT: it does not run. */
+/* Its live bytes with everything that the calling thread has allocated so far; ABSENT: it does not
+ * run. */
 uint64_t accounts_live_now(task_handle task);
 /* What the calling thread has netted goes to whom it allocates for: before that changes. */
 void accounts_flush(void);
@@ -35,12 +39,12 @@ void accounts_flush_last(void);
 /* Live bytes allocated outside every task since accounts_open. */
 uint64_t accounts_unowned_bytes(void);
 
-/* -- inline: what every allocation pays ------------------------------------------------------------------ */
+/* -- inline: what every allocation pays -- */
 
 #define ACCOUNTS_FLUSH_BYTES (32 << 10)
 
-/* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain stores,
- * and `others`, by all other threads, with atomic ones. */
+/* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain
+ * stores, and `others`, by all other threads, with atomic ones. */
 struct account {
     word own, others, peak, small, count;
 } __attribute__((aligned(64)));
@@ -78,8 +82,8 @@ static inline void account_add_own(struct account *a, uint64_t generation, int64
 
 void accounts_charge_all(task_handle task, int64_t bytes);
 
-/* A task and all around it that run; of an ended one, those around it. NOBODY: what no task allocated.
- * Below zero: a release, from any thread. */
+/* A task and all around it that run; of an ended one, those around it. NOBODY: what no task
+ * allocated. Below zero: a release, from any thread. */
 static inline void accounts_charge(task_handle task, int64_t bytes)
 {
     if (__builtin_expect(lineage_is_alone(task), 1))
@@ -98,7 +102,8 @@ static inline void accounts_net(int32_t bytes)
 {
     const uint32_t both = 2 * ACCOUNTS_FLUSH_BYTES;
     this_thread.pending += bytes;
-    if (__builtin_expect((uint32_t)(this_thread.pending + ACCOUNTS_FLUSH_BYTES) > both, 0)) accounts_flush_full();
+    if (__builtin_expect((uint32_t)(this_thread.pending + ACCOUNTS_FLUSH_BYTES) > both, 0))
+        accounts_flush_full();
 }
 
 #endif

@@ -13,21 +13,25 @@
 #include "owners.h"
 #include "patch.h"
 
-#define NETTED_MOST (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted as untracked */
-#define PAGE        4096 /* what the kernel rounds mappings to, at least */
+#define NETTED_MOST                                                                                \
+    (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted \
+                  as untracked */
+#define PAGE 4096 /* what the kernel rounds mappings to, at least */
 
 static struct {
     /* Read at every call, hardly ever written: one cache line, with the first of `real`. */
     word large_from;
-    word small_headers; /* glibc's size words below this are of small blocks; 0: another malloc, whose headers we do not know */
+    /* glibc's size words below this are of small blocks; 0: another malloc, whose headers we do not
+     * know */
+    word small_headers;
     struct real_functions real;
-    int hooked;  /* the wrappers were put in place by this process */
+    int hooked; /* the wrappers were put in place by this process */
     /* Written now and then. */
     word untracked_bytes __attribute__((aligned(64)));
     word overflowed;
 } alloc __attribute__((aligned(64)));
 
-/* -- blocks ------------------------------------------------------------------------------------------------------------------------------ */
+/* -- blocks -- */
 
 /* What belonged to a task that has ended goes to those around it, and to nobody else. */
 static inline void release(task_handle owner, int64_t bytes) { accounts_charge(owner, -bytes); }
@@ -43,15 +47,21 @@ static inline int large_added(void *block, uint64_t bytes)
         add_relaxed(&alloc.untracked_bytes, bytes);
         return bytes >= NETTED_MOST;
     }
-    if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes); /* its free was not seen */
+    /* its free was not seen */
+    if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes);
     accounts_charge(task, (int64_t)bytes);
     accounts_count();
     return 1;
 }
 
-/* glibc keeps a block's size in the word before it, with three flags: read here, it saves two calls a pair. */
+/* glibc keeps a block's size in the word before it, with three flags: read here, it saves two calls
+ * a pair. */
 static inline uint64_t header_of(const void *block) { return ((const uint64_t *)block)[-1]; }
-static inline uint64_t size_in_header(uint64_t header) { return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8); } /* 2: a mapping of its own */
+/* 2: a mapping of its own */
+static inline uint64_t size_in_header(uint64_t header)
+{
+    return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8);
+}
 
 /* Arm's memory tagging: a header is not readable through the block's pointer. */
 static int has_tagged_memory(void)
@@ -66,9 +76,11 @@ static int has_tagged_memory(void)
 
 static int headers_are_glibcs(void)
 {
-    /* No size that glibc would map and, freed, learn from: it would raise its threshold, and the job's memory would move. */
+    /* No size that glibc would map and, freed, learn from: it would raise its threshold, and the
+     * job's memory would move. */
     const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 40 << 20 };
-    if (!strstr(patch_provider(), "libc.so") || has_tagged_memory()) return 0; /* another's header may not even be readable */
+    /* another's header may not even be readable */
+    if (!strstr(patch_provider(), "libc.so") || has_tagged_memory()) return 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         void *block = alloc.real.malloc(sizes[i]);
         if (!block) return 0;
@@ -87,7 +99,8 @@ static inline void small_added(uint64_t bytes)
 
 static uint64_t size_of(void *block)
 {
-    return load_relaxed(&alloc.small_headers) ? size_in_header(header_of(block)) : alloc.real.malloc_usable_size(block);
+    return load_relaxed(&alloc.small_headers) ? size_in_header(header_of(block))
+                                              : alloc.real.malloc_usable_size(block);
 }
 
 /* Large, or of a malloc whose headers we do not know. */
@@ -108,8 +121,10 @@ static inline void added(void *block)
 {
     if (__builtin_expect(!block, 0)) return;
     uint64_t limit = load_relaxed(&alloc.small_headers), header;
-    if (__builtin_expect(limit && (header = header_of(block)) < limit, 1)) small_added((header & ~UINT64_C(7)) - 8);
-    else added_otherwise(block);
+    if (__builtin_expect(limit && (header = header_of(block)) < limit, 1))
+        small_added((header & ~UINT64_C(7)) - 8);
+    else
+        added_otherwise(block);
 }
 
 static __attribute__((noinline)) struct owned removed_otherwise(void *block)
@@ -137,7 +152,8 @@ static inline struct owned removed(void *block)
     struct owned o = { 0, NOBODY, 0 };
     if (__builtin_expect(!block, 0)) return o;
     uint64_t limit = load_relaxed(&alloc.small_headers), header;
-    if (__builtin_expect(!limit || (header = header_of(block)) >= limit, 0)) return removed_otherwise(block);
+    if (__builtin_expect(!limit || (header = header_of(block)) >= limit, 0))
+        return removed_otherwise(block);
     o.bytes = (header & ~UINT64_C(7)) - 8;
     accounts_net(-(int32_t)o.bytes);
     return o;
@@ -154,7 +170,7 @@ static void put_back(void *block, struct owned o)
     }
 }
 
-/* -- the wrappers: return values and errno are the real function's -------------------------------------------------------------------------- */
+/* -- the wrappers: return values and errno are the real function's -- */
 
 static void *alloc_malloc(size_t n)
 {
@@ -180,14 +196,18 @@ static void *alloc_realloc(void *old, size_t n)
 {
     struct owned o = removed(old);
     void *p = alloc.real.realloc(old, n);
-    if (p) added(p);
-    else if (old && n) put_back(old, o); /* n == 0 has freed it */
+    if (p)
+        added(p);
+    else if (old && n)
+        put_back(old, o); /* n == 0 has freed it */
     return p;
 }
 
 static void *alloc_reallocarray(void *old, size_t n, size_t each)
 {
-    size_t bytes; /* not the real one: glibc's calls realloc through a slot that is ours, and would be counted twice */
+    /* not the real one: glibc's calls realloc through a slot that is ours, and would be counted
+     * twice */
+    size_t bytes;
     if (!__builtin_mul_overflow(n, each, &bytes)) return alloc_realloc(old, bytes);
     errno = ENOMEM;
     return NULL;
@@ -234,21 +254,26 @@ static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1
 static void map_added(void *p, size_t n, int protection, int flags)
 {
     if (p == MAP_FAILED || !accounts_may_change()) return;
-    int saved = errno, counts = flags & MAP_ANONYMOUS && protection != PROT_NONE && !(flags & MAP_NORESERVE);
+    int saved = errno,
+        counts = flags & MAP_ANONYMOUS && protection != PROT_NONE && !(flags & MAP_NORESERVE);
     if (!counts && !(flags & MAP_FIXED)) return;
     accounts_enter();
     task_handle task = counts ? lineage_allocates_for() : NOBODY;
     n = whole_pages(n);
-    if (!counts) owners_unmap((uintptr_t)p, n, release); /* what was there is given back */
-    else if (owners_map((uintptr_t)p, n, task, release) == OWNERS_FULL) add_relaxed(&alloc.untracked_bytes, n);
-    else accounts_charge(task, (int64_t)n), accounts_count();
+    if (!counts)
+        owners_unmap((uintptr_t)p, n, release); /* what was there is given back */
+    else if (owners_map((uintptr_t)p, n, task, release) == OWNERS_FULL)
+        add_relaxed(&alloc.untracked_bytes, n);
+    else
+        accounts_charge(task, (int64_t)n), accounts_count();
     accounts_leave();
     errno = saved;
 }
 
 static void map_removed(void *p, size_t n)
 {
-    if (!accounts_may_change() || n == 0 || (uintptr_t)p % PAGE) return; /* those the kernel refuses */
+    /* those the kernel refuses */
+    if (!accounts_may_change() || n == 0 || (uintptr_t)p % PAGE) return;
     accounts_enter();
     owners_unmap((uintptr_t)p, whole_pages(n), release);
     accounts_leave();
@@ -280,7 +305,8 @@ static void map_put_back(void *p, size_t n, task_handle owner)
     int saved = errno;
     accounts_enter();
     n = whole_pages(n);
-    if (owners_map((uintptr_t)p, n, owner, release) == OWNERS_ADDED) accounts_charge(owner, (int64_t)n);
+    if (owners_map((uintptr_t)p, n, owner, release) == OWNERS_ADDED)
+        accounts_charge(owner, (int64_t)n);
     accounts_leave();
     errno = saved;
 }
@@ -299,13 +325,20 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
         accounts_leave();
     }
     if (known) map_removed(old, old_n);
-    void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to) : alloc.real.mremap(old, old_n, n, flags);
-    if (known && p != MAP_FAILED) map_added(p, n, PROT_READ, MAP_ANONYMOUS);
-    else if (known) map_put_back(old, old_n, owner);
+    void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to)
+                                   : alloc.real.mremap(old, old_n, n, flags);
+    if (known && p != MAP_FAILED)
+        map_added(p, n, PROT_READ, MAP_ANONYMOUS);
+    else if (known)
+        map_put_back(old, old_n, owner);
     return p;
 }
 
-struct beginning { void *(*function)(void *); void *argument; task_handle task; };
+struct beginning {
+    void *(*function)(void *);
+    void *argument;
+    task_handle task;
+};
 
 static void end_thread(void *unused)
 {
@@ -325,7 +358,8 @@ static void *begin_thread(void *p)
     return result;
 }
 
-static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *), void *argument)
+static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                void *(*function)(void *), void *argument)
 {
     task_handle task = accounts_may_change() ? lineage_bequeath() : NOBODY;
     struct beginning *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
@@ -342,13 +376,15 @@ static const struct patch_wrappers wrappers = {
 #undef FIELD
 };
 
-/* -- start, stop, fork ------------------------------------------------------------------------------------------------------------------------ */
+/* -- start, stop, fork -- */
 
 int alloc_start(uint64_t large_from)
 {
     int e = patch_find(&alloc.real);
     if (e < 0) return e;
-    store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST ? ALLOC_LARGE_LEAST : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST : large_from);
+    store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST  ? ALLOC_LARGE_LEAST
+                                     : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST
+                                                                     : large_from);
     store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
     alloc.hooked = 1;
     patch_install(&wrappers);

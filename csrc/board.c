@@ -48,7 +48,8 @@ static void *map_part(int fd, uint64_t offset, uint64_t bytes, const char **fail
     return map == MAP_FAILED ? NULL : map;
 }
 
-static void fill(struct board *b, const struct board_settings *s, uint64_t start_ns, uint64_t epoch_ns)
+static void fill(struct board *b, const struct board_settings *s, uint64_t start_ns,
+                 uint64_t epoch_ns)
 {
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
@@ -87,7 +88,8 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
     h->rss_before_bytes = s->rss_before_bytes;
     h->rss_error_bytes = s->rss_error_bytes;
     h->limit_bytes = s->limit_bytes;
-#define COPY_TEXT(name, size) if (s->name) memcpy(h->name, s->name, text_clip(s->name, strlen(s->name), size - 1));
+#define COPY_TEXT(name, size) \
+    if (s->name) memcpy(h->name, s->name, text_clip(s->name, strlen(s->name), size - 1));
     HEADER_TEXTS(COPY_TEXT)
 #undef COPY_TEXT
     b->live->state = BOARD_OPEN;
@@ -97,18 +99,22 @@ static void fill(struct board *b, const struct board_settings *s, uint64_t start
     memcpy(base + LAYOUT_OFFSET, BOARD_LAYOUT, sizeof BOARD_LAYOUT);
     h->magic = BOARD_MAGIC;
     h->check = board_header_check(h, (const word *)(base + LAYOUT_OFFSET));
-    /* Where the file has its name already, a reader that finds no magic knows that the board is not ready. */
+    /* Where the file has its name already, a reader that finds no magic knows that the board is not
+     * ready. */
     store_relaxed(&h->magic, 0);
     store_release(&h->magic, BOARD_MAGIC);
 }
 
-/* Without a name, if the filesystem can: a process that is killed here then leaves nothing behind. */
+/* Without a name, if the filesystem can: a process that is killed here then leaves nothing behind.
+ */
 static int open_file(int directory, const char *name, int nameless)
 {
 #ifdef O_TMPFILE
     if (nameless) return openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 #endif
-    return nameless ? -1 : openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return nameless
+               ? -1
+               : openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 
 static int give_name(int fd, int directory, const char *name)
@@ -118,8 +124,10 @@ static int give_name(int fd, int directory, const char *name)
     return linkat(AT_FDCWD, self, directory, name, AT_SYMLINK_FOLLOW);
 }
 
-/* The name is the process and the moment: after exec, or stop and start, one process has several boards. */
-static int create_in(int directory, struct board *b, const struct board_settings *s, int nameless, const char **failed_step)
+/* The name is the process and the moment: after exec, or stop and start, one process has several
+ * boards. */
+static int create_in(int directory, struct board *b, const struct board_settings *s, int nameless,
+                     const char **failed_step)
 {
     const uint64_t start_ns = now_ns(), epoch_ns = clock_ns(CLOCK_REALTIME);
     char name[128];
@@ -132,7 +140,8 @@ static int create_in(int directory, struct board *b, const struct board_settings
         fill(b, s, start_ns, epoch_ns);
         snprintf(b->path, sizeof b->path, "%s/%s", s->directory, name);
         *failed_step = "create the board file";
-        if (nameless && give_name(fd, directory, name) < 0) e = -errno, munmap(b->header, HEAD_BYTES);
+        if (nameless && give_name(fd, directory, name) < 0)
+            e = -errno, munmap(b->header, HEAD_BYTES);
     } else {
         e = -errno;
         if (!nameless) unlinkat(directory, name, 0);
@@ -148,7 +157,8 @@ int board_create(struct board *b, const struct board_settings *s, const char **f
     int directory = open_directory(s->directory, failed_step);
     if (directory < 0) return directory;
     int e = create_in(directory, b, s, 1, failed_step);
-    if (e < 0 && !strcmp(*failed_step, "create the board file")) e = create_in(directory, b, s, 0, failed_step);
+    if (e < 0 && !strcmp(*failed_step, "create the board file"))
+        e = create_in(directory, b, s, 0, failed_step);
     close(directory);
     return e;
 }
@@ -180,14 +190,16 @@ void board_unmap(struct board *b, int remove)
     b->slots = NULL;
 }
 
-/* Give up the oldest frames until `bytes` more fit behind the head; announced before they are overwritten. */
+/* Give up the oldest frames until `bytes` more fit behind the head; announced before they are
+ * overwritten. */
 static void make_room(struct board *b, uint64_t bytes)
 {
     while (b->head + bytes - b->tail > RECORDS_BYTES) {
         const uint64_t at = b->tail % RECORDS_BYTES;
         const word head = *(const word *)(b->records + at);
         uint64_t frame = (uint32_t)head;
-        if (head == FRAME_PAD) frame = RECORDS_BYTES - at;
+        if (head == FRAME_PAD)
+            frame = RECORDS_BYTES - at;
         else if (frame == 0 || frame % 8 || frame > FRAME_BYTES_MOST)
             frame = b->head - b->tail; /* somebody wrote into the file: start anew */
         b->tail += frame;
@@ -204,7 +216,8 @@ void board_publish_frame(struct board *b, const char *frame, uint64_t bytes, uin
         b->head += left;
     }
     make_room(b, bytes);
-    copy_release((word *)(b->records + b->head % RECORDS_BYTES), (const word *)frame, bytes / sizeof(word));
+    copy_release((word *)(b->records + b->head % RECORDS_BYTES), (const word *)frame,
+                 bytes / sizeof(word));
     b->head += bytes;
     store_release(&b->live->records_head, b->head);
     store_release(&b->live->records_written, seq);

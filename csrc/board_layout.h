@@ -2,24 +2,25 @@
  * Python names all come from it.
  *
  *   offset 0         header   written once at creation, covered by a checksum
- *   layout_offset    layout   the lists below as text (BOARD_LAYOUT), covered by the header's checksum
- *   live_offset      live     counters and gauges, each an atomic word; behind them the journal of the
- *                             totals; on the next page facts, JSON
- *   devices_offset   devices  one per GPU that the process has allocated on: atomic words, two texts
+ *   layout_offset    layout   the lists below as text (BOARD_LAYOUT), covered by the checksum
+ *   live_offset      live     counters and gauges, each an atomic word; behind them the
+ *                             journal of the totals; on the next page facts, JSON
+ *   devices_offset   devices  one per GPU that the process has allocated on: words, two texts
  *   samples_offset   samples  ring of fixed-size samples
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
  *   records_offset   records  byte ring of finished tasks: packed frames (frame.h)
  *   texts_offset     texts    texts that recur, each once; frames carry their numbers (texts.h)
  *   totals_offset    totals   exact sums of everything that has ended, by task name (totals.h)
  *
- * What follows the samples is there once `room_for_tasks` says so: a process that runs no task has a
- * file of half a MiB. All numbers are 64-bit words in native byte order. ABSENT stands for "could not
- * be measured", which is not zero.
+ * What follows the samples is there once `room_for_tasks` says so: a process that runs no task has
+ * a file of half a MiB. All numbers are 64-bit words in native byte order. ABSENT stands for "could
+ * not be measured", which is not zero.
  *
- * A file carries the names of its fields, and readers go by these (layout.h): a field may be added to
- * any list with NAMED below, without a new BOARD_VERSION. A reader of another release gives ABSENT for
- * a field that the file lacks, and passes over one that it does not know. Any other change is a new
- * BOARD_VERSION; earlier ones, back to BOARD_VERSION_OLDEST, stay readable (board_legacy.h).
+ * A file carries the names of its fields, and readers go by these (layout.h): a field may be added
+ * to any list with NAMED below, without a new BOARD_VERSION. A reader of another release gives
+ * ABSENT for a field that the file lacks, and passes over one that it does not know. Any other
+ * change is a new BOARD_VERSION; earlier ones, back to BOARD_VERSION_OLDEST, stay readable
+ * (board_legacy.h).
  */
 #ifndef DWSR_BOARD_LAYOUT_H
 #define DWSR_BOARD_LAYOUT_H
@@ -27,10 +28,10 @@
 #include <stdint.h>
 #include "atomics.h"
 
-#define BOARD_MAGIC   UINT64_C(0x6472616f42525344) /* "DSRBoard" */
-#define BOARD_VERSION UINT64_C(6)
+#define BOARD_MAGIC          UINT64_C(0x6472616f42525344) /* "DSRBoard" */
+#define BOARD_VERSION        UINT64_C(6)
 #define BOARD_VERSION_OLDEST UINT64_C(4)
-#define ABSENT        UINT64_MAX
+#define ABSENT               UINT64_MAX
 
 #define SLOT_COUNT    512
 #define SLOT_BYTES    4096
@@ -44,6 +45,7 @@
 #define TASK_DEVICES  8 /* that one task can allocate on and have told apart */
 
 /* Texts of the header, zero-terminated, clipped to their size. */
+/* clang-format off */
 #define HEADER_TEXTS(X) \
     X(run, 128)         \
     X(host, 128)        \
@@ -51,152 +53,221 @@
     X(worker, 256)      \
     X(python, 64)
 
-#define HEADER_FIELDS(X)                                                                         \
-    X(magic) X(version) X(file_bytes)                                                            \
-    X(live_offset) X(layout_offset) X(layout_bytes)                                              \
+#define HEADER_FIELDS(X)                                                                          \
+    X(magic) X(version) X(file_bytes)                                                             \
+    X(live_offset) X(layout_offset) X(layout_bytes)                                               \
     X(devices_offset) X(device_bytes) X(device_count) X(slots_offset) X(slot_bytes) X(slot_count) \
-    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                         \
-    X(texts_offset) X(texts_bytes) X(totals_offset) X(total_bytes) X(total_count)                \
-    X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                \
-    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it identifies the process */      \
-    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */ \
-    X(period_ns)                                                                                 \
-    X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                        \
+    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                          \
+    X(texts_offset) X(texts_bytes) X(totals_offset) X(total_bytes) X(total_count)                 \
+    X(pid) X(pid_namespace) /* a pid means something only inside its namespace */                 \
+    X(start_ticks) /* field 22 of /proc/PID/stat: with the pid it identifies the process */       \
+    X(start_ns) X(epoch_ns) /* monotonic and real time of the same moment, the board's creation */\
+    X(period_ns)                                                                                  \
+    X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)                                         \
     X(check) /* over everything before it, the texts and the layout */
 
-#define LIVE_FIELDS(X)                                                                                    \
-    X(state)        /* enum board_state */                                                                \
-    X(end_ns)       /* when the board was closed */                                                       \
-    X(exec_ns)      /* last attempt to exec; it succeeded if no heartbeat follows */                      \
-    X(boundary)     /* counts up twice at each task begin and end; odd while one is under way */          \
-    X(window_boundary) X(window_peak_bytes) /* peak since that boundary, as the sampler last saw it */    \
-    X(rss_bytes) X(rss_max_bytes)                                                                         \
-    X(rss_source)   /* enum rss_source */                                                                 \
-    X(running) X(tasks_begun)                                                                             \
-    X(records_head) X(records_tail) /* byte positions, never wrapped */                                   \
-    X(records_written)                                                                                    \
-    X(samples_written)                                                                                    \
-    X(heartbeat_ns) X(sampler_period_ns) X(samples_late) X(sampler_cpu_ns)                                \
-    X(own_bytes)            /* what the probe itself holds: this file and the table of owners */          \
-    X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                           \
-    X(tasks_dropped)        /* begun while every slot was taken: not measured */                          \
-    X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                                   \
-    X(alloc_state)          /* enum alloc_state */                                                        \
-    X(unowned_bytes)        /* live bytes that no task allocated, since the start */                      \
-    X(untracked_bytes)      /* blocks that found the owner table full, in all */                          \
-    X(dask_hooks)           /* 0: none, 1: begin and end in the executing thread, 2: told by transitions */ \
-    X(gpu_hook)             /* enum gpu_hook */                                                           \
-    X(gpu_unfollowed)       /* allocations on more devices than there is room for, or of a class of the job's own */ \
-    X(gpu_ooms)             /* allocations that failed for lack of device memory */                       \
-    X(pinned_bytes) X(pinned_peak_bytes) /* page-locked host memory that CuPy has given out; ABSENT: not seen */ \
-    X(nvml_state)           /* enum nvml_state */                                                         \
-    X(files_reopened)       /* the job closed a descriptor of ours */                                     \
-    X(children_unprobed)    /* Python children started so that they cannot load the probe */               \
-    X(headroom_bytes)       /* what cgroup and machine have left for the process; ABSENT: not known */    \
-    X(room_for_tasks)       /* 1: slots, records, texts and totals are in the file */                     \
-    X(texts_end)            /* bytes of texts that are whole */                                           \
+#define LIVE_FIELDS(X)                                                                            \
+    X(state)        /* enum board_state */                                                        \
+    X(end_ns)       /* when the board was closed */                                               \
+    X(exec_ns)      /* last attempt to exec; it succeeded if no heartbeat follows */              \
+    X(boundary)     /* counts up twice at each task begin and end; odd while one is under way */  \
+    X(window_boundary) X(window_peak_bytes) /* peak since that boundary, by the sampler */     \
+    X(rss_bytes) X(rss_max_bytes)                                                                 \
+    X(rss_source)   /* enum rss_source */                                                         \
+    X(running) X(tasks_begun)                                                                     \
+    X(records_head) X(records_tail) /* byte positions, never wrapped */                           \
+    X(records_written)                                                                            \
+    X(samples_written)                                                                            \
+    X(heartbeat_ns) X(sampler_period_ns) X(samples_late) X(sampler_cpu_ns)                        \
+    X(own_bytes)            /* what the probe itself holds: this file and the table of owners */  \
+    X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                   \
+    X(tasks_dropped)        /* begun while every slot was taken: not measured */                  \
+    X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                           \
+    X(alloc_state)          /* enum alloc_state */                                                \
+    X(unowned_bytes)        /* live bytes that no task allocated, since the start */              \
+    X(untracked_bytes)      /* blocks that found the owner table full, in all */                  \
+    X(dask_hooks)           /* 0: none, 1: from the executing thread, 2: from transitions */      \
+    X(gpu_hook)             /* enum gpu_hook */                                                   \
+    X(gpu_unfollowed)       /* on devices beyond the room, or of a class of the job's own */      \
+    X(gpu_ooms)             /* allocations that failed for lack of device memory */               \
+    X(pinned_bytes) X(pinned_peak_bytes) /* page-locked memory of CuPy; ABSENT: not seen */       \
+    X(nvml_state)           /* enum nvml_state */                                                 \
+    X(files_reopened)       /* the job closed a descriptor of ours */                             \
+    X(children_unprobed)    /* Python children started so that they cannot load the probe */      \
+    X(headroom_bytes)       /* left for the process in cgroup and machine; ABSENT: not known */ \
+    X(room_for_tasks)       /* 1: slots, records, texts and totals are in the file */             \
+    X(texts_end)            /* bytes of texts that are whole */                                   \
     X(totals_used)          /* entries of the totals, `other` among them */
+/* clang-format on */
 
 /* What a slot has beside its task; the texts' lengths are those of SLOT_TEXTS. */
-#define SLOT_FIELDS(X)                                                                          \
-    X(turn) /* seqlock: odd while the task is being written or erased */                        \
-    X(alloc_serial) X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count) /* by the sampler, of the task with that serial */ \
-    X(gpu_serial) /* in the same way: the devices behind these words */                         \
+/* clang-format off */
+#define SLOT_FIELDS(X)                                                                 \
+    X(turn) /* seqlock: odd while the task is being written or erased */               \
+    X(alloc_serial) /* the sampler's figures are those of the task with this serial */ \
+    X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count)                             \
+    X(gpu_serial) /* in the same way: the devices behind these words */                \
     X(name_len) X(key_len) X(inputs_len)
+/* clang-format on */
 
 /* `serial` and `seq` stay the first two: a reader finds them without knowing the others. */
-#define TASK_FIELDS(X)                                                                        \
-    X(serial)  /* order of begin, from 1 */                                                   \
-    X(seq)     /* order of end, from 1, without gaps; 0 while it runs */                      \
-    X(parent)  /* serial of the task around this one in the same thread, or 0 */              \
-    X(thread) X(state) X(attribution)                                                         \
-    X(worker)  /* index of its worker in the facts, or ABSENT */                              \
-    X(start_ns) X(duration_ns)                                                                \
-    X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                                       \
-    X(overlap)                                                                                \
-    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
-    X(pinned_peak_bytes) X(pinned_end_bytes)                                                  \
-    X(input_bytes) X(inputs_omitted) X(output_bytes)                                          \
+/* clang-format off */
+#define TASK_FIELDS(X)                                                           \
+    X(serial)  /* order of begin, from 1 */                                      \
+    X(seq)     /* order of end, from 1, without gaps; 0 while it runs */         \
+    X(parent)  /* serial of the task around this one in the same thread, or 0 */ \
+    X(thread) X(state) X(attribution)                                            \
+    X(worker)  /* index of its worker in the facts, or ABSENT */                 \
+    X(start_ns) X(duration_ns)                                                   \
+    X(rss_before_bytes) X(rss_peak_bytes) X(rss_source)                          \
+    X(overlap)                                                                   \
+    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)      \
+    X(pinned_peak_bytes) X(pinned_end_bytes)                                     \
+    X(input_bytes) X(inputs_omitted) X(output_bytes)                             \
     X(page_faults) X(major_page_faults) /* of its own thread; ABSENT while it runs */
+/* clang-format on */
 
 /* Texts of a frame. A key is its prefix, which recurs, and the rest. */
+/* clang-format off */
 #define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output)
+/* clang-format on */
 
-/* Of one GPU, by its number in this process. Bytes are CuPy's of this process, up to `unseen`; then the driver's, of everybody. */
-#define DEVICE_FIELDS(X)                                                                      \
-    X(present)                                                                                \
-    X(live_bytes) X(peak_bytes) X(alloc_count)                                                \
-    X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)                                \
-    X(unseen_bytes) /* used of the pool, but not allocated through the hook */                \
-    X(total_bytes)                                                                            \
+/* Of one GPU, by its number in this process. Bytes are CuPy's of this process, up to `unseen`; then
+ * the driver's, of everybody. */
+/* clang-format off */
+#define DEVICE_FIELDS(X)                                                                         \
+    X(present)                                                                                   \
+    X(live_bytes) X(peak_bytes) X(alloc_count)                                                   \
+    X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)                                   \
+    X(unseen_bytes) /* used of the pool, but not allocated through the hook */                   \
+    X(total_bytes)                                                                               \
     X(used_bytes) X(used_max_bytes) X(process_bytes) X(process_max_bytes) X(utilisation_percent) \
-    X(read_ns)      /* when the driver was asked last */                                      \
+    X(read_ns)      /* when the driver was asked last */                                         \
     X(rmm_bytes) X(rmm_peak_bytes) /* of RMM's own statistics, where the job has enabled them */
 
 #define DEVICE_TEXTS(X) X(name, 96) X(uuid, 96)
+/* clang-format on */
 
 /* A task's memory on one device, or page-locked (device DEVICE_COUNT). */
-#define TASK_DEVICE_FIELDS(X) X(device) /* its number + 1, 0: none */ X(live_bytes) X(peak_bytes) X(pool_used_bytes) X(pool_total_bytes)
+/* clang-format off */
+#define TASK_DEVICE_FIELDS(X)              \
+    X(device) /* its number + 1, 0: none */ \
+    X(live_bytes) X(peak_bytes)             \
+    X(pool_used_bytes) X(pool_total_bytes)
+/* clang-format on */
 
-/* The failed allocation of a task, the last one of `count`. device: a number, GPU_PINNED or OOM_HOST. */
-#define OOM_FIELDS(X) X(count) X(device) X(requested_bytes) X(live_bytes) X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)
+/* The failed allocation of a task, the last one of `count`. device: a number, GPU_PINNED or
+ * OOM_HOST. */
+/* clang-format off */
+#define OOM_FIELDS(X)                                    \
+    X(count) X(device) X(requested_bytes) X(live_bytes)  \
+    X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)
+/* clang-format on */
 
-/* Of all tasks of one name that have ended, or of all names that found no entry. _count: of how many
- * the figure is known; _bytes, _ns: their sum. `bare` is the growth of those without own figures. */
-#define TOTAL_FIELDS(X)                                                                        \
-    X(turn)     /* seqlock */                                                                  \
-    X(name)     /* number of its text; ABSENT: all other names ... */                          \
-    X(names)    /* ... and how many of them, as far as they are told apart */                  \
-    X(last_seq) /* of the newest task that is counted here */                                  \
-    X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                                    \
-    X(overlap_max) X(rss_peak_max_bytes)                                                       \
-    X(growth_count) X(growth_bytes) X(growth_max_bytes)                                        \
-    X(alloc_count) X(alloc_bytes) X(alloc_max_bytes)                                           \
-    X(bare_count) X(bare_bytes) X(bare_max_bytes)                                              \
-    X(input_bytes) X(input_max_bytes) X(output_bytes) X(output_max_bytes)                      \
+/* Of all tasks of one name that have ended, or of all names that found no entry. _count: of how
+ * many the figure is known; _bytes, _ns: their sum. `bare` is the growth of those without own
+ * figures. */
+/* clang-format off */
+#define TOTAL_FIELDS(X)                                                       \
+    X(turn)     /* seqlock */                                                 \
+    X(name)     /* number of its text; ABSENT: all other names ... */         \
+    X(names)    /* ... and how many of them, as far as they are told apart */ \
+    X(last_seq) /* of the newest task that is counted here */                 \
+    X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                   \
+    X(overlap_max) X(rss_peak_max_bytes)                                      \
+    X(growth_count) X(growth_bytes) X(growth_max_bytes)                       \
+    X(alloc_count) X(alloc_bytes) X(alloc_max_bytes)                          \
+    X(bare_count) X(bare_bytes) X(bare_max_bytes)                             \
+    X(input_bytes) X(input_max_bytes) X(output_bytes) X(output_max_bytes)     \
     X(duration_ns) X(duration_max_ns)
+/* clang-format on */
 
 /* Of one of its devices. */
-#define TOTAL_DEVICE_FIELDS(X) X(device) /* its number + 1, 0: none */ X(peak_bytes) X(peak_max_bytes)
+/* clang-format off */
+#define TOTAL_DEVICE_FIELDS(X)             \
+    X(device) /* its number + 1, 0: none */ \
+    X(peak_bytes) X(peak_max_bytes)
 
 #define SAMPLE_FIELDS(X) X(time_ns) X(rss_bytes) X(window_peak_bytes) X(period_ns)
+/* clang-format on */
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
 enum alloc_state { ALLOC_OFF = 0, ALLOC_ON = 1, ALLOC_UNAVAILABLE = 2 };
-enum gpu_hook { GPU_HOOK_NONE = 0, GPU_HOOK_ON = 1, GPU_HOOK_OFF = 2 }; /* OFF: it failed and has taken itself out */
-enum nvml_state { NVML_NONE = 0, NVML_OK = 1, NVML_NO_MODULE = 2, NVML_NO_DRIVER = 3, NVML_DENIED = 4, NVML_LOST = 5, NVML_FAILED = 6 };
+/* OFF: it failed and has taken itself out */
+enum gpu_hook { GPU_HOOK_NONE = 0, GPU_HOOK_ON = 1, GPU_HOOK_OFF = 2 };
+enum nvml_state {
+    NVML_NONE = 0,
+    NVML_OK = 1,
+    NVML_NO_MODULE = 2,
+    NVML_NO_DRIVER = 3,
+    NVML_DENIED = 4,
+    NVML_LOST = 5,
+    NVML_FAILED = 6
+};
 enum rss_source { RSS_KERNEL = 1, RSS_SAMPLED = 2 };
-enum task_state { TASK_NONE = 0, TASK_RUNNING = 1, TASK_OK = 2, TASK_ERROR = 3, TASK_CANCELLED = 4, TASK_KILLED = 5 };
+enum task_state {
+    TASK_NONE = 0,
+    TASK_RUNNING = 1,
+    TASK_OK = 2,
+    TASK_ERROR = 3,
+    TASK_CANCELLED = 4,
+    TASK_KILLED = 5
+};
 enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
 
-#define WORD_FIELD(name) word name;
+#define WORD_FIELD(name)       word name;
 #define TEXT_FIELD(name, size) char name[size];
-struct board_header { HEADER_FIELDS(WORD_FIELD) HEADER_TEXTS(TEXT_FIELD) };
-struct board_live { LIVE_FIELDS(WORD_FIELD) };
-struct slot_fields { SLOT_FIELDS(WORD_FIELD) };
-struct task_fields { TASK_FIELDS(WORD_FIELD) };
-struct sample { SAMPLE_FIELDS(WORD_FIELD) };
-struct device_fields { DEVICE_FIELDS(WORD_FIELD) };
-struct device { struct device_fields fields; DEVICE_TEXTS(TEXT_FIELD) };
-struct task_device { TASK_DEVICE_FIELDS(WORD_FIELD) };
-struct task_oom { OOM_FIELDS(WORD_FIELD) };
-struct total_fields { TOTAL_FIELDS(WORD_FIELD) };
-struct total_device { TOTAL_DEVICE_FIELDS(WORD_FIELD) };
+struct board_header {
+    HEADER_FIELDS(WORD_FIELD) HEADER_TEXTS(TEXT_FIELD)
+};
+struct board_live {
+    LIVE_FIELDS(WORD_FIELD)
+};
+struct slot_fields {
+    SLOT_FIELDS(WORD_FIELD)
+};
+struct task_fields {
+    TASK_FIELDS(WORD_FIELD)
+};
+struct sample {
+    SAMPLE_FIELDS(WORD_FIELD)
+};
+struct device_fields {
+    DEVICE_FIELDS(WORD_FIELD)
+};
+struct device {
+    struct device_fields fields;
+    DEVICE_TEXTS(TEXT_FIELD)
+};
+struct task_device {
+    TASK_DEVICE_FIELDS(WORD_FIELD)
+};
+struct task_oom {
+    OOM_FIELDS(WORD_FIELD)
+};
+struct total_fields {
+    TOTAL_FIELDS(WORD_FIELD)
+};
+struct total_device {
+    TOTAL_DEVICE_FIELDS(WORD_FIELD)
+};
 #undef WORD_FIELD
 #undef TEXT_FIELD
 
 /* The lists that a file describes, in the order of layout.h's enum. */
 #define NAMED(name) " " #name
-#define BOARD_LAYOUT                                                                              \
-    "frames packed\n"                                                                             \
-    "live" LIVE_FIELDS(NAMED) "\n" "slot" SLOT_FIELDS(NAMED) "\n" "task" TASK_FIELDS(NAMED) "\n"  \
-    "text" TASK_TEXTS(NAMED) "\n" "task_device" TASK_DEVICE_FIELDS(NAMED) "\n"                    \
-    "oom" OOM_FIELDS(NAMED) "\n" "device" DEVICE_FIELDS(NAMED) "\n"                               \
+/* clang-format off */
+#define BOARD_LAYOUT                                                                             \
+    "frames packed\n"                                                                            \
+    "live" LIVE_FIELDS(NAMED) "\n" "slot" SLOT_FIELDS(NAMED) "\n" "task" TASK_FIELDS(NAMED) "\n" \
+    "text" TASK_TEXTS(NAMED) "\n" "task_device" TASK_DEVICE_FIELDS(NAMED) "\n"                   \
+    "oom" OOM_FIELDS(NAMED) "\n" "device" DEVICE_FIELDS(NAMED) "\n"                              \
     "total" TOTAL_FIELDS(NAMED) "\n" "total_device" TOTAL_DEVICE_FIELDS(NAMED) "\n"
+/* clang-format on */
 #define LAYOUT_BYTES 4096
 
-#define SLOT_TEXT_BYTES                                                                           \
-    (SLOT_BYTES - sizeof(struct slot_fields) - TASK_DEVICES * sizeof(struct task_device)          \
+#define SLOT_TEXT_BYTES                                                                  \
+    (SLOT_BYTES - sizeof(struct slot_fields) - TASK_DEVICES * sizeof(struct task_device) \
      - sizeof(struct task_fields))
 
 struct slot {
@@ -206,8 +277,9 @@ struct slot {
     char text[SLOT_TEXT_BYTES]; /* name, key, inputs */
 };
 
-/* Histograms of a total: own peak, growth and duration, in cells of a tenth of an octave (totals.h);
- * and the growth of tasks without own figures in the cells of the metrics, powers of four from 1 MiB. */
+/* Histograms of a total: own peak, growth and duration, in cells of a tenth of an octave
+ * (totals.h); and the growth of tasks without own figures in the cells of the metrics, powers of
+ * four from 1 MiB. */
 #define TOTAL_CELLS 302
 #define BARE_CELLS  12
 struct total {
@@ -221,27 +293,31 @@ struct total {
 #define JOURNAL_CELLS 3
 struct totals_journal {
     word devices_change; /* 1: the devices change, too */
-    word cell[JOURNAL_CELLS];       /* number + 1 of a cell that changes, counted from alloc[0] ... */
+    /* number + 1 of a cell that changes, counted from alloc[0] ... */
+    word cell[JOURNAL_CELLS];
     word cell_count[JOURNAL_CELLS]; /* ... and the word that it is in */
     struct total_fields fields;
     struct total_device devices[TASK_DEVICES];
 };
 
-/* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask), read as it is. */
+/* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask),
+ * read as it is. */
 #define FACTS_BYTES 4096
 struct facts {
     word turn, len; /* turn: seqlock */
     char text[FACTS_BYTES - 2 * sizeof(word)];
 };
 
-#define LAYOUT_OFFSET  4096
-#define LIVE_OFFSET    (LAYOUT_OFFSET + LAYOUT_BYTES)
-#define JOURNAL_OFFSET (LIVE_OFFSET + 2048) /* of the totals: on a page that every boundary touches */
+#define LAYOUT_OFFSET 4096
+#define LIVE_OFFSET   (LAYOUT_OFFSET + LAYOUT_BYTES)
+#define JOURNAL_OFFSET \
+    (LIVE_OFFSET + 2048) /* of the totals: on a page that every boundary touches */
 #define FACTS_OFFSET   (LIVE_OFFSET + 4096)
 #define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
 #define SAMPLES_OFFSET (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
 /* Mapped apart, so on a boundary of the largest page. */
-#define SLOTS_OFFSET   ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536)
+#define SLOTS_OFFSET \
+    ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
 #define TEXTS_OFFSET   (RECORDS_OFFSET + RECORDS_BYTES)
 #define TOTALS_OFFSET  (TEXTS_OFFSET + TEXTS_BYTES)
@@ -253,9 +329,11 @@ _Static_assert(sizeof(struct board_header) <= LAYOUT_OFFSET, "the header fits it
 _Static_assert(sizeof BOARD_LAYOUT <= LAYOUT_BYTES, "the layout fits its page");
 _Static_assert(sizeof(struct device) <= DEVICE_BYTES, "a device fits its place");
 _Static_assert(sizeof(struct facts) == FACTS_BYTES, "facts are one page");
-_Static_assert(sizeof(struct board_live) <= JOURNAL_OFFSET - LIVE_OFFSET, "the live fields fit their half page");
+_Static_assert(sizeof(struct board_live) <= JOURNAL_OFFSET - LIVE_OFFSET,
+               "the live fields fit their half page");
 _Static_assert(sizeof(struct total) <= TOTAL_BYTES, "a total fits its page");
-_Static_assert(JOURNAL_OFFSET + sizeof(struct totals_journal) <= FACTS_OFFSET, "the journal fits the other half");
+_Static_assert(JOURNAL_OFFSET + sizeof(struct totals_journal) <= FACTS_OFFSET,
+               "the journal fits the other half");
 
 /* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
 static inline word board_check(const word *w, uint64_t words, word seed)
@@ -268,7 +346,8 @@ static inline word board_check(const word *w, uint64_t words, word seed)
     return h;
 }
 
-/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8), then the layout. */
+/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8), then the
+ * layout. */
 static inline word board_header_check(const struct board_header *h, const word *layout)
 {
     word c = board_check((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);

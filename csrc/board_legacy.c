@@ -5,20 +5,22 @@
 
 #include "board_read.h"
 
-#define LEGACY_HEADER(X)                                                                           \
-    X(magic) X(version) X(file_bytes)                                                              \
-    X(live_offset) X(devices_offset) X(device_bytes) X(device_count)                               \
-    X(slots_offset) X(slot_bytes) X(slot_count)                                                    \
-    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)                           \
-    X(pid) X(pid_namespace) X(start_ticks) X(start_ns) X(epoch_ns) X(period_ns)                    \
+/* clang-format off */
+#define LEGACY_HEADER(X)                                                        \
+    X(magic) X(version) X(file_bytes)                                           \
+    X(live_offset) X(devices_offset) X(device_bytes) X(device_count)            \
+    X(slots_offset) X(slot_bytes) X(slot_count)                                 \
+    X(records_offset) X(records_bytes) X(samples_offset) X(sample_count)        \
+    X(pid) X(pid_namespace) X(start_ticks) X(start_ns) X(epoch_ns) X(period_ns) \
     X(rss_before_bytes) X(rss_error_bytes) X(limit_bytes)
 
-#define LEGACY_TASK(X)                                                                             \
-    X(serial) X(seq) X(parent) X(thread) X(state) X(attribution) X(worker)                         \
-    X(start_ns) X(duration_ns) X(rss_before_bytes) X(rss_peak_bytes) X(rss_source) X(overlap)      \
-    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                        \
-    X(pinned_peak_bytes) X(pinned_end_bytes) X(input_bytes) X(inputs_omitted) X(output_bytes)      \
+#define LEGACY_TASK(X)                                                                        \
+    X(serial) X(seq) X(parent) X(thread) X(state) X(attribution) X(worker)                    \
+    X(start_ns) X(duration_ns) X(rss_before_bytes) X(rss_peak_bytes) X(rss_source) X(overlap) \
+    X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)                   \
+    X(pinned_peak_bytes) X(pinned_end_bytes) X(input_bytes) X(inputs_omitted) X(output_bytes) \
     X(name_len) X(key_len) X(inputs_len) X(output_len) X(gpu_len) X(oom_len)
+/* clang-format on */
 
 #define LEGACY_LIVE                                                                                \
     "live state end_ns exec_ns boundary window_boundary window_peak_bytes rss_bytes rss_max_bytes" \
@@ -28,21 +30,32 @@
     " untracked_bytes dask_hooks gpu_hook gpu_unfollowed gpu_ooms pinned_bytes pinned_peak_bytes"  \
     " nvml_state files_reopened children_unprobed"
 
-#define LEGACY_LISTS                                                                               \
-    "\nslot turn alloc_serial alloc_live_bytes alloc_peak_bytes alloc_count gpu_serial"            \
-    "\ntask" LEGACY_TASK(NAMED)                                                                    \
-    "\ntask_device device live_bytes peak_bytes pool_used_bytes pool_total_bytes"                  \
-    "\ndevice present live_bytes peak_bytes alloc_count pool_used_bytes pool_total_bytes"          \
-    " pool_limit_bytes unseen_bytes total_bytes used_bytes used_max_bytes process_bytes"           \
+/* clang-format off */
+#define LEGACY_LISTS                                                                      \
+    "\nslot turn alloc_serial alloc_live_bytes alloc_peak_bytes alloc_count gpu_serial"   \
+    "\ntask" LEGACY_TASK(NAMED)                                                           \
+    "\ntask_device device live_bytes peak_bytes pool_used_bytes pool_total_bytes"         \
+    "\ndevice present live_bytes peak_bytes alloc_count pool_used_bytes pool_total_bytes" \
+    " pool_limit_bytes unseen_bytes total_bytes used_bytes used_max_bytes process_bytes"  \
     " process_max_bytes utilisation_percent read_ns rmm_bytes rmm_peak_bytes\n"
+/* clang-format on */
 
-#define WORD_FIELD(name) word name;
+#define WORD_FIELD(name)       word name;
 #define TEXT_FIELD(name, size) char name[size];
-struct legacy_header { LEGACY_HEADER(WORD_FIELD) word check; HEADER_TEXTS(TEXT_FIELD) };
-struct legacy_task { LEGACY_TASK(WORD_FIELD) };
+struct legacy_header {
+    LEGACY_HEADER(WORD_FIELD) word check;
+    HEADER_TEXTS(TEXT_FIELD)
+};
+struct legacy_task {
+    LEGACY_TASK(WORD_FIELD)
+};
 
 #define LEGACY_TEXT_MOST (3504 + 2048)
-struct legacy_frame { word frame_bytes, check; struct legacy_task task; char text[LEGACY_TEXT_MOST]; };
+struct legacy_frame {
+    word frame_bytes, check;
+    struct legacy_task task;
+    char text[LEGACY_TEXT_MOST];
+};
 
 const char *legacy_layout(uint64_t version)
 {
@@ -56,7 +69,8 @@ int legacy_read_header(const struct board_reader *r, struct board_header *h)
     int e = board_read_at(r, &found, sizeof found, 0);
     if (e < 0) return e;
     const size_t texts = offsetof(struct legacy_header, check) + sizeof(word);
-    word check = board_check((const word *)&found, offsetof(struct legacy_header, check) / sizeof(word), 0);
+    word check =
+        board_check((const word *)&found, offsetof(struct legacy_header, check) / sizeof(word), 0);
     check = board_check((const word *)((const char *)&found + texts),
                         (sizeof found - texts) / sizeof(word), check);
     if (check != found.check) return BOARD_DAMAGED;
@@ -70,7 +84,8 @@ int legacy_read_header(const struct board_reader *r, struct board_header *h)
 
 static int texts_fit(const struct legacy_task *t, uint64_t bytes)
 {
-    const word lengths[] = { t->name_len, t->key_len, t->inputs_len, t->output_len, t->gpu_len, t->oom_len };
+    const word lengths[] = { t->name_len,   t->key_len, t->inputs_len,
+                             t->output_len, t->gpu_len, t->oom_len };
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         if (lengths[i] > bytes) return 0; /* each on its own, too: their sum may wrap around */

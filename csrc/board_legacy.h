@@ -1,7 +1,8 @@
-/* Boards of versions 4 and 5: their header, their layout, and their frames and slots of fixed words.
+/* Boards of versions 4 and 5: their header, their layout, and their frames and slots of fixed
+ * words.
  *
- * Version 4 had no headroom, and room for tasks from the start. Both described neither their fields nor
- * what they are followed by: the lists are written down in board_legacy.c, for ever.
+ * Version 4 had no headroom, and room for tasks from the start. Both described neither their fields
+ * nor what they are followed by: the lists are written down in board_legacy.c, for ever.
  */
 #ifndef DWSR_BOARD_LEGACY_H
 #define DWSR_BOARD_LEGACY_H

@@ -15,7 +15,7 @@
 #define ATTEMPTS       8
 #define TOTAL_ATTEMPTS 64 /* one name in a storm of tasks changes every microsecond */
 
-#define NAME(name) #name,
+#define NAME(name)            #name,
 #define TEXT_NAME(name, size) #name,
 const char *const board_header_names[] = { HEADER_FIELDS(NAME) NULL };
 const char *const board_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
@@ -24,12 +24,16 @@ const char *const board_sample_names[] = { SAMPLE_FIELDS(NAME) NULL };
 const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len)
 {
 #define TEXT(name, size) { r->header.name, size },
-    const struct { const char *at; uint64_t size; } texts[] = { HEADER_TEXTS(TEXT) };
+    const struct {
+        const char *at;
+        uint64_t size;
+    } texts[] = { HEADER_TEXTS(TEXT) };
     *len = strnlen(texts[index].at, texts[index].size);
     return texts[index].at;
 }
 
-/* Successive preads must be seen in program order. A bare barrier: the copies are private, no race detector needs to know. */
+/* Successive preads must be seen in program order. A bare barrier: the copies are private, no race
+ * detector needs to know. */
 static void in_order(void)
 {
 #ifdef __aarch64__
@@ -63,7 +67,8 @@ static uint64_t live_at(const struct board_reader *r, size_t offset)
 {
     const struct layout_map *map = &r->layout.lists[LAYOUT_LIVE];
     for (uint32_t i = 0; i < map->count; i++)
-        if (map->to[i] == (int)(offset / sizeof(word))) return r->header.live_offset + i * sizeof(word);
+        if (map->to[i] == (int)(offset / sizeof(word)))
+            return r->header.live_offset + i * sizeof(word);
     return UINT64_MAX;
 }
 
@@ -74,11 +79,12 @@ static int read_live_word(const struct board_reader *r, size_t offset, word *val
 }
 #define READ_LIVE(r, field, value) read_live_word(r, offsetof(struct board_live, field), value)
 
-/* -- the header ------------------------------------------------------------------------------------ */
+/* -- the header -- */
 
 static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t each)
 {
-    return offset % 8 == 0 && offset <= file_bytes && each != 0 && count <= (file_bytes - offset) / each;
+    return offset % 8 == 0 && offset <= file_bytes && each != 0
+           && count <= (file_bytes - offset) / each;
 }
 
 static uint64_t words_of(const struct board_reader *r, enum layout_list list)
@@ -90,26 +96,28 @@ static int header_makes_sense(const struct board_reader *r)
 {
     const struct board_header *h = &r->header;
     const uint64_t slot_words = words_of(r, LAYOUT_SLOT) + words_of(r, LAYOUT_TASK)
-                              + TASK_DEVICES * words_of(r, LAYOUT_TASK_DEVICE);
-    return h->slot_bytes == SLOT_BYTES && slot_words < SLOT_BYTES
-        && h->sample_count > 1 && h->records_bytes >= 2 * FRAME_BYTES_MOST && h->records_bytes % 8 == 0
-        && words_of(r, LAYOUT_LIVE) <= JOURNAL_OFFSET - LIVE_OFFSET
-        && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
-        && h->device_bytes == DEVICE_BYTES && words_of(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
-        && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
-        && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
-        && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
-        && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
+                                + TASK_DEVICES * words_of(r, LAYOUT_TASK_DEVICE);
+    return h->slot_bytes == SLOT_BYTES && slot_words < SLOT_BYTES && h->sample_count > 1
+           && h->records_bytes >= 2 * FRAME_BYTES_MOST && h->records_bytes % 8 == 0
+           && words_of(r, LAYOUT_LIVE) <= JOURNAL_OFFSET - LIVE_OFFSET
+           && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
+           && h->device_bytes == DEVICE_BYTES && words_of(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
+           && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
+           && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
+           && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
+           && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
 }
 
 static int texts_and_totals_make_sense(const struct board_reader *r)
 {
     const struct board_header *h = &r->header;
-    const uint64_t total = words_of(r, LAYOUT_TOTAL) + TASK_DEVICES * words_of(r, LAYOUT_TOTAL_DEVICE);
-    return inside(h->file_bytes, h->texts_offset, h->texts_bytes, 1) && h->total_bytes == TOTAL_BYTES
-        && total + (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t) <= TOTAL_BYTES
-        && JOURNAL_OFFSET + offsetof(struct totals_journal, fields) + total <= FACTS_OFFSET
-        && inside(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
+    const uint64_t total =
+        words_of(r, LAYOUT_TOTAL) + TASK_DEVICES * words_of(r, LAYOUT_TOTAL_DEVICE);
+    return inside(h->file_bytes, h->texts_offset, h->texts_bytes, 1)
+           && h->total_bytes == TOTAL_BYTES
+           && total + (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t) <= TOTAL_BYTES
+           && JOURNAL_OFFSET + offsetof(struct totals_journal, fields) + total <= FACTS_OFFSET
+           && inside(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
 }
 
 /* 1 if the board has slots and records, 0 if not yet. */
@@ -130,7 +138,9 @@ static int read_described(struct board_reader *r)
         int e = legacy_read_header(r, h);
         if (e < 0) return e;
         strcpy(r->layout_text, legacy_layout(h->version));
-        return layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) == 0 && header_makes_sense(r) ? 0 : BOARD_DAMAGED;
+        return layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) == 0 && header_makes_sense(r)
+                   ? 0
+                   : BOARD_DAMAGED;
     }
     int e = board_read_at(r, h, sizeof *h, 0);
     if (e < 0) return e;
@@ -140,7 +150,9 @@ static int read_described(struct board_reader *r)
     if (e < 0) return e;
     memcpy(r->layout_text, layout, LAYOUT_BYTES);
     r->layout_text[LAYOUT_BYTES - 1] = 0;
-    if (h->check != board_header_check(h, layout) || layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) < 0) return BOARD_DAMAGED;
+    if (h->check != board_header_check(h, layout)
+        || layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) < 0)
+        return BOARD_DAMAGED;
     return header_makes_sense(r) && texts_and_totals_make_sense(r) ? 0 : BOARD_DAMAGED;
 }
 
@@ -155,12 +167,14 @@ static int read_header(struct board_reader *r)
     if (e < 0) return e == BOARD_CUT_SHORT && st.st_size == 0 ? BOARD_NOT_READY : e;
     if (h->magic == 0) return BOARD_NOT_READY;
     if (h->magic != BOARD_MAGIC) return BOARD_FOREIGN;
-    if (h->version < BOARD_VERSION_OLDEST || h->version > BOARD_VERSION) return BOARD_VERSION_UNKNOWN;
+    if (h->version < BOARD_VERSION_OLDEST || h->version > BOARD_VERSION)
+        return BOARD_VERSION_UNKNOWN;
     e = read_described(r);
     if (e == 0) e = look_for_room(r);
     if (e < 0) return e;
     if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: it may have grown in between */
-    return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT : 0;
+    return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT
+                                                                                  : 0;
 }
 
 int board_reader_open(struct board_reader *r, const char *path)
@@ -183,7 +197,7 @@ void board_reader_close(struct board_reader *r)
     r->fd = -1;
 }
 
-/* -- now ------------------------------------------------------------------------------------------- */
+/* -- now -- */
 
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
@@ -215,7 +229,8 @@ int board_read_device(const struct board_reader *r, uint64_t index, struct devic
     char found[DEVICE_BYTES] __attribute__((aligned(8)));
     int e = board_read_at(r, found, sizeof found, r->header.devices_offset + index * DEVICE_BYTES);
     if (e < 0) return e;
-    layout_copy(&r->layout, LAYOUT_DEVICE, (const word *)found, (word *)&d->fields, sizeof d->fields / sizeof(word));
+    layout_copy(&r->layout, LAYOUT_DEVICE, (const word *)found, (word *)&d->fields,
+                sizeof d->fields / sizeof(word));
     const char *texts = found + words_of(r, LAYOUT_DEVICE);
 #define TAKE(name, size) memcpy(d->name, texts, size), d->name[size - 1] = 0, texts += size;
     DEVICE_TEXTS(TAKE)
@@ -231,7 +246,8 @@ static int parse_slot(const struct board_reader *r, struct running_task *t)
     layout_copy(l, LAYOUT_SLOT, (const word *)at, (word *)&t->slot, sizeof t->slot / sizeof(word));
     at += words_of(r, LAYOUT_SLOT);
     for (int i = 0; i < TASK_DEVICES; i++, at += words_of(r, LAYOUT_TASK_DEVICE))
-        layout_copy(l, LAYOUT_TASK_DEVICE, (const word *)at, (word *)&t->gpu[i], sizeof t->gpu[i] / sizeof(word));
+        layout_copy(l, LAYOUT_TASK_DEVICE, (const word *)at, (word *)&t->gpu[i],
+                    sizeof t->gpu[i] / sizeof(word));
     layout_copy(l, LAYOUT_TASK, (const word *)at, (word *)&t->task, sizeof t->task / sizeof(word));
     if (!l->packed) legacy_slot_lengths((const word *)at, &t->slot);
     at += words_of(r, LAYOUT_TASK);
@@ -268,21 +284,25 @@ int board_read_slot(struct board_reader *r, uint64_t index, struct running_task 
     return 0;
 }
 
-/* -- what has ended -------------------------------------------------------------------------------- */
+/* -- what has ended -- */
 
-/* Head before tail: the tail that was announced before this head was published holds for it, a later one may have passed it. */
+/* Head before tail: the tail that was announced before this head was published holds for it, a
+ * later one may have passed it. */
 static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *head)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int e = READ_LIVE(r, records_head, head);
         if (e == 0) e = READ_LIVE(r, records_tail, tail);
         if (e < 0) return e;
-        if (*tail % 8 == 0 && *head % 8 == 0 && *tail <= *head && *head - *tail <= r->header.records_bytes) return 0;
+        if (*tail % 8 == 0 && *head % 8 == 0 && *tail <= *head
+            && *head - *tail <= r->header.records_bytes)
+            return 0;
     }
     return BOARD_DAMAGED; /* a head beyond the ring would be read round and round */
 }
 
-int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size, uint64_t most)
+int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size,
+                           uint64_t most)
 {
     int room = look_for_room(r);
     if (room <= 0) return room;
@@ -291,7 +311,8 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
         uint64_t tail, head;
         int e = read_ends(r, &tail, &head);
         if (e < 0) return e;
-        if (*position > head || *position % 8) return BOARD_DAMAGED; /* never to be met again: no way back, or there might be no end */
+        /* never to be met again: no way back, or there might be no end */
+        if (*position > head || *position % 8) return BOARD_DAMAGED;
         if (*position < tail) *position = tail;
         uint64_t at = *position % ring, bytes = head - *position;
         if (bytes == 0) return 0;
@@ -355,17 +376,21 @@ static int devices_make_sense(const struct total *t)
 {
     for (int i = 0; i < TASK_DEVICES; i++) {
         const struct total_device *d = &t->devices[i];
-        if (d->device > DEVICE_COUNT || (d->device && (d->peak_bytes == ABSENT || d->peak_max_bytes == ABSENT))) return 0;
+        if (d->device > DEVICE_COUNT
+            || (d->device && (d->peak_bytes == ABSENT || d->peak_max_bytes == ABSENT)))
+            return 0;
     }
     return 1;
 }
 
-static void copy_total(const struct layout *l, const char *from, struct total *to, uint64_t total_words,
-                       uint64_t device_words)
+static void copy_total(const struct layout *l, const char *from, struct total *to,
+                       uint64_t total_words, uint64_t device_words)
 {
-    layout_copy(l, LAYOUT_TOTAL, (const word *)from, (word *)&to->fields, sizeof to->fields / sizeof(word));
+    layout_copy(l, LAYOUT_TOTAL, (const word *)from, (word *)&to->fields,
+                sizeof to->fields / sizeof(word));
     for (int i = 0; i < TASK_DEVICES; i++)
-        layout_copy(l, LAYOUT_TOTAL_DEVICE, (const word *)(from + total_words + (uint64_t)i * device_words),
+        layout_copy(l, LAYOUT_TOTAL_DEVICE,
+                    (const word *)(from + total_words + (uint64_t)i * device_words),
                     (word *)&to->devices[i], sizeof to->devices[i] / sizeof(word));
 }
 
@@ -379,12 +404,16 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
     if (used > r->header.total_count) return BOARD_DAMAGED;
     if (index >= used) return 0;
     const uint64_t words = words_of(r, LAYOUT_TOTAL), device = words_of(r, LAYOUT_TOTAL_DEVICE);
-    const uint64_t cells = words + TASK_DEVICES * device, offset = r->header.totals_offset + index * TOTAL_BYTES;
-    char page[TOTAL_BYTES] __attribute__((aligned(8))), journal[FACTS_OFFSET - JOURNAL_OFFSET] __attribute__((aligned(8)));
+    const uint64_t cells = words + TASK_DEVICES * device,
+                   offset = r->header.totals_offset + index * TOTAL_BYTES;
+    char page[TOTAL_BYTES] __attribute__((aligned(8))),
+        journal[FACTS_OFFSET - JOURNAL_OFFSET] __attribute__((aligned(8)));
     for (int attempt = 0; attempt < TOTAL_ATTEMPTS; attempt++) {
         e = board_read_at(r, page, sizeof page, offset);
         const int changing = *(const word *)page % 2;
-        if (e == 0 && changing) e = board_read_at(r, journal, sizeof journal, r->header.live_offset + (JOURNAL_OFFSET - LIVE_OFFSET));
+        if (e == 0 && changing)
+            e = board_read_at(r, journal, sizeof journal,
+                              r->header.live_offset + (JOURNAL_OFFSET - LIVE_OFFSET));
         if (e == 0) e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (*(const word *)page != after) continue;
@@ -394,7 +423,8 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
             struct totals_journal before;
             memcpy(&before, journal, offsetof(struct totals_journal, fields));
             struct total old;
-            copy_total(&r->layout, journal + offsetof(struct totals_journal, fields), &old, words, device);
+            copy_total(&r->layout, journal + offsetof(struct totals_journal, fields), &old, words,
+                       device);
             before.fields = old.fields;
             memcpy(before.devices, old.devices, sizeof before.devices);
             totals_undo(&before, total);
@@ -404,21 +434,24 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
     return 0;
 }
 
-int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples, uint64_t most)
+int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples,
+                           uint64_t most)
 {
     const uint64_t ring = r->header.sample_count;
     uint64_t written, after;
     int e = READ_LIVE(r, samples_written, &written);
     if (e < 0) return e;
     if (written >> 62) return BOARD_DAMAGED;
-    /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring has places. */
+    /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring
+     * has places. */
     uint64_t oldest = written >= ring ? written - ring + 1 : 0;
     if (*index < oldest || *index > written) *index = oldest;
     uint64_t count = written - *index, at = *index % ring;
     if (count > ring - at) count = ring - at;
     if (count > most) count = most;
     if (count == 0) return 0;
-    e = board_read_at(r, samples, count * sizeof *samples, r->header.samples_offset + at * sizeof *samples);
+    e = board_read_at(r, samples, count * sizeof *samples,
+                      r->header.samples_offset + at * sizeof *samples);
     if (e < 0) return e;
     e = READ_LIVE(r, samples_written, &after);
     if (e < 0) return e;

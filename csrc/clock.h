@@ -1,4 +1,5 @@
-/* Time in nanoseconds: monotonic for intervals, real time once per process for dates, thread CPU time for our own cost. */
+/* Time in nanoseconds: monotonic for intervals, real time once per process for dates, thread CPU
+ * time for our own cost. */
 #ifndef DWSR_CLOCK_H
 #define DWSR_CLOCK_H
 

@@ -5,7 +5,7 @@
 
 #include "board_legacy.h"
 
-/* -- packing --------------------------------------------------------------------------------------- */
+/* -- packing -- */
 
 static char *put_raw(char *to, uint64_t value)
 {
@@ -51,9 +51,12 @@ uint64_t frame_pack(const struct record *r, char *to)
     return bytes;
 }
 
-/* -- unpacking ------------------------------------------------------------------------------------- */
+/* -- unpacking -- */
 
-struct cursor { const char *at, *end; int bad; };
+struct cursor {
+    const char *at, *end;
+    int bad;
+};
 
 static uint64_t take_raw(struct cursor *c)
 {
@@ -102,7 +105,8 @@ uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t availab
     const word head = *(const word *)frame;
     const uint64_t bytes = (uint32_t)head;
     if (bytes % sizeof(word) || bytes < 2 * sizeof(word) || bytes > FRAME_BYTES_MOST
-        || bytes > available) return 0;
+        || bytes > available)
+        return 0;
     return head >> 32 == check_of(frame, bytes) ? bytes : 0;
 }
 

@@ -8,7 +8,8 @@
 #include "lineage.h"
 #include "sums.h"
 
-/* A task's memory, from its first allocation on. Sums and peaks carry the task's generation (sums.h). */
+/* A task's memory, from its first allocation on. Sums and peaks carry the task's generation
+ * (sums.h). */
 struct account {
     word generation; /* another one's account is found stale and made anew */
     struct task_device devices[TASK_DEVICES];
@@ -25,7 +26,7 @@ static struct {
 int gpu_enter(void) { return this_thread.gpu_depth++ != 0; }
 void gpu_leave(void) { this_thread.gpu_depth--; }
 
-/* -- accounts ---------------------------------------------------------------------------------------------------------------------------- */
+/* -- accounts -- */
 
 static struct account *account_of(task_handle task)
 {
@@ -54,14 +55,16 @@ static void open_account(struct account *a, uint64_t generation)
     store_release(&a->generation, generation);
 }
 
-/* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses too many. */
+/* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses
+ * too many. */
 static struct task_device *place_of(task_handle task, uint32_t device)
 {
     struct account *a = account_of(task);
     struct task_device *d = a ? find(a, device) : NULL;
     if (d || !lineage_runs(task)) return d;
     pthread_mutex_lock(&gpu.mutex);
-    if (!lineage_runs(task)) { /* it has ended meanwhile: the account may be the slot's next task's */
+    /* it has ended meanwhile: the account may be the slot's next task's */
+    if (!lineage_runs(task)) {
         pthread_mutex_unlock(&gpu.mutex);
         return NULL;
     }
@@ -69,7 +72,8 @@ static struct task_device *place_of(task_handle task, uint32_t device)
     if (a->generation != handle_generation(task)) open_account(a, handle_generation(task));
     d = find(a, device);
     for (int i = 0; i < TASK_DEVICES && !d; i++)
-        if (!a->devices[i].device) store_release(&a->devices[i].device, device + 1), d = &a->devices[i];
+        if (!a->devices[i].device)
+            store_release(&a->devices[i].device, device + 1), d = &a->devices[i];
     pthread_mutex_unlock(&gpu.mutex);
     if (!d) add_relaxed(&gpu.unfollowed, 1);
     return d;
@@ -91,7 +95,8 @@ int gpu_added(task_handle task, uint32_t device, uint64_t bytes)
         struct task_device *d = place_of(task, device);
         if (!d || !sum_add(&d->live_bytes, handle_generation(task), (int64_t)bytes)) continue;
         int64_t own = sum_value(load_relaxed(&d->live_bytes));
-        if (own > 0 && peak_raise(&d->peak_bytes, handle_generation(task), (uint64_t)own)) raised = 1;
+        if (own > 0 && peak_raise(&d->peak_bytes, handle_generation(task), (uint64_t)own))
+            raised = 1;
     }
     return raised;
 }
@@ -118,7 +123,11 @@ void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *poo
     for (; raised && is_somebody(task); task = lineage_around(task)) {
         struct account *a = account_of(task);
         struct task_device *d = a ? find(a, device) : NULL;
-        if (!d || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK) > sum_value(load_relaxed(&d->live_bytes))) continue; /* not this one's peak */
+        /* not this one's peak */
+        if (!d
+            || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK)
+                   > sum_value(load_relaxed(&d->live_bytes)))
+            continue;
         store_relaxed(&d->pool_used_bytes, pool->used_bytes);
         store_relaxed(&d->pool_total_bytes, pool->total_bytes);
     }
@@ -130,7 +139,8 @@ static uint64_t live_of(const struct task_device *d)
     return live < 0 ? 0 : (uint64_t)live;
 }
 
-void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, const struct gpu_pool *pool)
+void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
+                  const struct gpu_pool *pool)
 {
     add_relaxed(&gpu.ooms, 1);
     if (device > GPU_PINNED) return;
@@ -148,7 +158,7 @@ void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes, c
     }
 }
 
-/* -- tasks ------------------------------------------------------------------------------------------------------------------------------- */
+/* -- tasks -- */
 
 void gpu_task_now(task_handle task, struct gpu_figures *f)
 {
@@ -171,7 +181,8 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
         to->pool_total_bytes = load_relaxed(&d->pool_total_bytes);
         if (to->device && to->live_bytes) f->leaves = 1;
     }
-    for (size_t i = 0; i < sizeof f->oom / sizeof(word); i++) ((word *)&f->oom)[i] = load_relaxed((const word *)&a->oom + i);
+    for (size_t i = 0; i < sizeof f->oom / sizeof(word); i++)
+        ((word *)&f->oom)[i] = load_relaxed((const word *)&a->oom + i);
 }
 
 void gpu_task_end(task_handle task, struct gpu_figures *f)
@@ -182,7 +193,7 @@ void gpu_task_end(task_handle task, struct gpu_figures *f)
     if (a) store_release(&a->generation, 0);
 }
 
-/* -- devices ----------------------------------------------------------------------------------------------------------------------------- */
+/* -- devices -- */
 
 void gpu_note_hook(enum gpu_hook state, int pinned)
 {
@@ -194,12 +205,17 @@ void gpu_note_unfollowed(void) { add_relaxed(&gpu.unfollowed, 1); }
 
 void gpu_note_nvml(enum nvml_state state) { store_relaxed(&gpu.nvml, state); }
 
-int gpu_is_used(uint32_t device) { return device < DEVICE_COUNT && load_acquire(&gpu.devices[device].fields.present) == 1; }
+int gpu_is_used(uint32_t device)
+{
+    return device < DEVICE_COUNT && load_acquire(&gpu.devices[device].fields.present) == 1;
+}
 
 static void set_text(char *to, size_t size, const char *text)
 {
     word padded[16] = { 0 };
-    _Static_assert(sizeof(((struct device *)0)->name) <= sizeof padded && sizeof(((struct device *)0)->uuid) <= sizeof padded, "texts fit");
+    _Static_assert(sizeof(((struct device *)0)->name) <= sizeof padded
+                       && sizeof(((struct device *)0)->uuid) <= sizeof padded,
+                   "texts fit");
     if (!text) return;
     memcpy(padded, text, text_clip(text, strlen(text), size - 1));
     copy_release((word *)to, padded, size / sizeof(word));
@@ -217,7 +233,8 @@ void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t 
 /* The largest so far, where nothing is known yet. */
 static void max_known(word *most, uint64_t value)
 {
-    if (value != ABSENT && (load_relaxed(most) == ABSENT || load_relaxed(most) < value)) store_relaxed(most, value);
+    if (value != ABSENT && (load_relaxed(most) == ABSENT || load_relaxed(most) < value))
+        store_relaxed(most, value);
 }
 
 void gpu_note_driver(uint32_t device, const struct gpu_driver *says)
@@ -251,7 +268,9 @@ void gpu_publish(struct board *b)
         if (!gpu_is_used(i)) continue;
         const word *from = (const word *)&gpu.devices[i];
         word *to = (word *)(b->devices + i * DEVICE_BYTES);
-        for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;) store_release(to + k, load_relaxed(from + k)); /* `present` last */
+        /* `present` last */
+        for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;)
+            store_release(to + k, load_relaxed(from + k));
     }
     if (!load_acquire(&b->live->room_for_tasks)) return;
     for (uint32_t i = 0; i < lineage_slots_used(); i++) {
@@ -262,12 +281,13 @@ void gpu_publish(struct board *b)
         struct slot *slot = &b->slots[i];
         store_release(&slot->fields.gpu_serial, 0);
         if (!f.known) continue;
-        copy_release((word *)slot->gpu, (const word *)f.devices, TASK_DEVICES * (sizeof *f.devices / sizeof(word)));
+        copy_release((word *)slot->gpu, (const word *)f.devices,
+                     TASK_DEVICES * (sizeof *f.devices / sizeof(word)));
         store_release(&slot->fields.gpu_serial, handle_serial(task));
     }
 }
 
-/* -- start, fork ------------------------------------------------------------------------------------------------------------------------- */
+/* -- start, fork -- */
 
 void gpu_open(void)
 {
@@ -280,9 +300,12 @@ void gpu_open(void)
         store_relaxed(&f->used_max_bytes, ABSENT);
         store_relaxed(&f->process_max_bytes, ABSENT);
         if (load_relaxed(&f->present)) continue;
-        word *unknown[] = { &f->pool_used_bytes, &f->pool_total_bytes, &f->pool_limit_bytes, &f->unseen_bytes, &f->total_bytes, &f->used_bytes,
-                            &f->process_bytes, &f->utilisation_percent, &f->read_ns, &f->rmm_bytes, &f->rmm_peak_bytes };
-        for (size_t k = 0; k < sizeof unknown / sizeof *unknown; k++) store_relaxed(unknown[k], ABSENT);
+        word *unknown[] = { &f->pool_used_bytes, &f->pool_total_bytes,    &f->pool_limit_bytes,
+                            &f->unseen_bytes,    &f->total_bytes,         &f->used_bytes,
+                            &f->process_bytes,   &f->utilisation_percent, &f->read_ns,
+                            &f->rmm_bytes,       &f->rmm_peak_bytes };
+        for (size_t k = 0; k < sizeof unknown / sizeof *unknown; k++)
+            store_relaxed(unknown[k], ABSENT);
     }
 }
 
@@ -294,5 +317,6 @@ void gpu_forked(void)
     pthread_mutex_init(&gpu.mutex, NULL);
     this_thread.gpu_depth = 0; /* another thread's is gone with it */
     for (uint32_t i = 0; i < SLOT_COUNT; i++) gpu.accounts[i].generation = 0;
-    for (uint32_t i = 0; i < DEVICE_COUNT; i++) gpu.devices[i].fields.present = 0; /* the child has not allocated */
+    /* the child has not allocated */
+    for (uint32_t i = 0; i < DEVICE_COUNT; i++) gpu.devices[i].fields.present = 0;
 }

@@ -1,17 +1,20 @@
 /* A task in one word: good for ever, also after its end and after a restart of the probe.
  *
- * The word is encoded and decoded here and nowhere else: the slot in the low bits, above it the task's
- * *generation*, which is its serial on the board (40 bits) and the number of the probe's start. Serials
- * begin anew with each board; a generation never recurs in a process. Later tasks have larger words.
+ * The word is encoded and decoded here and nowhere else: the slot in the low bits, above it the
+ * task's *generation*, which is its serial on the board (40 bits) and the number of the probe's
+ * start. Serials begin anew with each board; a generation never recurs in a process. Later tasks
+ * have larger words.
  */
 #ifndef DWSR_HANDLE_H
 #define DWSR_HANDLE_H
 
 #include "board_layout.h"
 
-typedef struct { uint64_t word; } task_handle;
+typedef struct {
+    uint64_t word;
+} task_handle;
 
-#define NOBODY ((task_handle){ 0 })
+#define NOBODY             ((task_handle){ 0 })
 #define HANDLE_SERIAL_BITS 40
 
 /* Generation 0: nobody. */

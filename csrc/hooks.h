@@ -1,7 +1,8 @@
-/* The list of hooked functions, written once: X(name). patch.c finds and rewrites them, alloc.c has a wrapper `alloc_<name>` for each.
+/* The list of hooked functions, written once: X(name). patch.c finds and rewrites them, alloc.c has
+ * a wrapper `alloc_<name>` for each.
  *
- * MALLOC_HOOKS are answered by the malloc in use; MAPPING_HOOKS are left alone inside that malloc's own object, or its memory would be
- * counted twice.
+ * MALLOC_HOOKS are answered by the malloc in use; MAPPING_HOOKS are left alone inside that malloc's
+ * own object, or its memory would be counted twice.
  */
 #ifndef DWSR_HOOKS_H
 #define DWSR_HOOKS_H
@@ -10,10 +11,13 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define MALLOC_HOOKS(X) \
-    X(malloc) X(free) X(calloc) X(realloc) X(reallocarray) X(posix_memalign) X(aligned_alloc) X(memalign) X(valloc) X(pvalloc)
+/* clang-format off */
+#define MALLOC_HOOKS(X)                                                                     \
+    X(malloc) X(free) X(calloc) X(realloc) X(reallocarray) X(posix_memalign) X(aligned_alloc) \
+    X(memalign) X(valloc) X(pvalloc)
 #define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap)
 #define THREAD_HOOKS(X) X(pthread_create) /* a Python thread that a task starts works for it */
+/* clang-format on */
 #define HOOKS(X) MALLOC_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)
 
 typedef void *(*malloc_function)(size_t);
@@ -29,7 +33,8 @@ typedef void *(*pvalloc_function)(size_t);
 typedef void *(*mmap_function)(void *, size_t, int, int, int, off_t);
 typedef void *(*mmap64_function)(void *, size_t, int, int, int, off_t);
 typedef int (*munmap_function)(void *, size_t);
-typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void *(*)(void *),
+                                       void *);
 typedef void *(*mremap_function)(void *, size_t, size_t, int, ...);
 
 /* The functions as the program would have called them. */
@@ -37,7 +42,8 @@ struct real_functions {
 #define FIELD(name) name##_function name;
     HOOKS(FIELD)
 #undef FIELD
-    size_t (*malloc_usable_size)(void *); /* of the same malloc: another one's reads other headers */
+    /* of the same malloc: another one's reads other headers */
+    size_t (*malloc_usable_size)(void *);
 };
 
 #endif

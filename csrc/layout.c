@@ -15,7 +15,10 @@ static const char *const device[] = { DEVICE_FIELDS(NAME) NULL };
 static const char *const total[] = { TOTAL_FIELDS(NAME) NULL };
 static const char *const total_device[] = { TOTAL_DEVICE_FIELDS(NAME) NULL };
 
-static const struct { const char *name; const char *const *fields; } known[LAYOUT_LISTS] = {
+static const struct {
+    const char *name;
+    const char *const *fields;
+} known[LAYOUT_LISTS] = {
     [LAYOUT_LIVE] = { "live", live },
     [LAYOUT_SLOT] = { "slot", slot },
     [LAYOUT_TASK] = { "task", task },
@@ -27,7 +30,10 @@ static const struct { const char *name; const char *const *fields; } known[LAYOU
     [LAYOUT_TOTAL_DEVICE] = { "total_device", total_device },
 };
 
-struct span { const char *at; uint64_t len; };
+struct span {
+    const char *at;
+    uint64_t len;
+};
 
 static int is(struct span s, const char *text)
 {
@@ -77,7 +83,8 @@ int layout_parse(struct layout *l, const char *text, uint64_t len)
         for (int i = 0; i < LAYOUT_LISTS; i++) {
             struct layout_map *map = &l->lists[i];
             if (!is(name, known[i].name)) continue;
-            if (map->count || parse_fields(map, known[i].fields, fields, line_end) < 0) return -EINVAL;
+            if (map->count || parse_fields(map, known[i].fields, fields, line_end) < 0)
+                return -EINVAL;
         }
     }
     const struct layout_map *tasks = &l->lists[LAYOUT_TASK];

@@ -11,12 +11,15 @@
 /* cgroup v1 says "no limit" with a page-rounded LONG_MAX. */
 #define UNLIMITED (UINT64_C(1) << 60)
 
-/* Where a version of cgroups keeps what we need. In v1 the fields without "total_" leave out the groups below. */
+/* Where a version of cgroups keeps what we need. In v1 the fields without "total_" leave out the
+ * groups below. */
 struct version {
     const char *folder, *limit, *usage, *inactive, *active;
 };
-static const struct version V1 = { "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file" };
-static const struct version V2 = { "", "memory.max", "memory.current", "inactive_file", "active_file" };
+static const struct version V1 = { "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                   "total_inactive_file", "total_active_file" };
+static const struct version V2 = { "", "memory.max", "memory.current", "inactive_file",
+                                   "active_file" };
 
 struct room {
     uint64_t limit, left; /* the least of all groups; ABSENT: no group has a limit */
@@ -25,7 +28,9 @@ struct room {
 static uint64_t read_number(const char *path)
 {
     char text[64];
-    if (file_read_once(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9') return ABSENT; /* "max" */
+    /* "max" */
+    if (file_read_once(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9')
+        return ABSENT;
     uint64_t bytes = strtoull(text, NULL, 10);
     return bytes >= UNLIMITED ? ABSENT : bytes;
 }
@@ -36,13 +41,15 @@ static uint64_t field(const char *text, const char *name)
     const size_t len = strlen(name);
     for (const char *at = text; at; at = strchr(at, '\n')) {
         if (*at == '\n') at++;
-        if (strncmp(at, name, len) == 0 && (at[len] == ' ' || at[len] == ':')) return strtoull(at + len + 1, NULL, 10);
+        if (strncmp(at, name, len) == 0 && (at[len] == ' ' || at[len] == ':'))
+            return strtoull(at + len + 1, NULL, 10);
     }
     return ABSENT;
 }
 
 /* path: of a group's folder, with room for a file's name behind its length. */
-static uint64_t left_of(char *path, size_t len, size_t size, const struct version *v, uint64_t limit)
+static uint64_t left_of(char *path, size_t len, size_t size, const struct version *v,
+                        uint64_t limit)
 {
     char text[8192];
     snprintf(path + len, size - len, "/%s", v->usage);
@@ -57,21 +64,25 @@ static uint64_t left_of(char *path, size_t len, size_t size, const struct versio
     return limit > used ? limit - used : 0;
 }
 
-/* A group and its ancestors. In a container the path may not exist below the mount: then only the root counts. */
-static void look_upwards(const char *cgroup_root, const char *group, const struct version *v, int left, struct room *r)
+/* A group and its ancestors. In a container the path may not exist below the mount: then only the
+ * root counts. */
+static void look_upwards(const char *cgroup_root, const char *group, const struct version *v,
+                         int left, struct room *r)
 {
     char path[4096];
     size_t depth = strlen(group);
     for (;;) {
-        int len = snprintf(path, sizeof path, "%s%s%.*s", cgroup_root, v->folder, (int)depth, group);
+        int len =
+            snprintf(path, sizeof path, "%s%s%.*s", cgroup_root, v->folder, (int)depth, group);
         if (len < 0 || (size_t)len + 64 > sizeof path) return;
         snprintf(path + len, sizeof path - (size_t)len, "/%s", v->limit);
         uint64_t limit = read_number(path);
         if (limit < r->limit) r->limit = limit;
-        uint64_t room = left && limit != ABSENT ? left_of(path, (size_t)len, sizeof path, v, limit) : ABSENT;
+        uint64_t room =
+            left && limit != ABSENT ? left_of(path, (size_t)len, sizeof path, v, limit) : ABSENT;
         if (room < r->left) r->left = room;
         if (depth == 0) return;
-        while (depth > 0 && group[--depth] != '/') { }
+        while (depth > 0 && group[--depth] != '/') {}
     }
 }
 
@@ -84,11 +95,14 @@ static struct room groups_room(const char *proc_root, const char *cgroup_root, i
     for (char *line = text, *next; line; line = next) { /* "4:memory:/a/b" (v1), "0::/a/b" (v2) */
         next = strchr(line, '\n');
         if (next) *next++ = 0;
-        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        char *controllers = strchr(line, ':'),
+             *group = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!group) continue;
         *group++ = 0;
-        if (controllers[1] == 0) look_upwards(cgroup_root, group, &V2, left, &r);
-        else if (strstr(controllers + 1, "memory")) look_upwards(cgroup_root, group, &V1, left, &r);
+        if (controllers[1] == 0)
+            look_upwards(cgroup_root, group, &V2, left, &r);
+        else if (strstr(controllers + 1, "memory"))
+            look_upwards(cgroup_root, group, &V1, left, &r);
     }
     return r;
 }
@@ -103,12 +117,14 @@ static uint64_t machine_bytes(const char *proc_root, const char *name)
 
 uint64_t limit_bytes(const char *proc_root, const char *cgroup_root)
 {
-    uint64_t group = groups_room(proc_root, cgroup_root, 0).limit, machine = machine_bytes(proc_root, "MemTotal");
+    uint64_t group = groups_room(proc_root, cgroup_root, 0).limit,
+             machine = machine_bytes(proc_root, "MemTotal");
     return group < machine ? group : machine;
 }
 
 uint64_t headroom_bytes(const char *proc_root, const char *cgroup_root)
 {
-    uint64_t group = groups_room(proc_root, cgroup_root, 1).left, machine = machine_bytes(proc_root, "MemAvailable");
+    uint64_t group = groups_room(proc_root, cgroup_root, 1).left,
+             machine = machine_bytes(proc_root, "MemAvailable");
     return group < machine ? group : machine;
 }

@@ -12,12 +12,18 @@ static struct {
     int (*is_python)(void);
     word sole; /* the handle's word of the one task that runs, 0: none, or SEVERAL */
     word ambiguous, slots_used;
-    struct { word generation, around; } ended[ENDED_COUNT]; /* tasks that left memory to those around them */
+    /* tasks that left memory to those around them */
+    struct {
+        word generation, around;
+    } ended[ENDED_COUNT];
 } lineage __attribute__((aligned(64)));
 
-static struct lineage_place *place_of(task_handle task) { return &lineage_places[handle_slot(task)]; }
+static struct lineage_place *place_of(task_handle task)
+{
+    return &lineage_places[handle_slot(task)];
+}
 
-/* -- begin and end --------------------------------------------------------------------------------------- */
+/* -- begin and end -- */
 
 void lineage_begin(task_handle task, task_handle around)
 {
@@ -35,7 +41,8 @@ static void leave_to(task_handle around, uint64_t generation)
 {
     word *from = &lineage.ended[generation % ENDED_COUNT].generation;
     word *to = &lineage.ended[generation % ENDED_COUNT].around;
-    task_handle older = load_acquire(from) ? lineage_heir((task_handle){ load_relaxed(to) }) : NOBODY;
+    task_handle older =
+        load_acquire(from) ? lineage_heir((task_handle){ load_relaxed(to) }) : NOBODY;
     if (is_somebody(older)) store_relaxed(&place_of(older)->inexact, 1);
     store_release(from, 0);
     store_release(to, around.word);
@@ -51,14 +58,15 @@ void lineage_end(task_handle task, int leaves)
     store_release(&p->generation, 0);
 }
 
-/* -- who is around whom ---------------------------------------------------------------------------------- */
+/* -- who is around whom -- */
 
 task_handle lineage_around_ended(task_handle task)
 {
     const uint64_t generation = handle_generation(task), at = generation % ENDED_COUNT;
     if (load_acquire(&lineage.ended[at].generation) != generation) return NOBODY;
     task_handle around = { load_acquire(&lineage.ended[at].around) };
-    return load_relaxed(&lineage.ended[at].generation) == generation ? around : NOBODY; /* given up meanwhile */
+    /* given up meanwhile */
+    return load_relaxed(&lineage.ended[at].generation) == generation ? around : NOBODY;
 }
 
 task_handle lineage_heir(task_handle task)
@@ -74,7 +82,7 @@ task_handle lineage_task_in(uint32_t slot)
     return handle_of(slot, load_acquire(&lineage_places[slot].generation));
 }
 
-/* -- the calling thread ---------------------------------------------------------------------------------- */
+/* -- the calling thread -- */
 
 static int in_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
 
@@ -119,7 +127,7 @@ task_handle lineage_bequeath(void)
 
 void lineage_inherit(task_handle task) { this_thread.base = task; }
 
-/* -- start, fork ----------------------------------------------------------------------------------------- */
+/* -- start, fork -- */
 
 static void forget(void)
 {

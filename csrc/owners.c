@@ -13,23 +13,29 @@ struct owner_place *owners_places;
 
 static struct {
     pthread_mutex_t mutex;
-    struct interval { uintptr_t from, to; task_handle owner; } *intervals; /* sorted, disjoint */
+    struct interval {
+        uintptr_t from, to;
+        task_handle owner;
+    } *intervals; /* sorted, disjoint */
     uint32_t interval_count;
 } table = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-static const size_t bytes = OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
+static const size_t bytes =
+    OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
 
 int owners_open(void)
 {
     int e = 0;
     pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still be at work */
     if (!owners_places) {
-        char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) {
             e = -errno;
             goto out;
         }
-        madvise(p, bytes, MADV_NOHUGEPAGE); /* small and scattered: a huge page would be felt in rss */
+        /* small and scattered: a huge page would be felt in rss */
+        madvise(p, bytes, MADV_NOHUGEPAGE);
         table.intervals = (struct interval *)(p + OWNER_PLACES * sizeof(struct owner_place));
         __atomic_store_n(&owners_places, (struct owner_place *)p, __ATOMIC_RELEASE);
     } else {
@@ -43,7 +49,8 @@ out:
 
 uint64_t owners_resident_bytes(void)
 {
-    static unsigned char pages[OWNER_PLACES * sizeof(struct owner_place) / PAGE + INTERVALS * sizeof(struct interval) / PAGE + 2];
+    static unsigned char pages[OWNER_PLACES * sizeof(struct owner_place) / PAGE
+                               + INTERVALS * sizeof(struct interval) / PAGE + 2];
     uint64_t count = 0;
     if (!owners_places || mincore(owners_places, bytes, pages) < 0) return 0;
     for (size_t i = 0; i < (bytes + PAGE - 1) / PAGE; i++) count += pages[i] & 1;
@@ -53,11 +60,12 @@ uint64_t owners_resident_bytes(void)
 uint64_t owners_count(void)
 {
     uint64_t count = 0;
-    for (uint64_t i = 0; owners_places && i < OWNER_PLACES; i++) count += load_relaxed(&owners_places[i].key) != 0;
+    for (uint64_t i = 0; owners_places && i < OWNER_PLACES; i++)
+        count += load_relaxed(&owners_places[i].key) != 0;
     return count;
 }
 
-/* -- mappings ------------------------------------------------------------------------------------------------------------------------------ */
+/* -- mappings -- */
 
 /* First interval that ends behind `address`. */
 static uint32_t find(uintptr_t address)
@@ -65,8 +73,10 @@ static uint32_t find(uintptr_t address)
     uint32_t low = 0, high = table.interval_count;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (table.intervals[middle].to <= address) low = middle + 1;
-        else high = middle;
+        if (table.intervals[middle].to <= address)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }
@@ -89,11 +99,14 @@ static void cut(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t
         freed(old.owner, (int64_t)(end - begin));
         if (old.from < begin && old.to > end) { /* a hole: two pieces stay */
             v->to = begin;
-            insert_at(i + 1, (struct interval){ end, old.to, old.owner }); /* full: the rest is forgotten, its bytes stay charged */
+            /* full: the rest is forgotten, its bytes stay charged */
+            insert_at(i + 1, (struct interval){ end, old.to, old.owner });
             return;
         }
-        if (old.from < begin) v->to = begin, i++;
-        else if (old.to > end) v->from = end, i++;
+        if (old.from < begin)
+            v->to = begin, i++;
+        else if (old.to > end)
+            v->from = end, i++;
         else {
             memmove(v, v + 1, (table.interval_count - i - 1) * sizeof *v);
             table.interval_count--;
@@ -101,10 +114,12 @@ static void cut(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t
     }
 }
 
-enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owner, void (*freed)(task_handle, int64_t))
+enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owner,
+                              void (*freed)(task_handle, int64_t))
 {
     pthread_mutex_lock(&table.mutex);
-    cut(address, address + size, freed); /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
+    /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
+    cut(address, address + size, freed);
     int ok = insert_at(find(address), (struct interval){ address, address + size, owner });
     pthread_mutex_unlock(&table.mutex);
     return ok ? OWNERS_ADDED : OWNERS_FULL;

@@ -1,8 +1,10 @@
-/* The owner table: which task a large block or a mapping belongs to. Any thread, no lock (blocks) or one mutex (mappings), no allocation.
+/* The owner table: which task a large block or a mapping belongs to. Any thread, no lock (blocks)
+ * or one mutex (mappings), no allocation.
  *
  * Blocks: a hash table of 2^18 places whose pages are touched only where blocks are.
- * An address is inserted by the thread that has just been given it and removed by the one that is about to give it back, so there is
- * never more than one writer for one address. Mappings: a sorted list of intervals, because munmap may take parts.
+ * An address is inserted by the thread that has just been given it and removed by the one that is
+ * about to give it back, so there is never more than one writer for one address. Mappings: a sorted
+ * list of intervals, because munmap may take parts.
  */
 #ifndef DWSR_OWNERS_H
 #define DWSR_OWNERS_H
@@ -14,35 +16,46 @@
 #define OWNER_PLACES (UINT64_C(1) << 18)
 #define OWNER_WINDOW 32 /* places looked at for one address */
 
-struct owned { int found; task_handle owner; uint64_t bytes; };
+struct owned {
+    int found;
+    task_handle owner;
+    uint64_t bytes;
+};
 
 enum owners_result { OWNERS_ADDED, OWNERS_REPLACED, OWNERS_FULL };
 
 /* 0 or -errno. Again: forgets everything. */
 int owners_open(void);
 uint64_t owners_resident_bytes(void); /* of the table, with pages of 4 KiB. One thread at a time */
-uint64_t owners_count(void); /* by looking at every place: for tests and doubts */
+uint64_t owners_count(void);          /* by looking at every place: for tests and doubts */
 
 /* Inline: the two calls that every large block pays. */
-struct owner_place { word key, bytes, owner; };
+struct owner_place {
+    word key, bytes, owner;
+};
 extern struct owner_place *owners_places;
 
-/* One place per 4 KiB; eight neighbours stay together, a cache line or three, and are spread by their common address: dense regions do not meet. */
+/* One place per 4 KiB; eight neighbours stay together, a cache line or three, and are spread by
+ * their common address: dense regions do not meet. */
 static inline uint64_t owners_place(uintptr_t address)
 {
-    return ((address >> 15) * UINT64_C(0x9e3779b97f4a7c15) >> 49 << 3 | (address >> 12 & 7)) % OWNER_PLACES;
+    return ((address >> 15) * UINT64_C(0x9e3779b97f4a7c15) >> 49 << 3 | (address >> 12 & 7))
+           % OWNER_PLACES;
 }
 
 /* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
-static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, task_handle owner, struct owned *stale)
+static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, task_handle owner,
+                                               struct owned *stale)
 {
     enum owners_result result = OWNERS_ADDED;
     uint64_t at = owners_place(address);
     for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
         struct owner_place *p = &owners_places[at];
         word key = 0;
-        if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue; /* no exchange for a place that is taken */
-        if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        /* no exchange for a place that is taken */
+        if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue;
+        if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED,
+                                         __ATOMIC_RELAXED)) {
             if (key != address) continue;
             *stale = (struct owned){ 1, { load_relaxed(&p->owner) }, load_relaxed(&p->bytes) };
             result = OWNERS_REPLACED;
@@ -69,8 +82,10 @@ static inline struct owned owners_remove(uintptr_t address)
 }
 
 /* Mappings; `freed` is called, under the mutex, for each owned piece that was inside the range. */
-enum owners_result owners_map(uintptr_t address, uint64_t bytes, task_handle owner, void (*freed)(task_handle owner, int64_t bytes));
-void owners_unmap(uintptr_t address, uint64_t bytes, void (*freed)(task_handle owner, int64_t bytes));
+enum owners_result owners_map(uintptr_t address, uint64_t bytes, task_handle owner,
+                              void (*freed)(task_handle owner, int64_t bytes));
+void owners_unmap(uintptr_t address, uint64_t bytes,
+                  void (*freed)(task_handle owner, int64_t bytes));
 /* Whether the address lies in a known mapping, and whose that is. */
 int owners_covers(uintptr_t address, task_handle *owner);
 void owners_lock(void);

@@ -16,22 +16,22 @@
 
 #if defined(__x86_64__)
 #define IS_CALL_SLOT(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
-#define IS_POINTER(type) ((type) == R_X86_64_64)
+#define IS_POINTER(type)   ((type) == R_X86_64_64)
 #elif defined(__aarch64__)
 #define IS_CALL_SLOT(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
-#define IS_POINTER(type) ((type) == R_AARCH64_ABS64)
+#define IS_POINTER(type)   ((type) == R_AARCH64_ABS64)
 #else
 #error "dwsr-probe knows x86_64 and aarch64"
 #endif
 
-#define OBJECTS_MOST 4096
+#define OBJECTS_MOST  4096
 #define INSTALL_TRIES 1000
 
 enum hook {
 #define NAME(name) HOOK_##name,
     HOOKS(NAME)
 #undef NAME
-    HOOK_dlsym,
+        HOOK_dlsym,
     HOOK_COUNT
 };
 
@@ -39,7 +39,7 @@ static const char *const hook_names[HOOK_COUNT] = {
 #define NAME(name) #name,
     HOOKS(NAME)
 #undef NAME
-    "dlsym",
+        "dlsym",
 };
 
 #define FIRST_MAPPING HOOK_mmap /* the malloc hooks stand before it */
@@ -47,28 +47,33 @@ static const char *const hook_names[HOOK_COUNT] = {
 static struct {
     pthread_mutex_t mutex;
     word installed;
-    word looking, forking; /* threads that ask for the loader's counters, and a fork that waits for them */
-    word inherited;        /* in a forked child: the slots are as the parent had them, the loader's lock may be held for ever */
+    /* threads that ask for the loader's counters, and a fork that waits for them */
+    word looking, forking;
+    /* in a forked child: the slots are as the parent had them, the loader's lock may be held for
+     * ever */
+    word inherited;
     const struct link_map *last; /* object at the fork: one behind it was loaded since */
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
-    uintptr_t plt[HOOK_COUNT]; /* the executable's canonical PLT entry, where other objects' pointers may lead */
+    /* the executable's canonical PLT entry, where other objects' pointers may lead */
+    uintptr_t plt[HOOK_COUNT];
     uintptr_t real_from, real_to, wrapper_from, wrapper_to;
     uintptr_t provider, self;
     char provider_path[256];
-    word adds, subs; /* of the loader, when all objects were last looked at */
-    word settled;    /* its adds, up to which all objects are relocated */
+    word adds, subs;              /* of the loader, when all objects were last looked at */
+    word settled;                 /* its adds, up to which all objects are relocated */
     uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
-    uintptr_t *sentinel; /* the first object's slot for malloc: whoever holds the hooks holds this one */
-    word lost;           /* it led elsewhere once */
+    /* the first object's slot for malloc: whoever holds the hooks holds this one */
+    uintptr_t *sentinel;
+    word lost; /* it led elsewhere once */
 } patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* -- one loaded object ---------------------------------------------------------------------------------------------------------------- */
+/* -- one loaded object -- */
 
 struct object {
     uintptr_t base;
-    const ElfW(Sym) *symbols;
+    const ElfW(Sym) * symbols;
     const char *strings;
-    const ElfW(Rela) *tables[2];
+    const ElfW(Rela) * tables[2];
     size_t counts[2];
     const uint32_t *gnu_hash;
     const Elf32_Word *hash;
@@ -95,19 +100,41 @@ static int read_object(const struct dl_phdr_info *info, struct object *o)
     if (!dynamic) return 0;
     size_t plt_bytes = 0, rela_bytes = 0, relative = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        uintptr_t at = dynamic->d_un.d_ptr; /* glibc relocates these in place, except in read-only sections */
+        /* glibc relocates these in place, except in read-only sections */
+        uintptr_t at = dynamic->d_un.d_ptr;
         if (at < o->base) at += o->base;
         switch (dynamic->d_tag) {
-        case DT_SYMTAB: o->symbols = (const void *)at; break;
-        case DT_STRTAB: o->strings = (const void *)at; break;
-        case DT_JMPREL: o->tables[0] = (const void *)at; break;
-        case DT_PLTRELSZ: plt_bytes = dynamic->d_un.d_val; break;
-        case DT_RELA: o->tables[1] = (const void *)at; break;
-        case DT_RELASZ: rela_bytes = dynamic->d_un.d_val; break;
-        case DT_RELACOUNT: relative = dynamic->d_un.d_val; break; /* these come first and have no name */
-        case DT_GNU_HASH: o->gnu_hash = (const void *)at; break;
-        case DT_HASH: o->hash = (const void *)at; break;
-        case DT_PLTREL: if (dynamic->d_un.d_val != DT_RELA) return 0; break;
+            case DT_SYMTAB:
+                o->symbols = (const void *)at;
+                break;
+            case DT_STRTAB:
+                o->strings = (const void *)at;
+                break;
+            case DT_JMPREL:
+                o->tables[0] = (const void *)at;
+                break;
+            case DT_PLTRELSZ:
+                plt_bytes = dynamic->d_un.d_val;
+                break;
+            case DT_RELA:
+                o->tables[1] = (const void *)at;
+                break;
+            case DT_RELASZ:
+                rela_bytes = dynamic->d_un.d_val;
+                break;
+            /* these come first and have no name */
+            case DT_RELACOUNT:
+                relative = dynamic->d_un.d_val;
+                break;
+            case DT_GNU_HASH:
+                o->gnu_hash = (const void *)at;
+                break;
+            case DT_HASH:
+                o->hash = (const void *)at;
+                break;
+            case DT_PLTREL:
+                if (dynamic->d_un.d_val != DT_RELA) return 0;
+                break;
         }
     }
     o->counts[0] = o->tables[0] ? plt_bytes / sizeof(ElfW(Rela)) : 0;
@@ -130,17 +157,24 @@ static uintptr_t defined(const struct object *o, const char *name)
     const ElfW(Sym) *found = NULL;
     if (o->gnu_hash) {
         const uint32_t buckets = o->gnu_hash[0], first = o->gnu_hash[1], bloom = o->gnu_hash[2];
-        const uint32_t *bucket = o->gnu_hash + 4 + bloom * (sizeof(ElfW(Addr)) / 4), *chain = bucket + buckets, h = gnu_hash_of(name);
+        const uint32_t *bucket = o->gnu_hash + 4 + bloom * (sizeof(ElfW(Addr)) / 4),
+                       *chain = bucket + buckets, h = gnu_hash_of(name);
         uint32_t i = buckets ? bucket[h % buckets] : 0;
         for (; i >= first && i; i++) {
-            if ((chain[i - first] | 1) == (h | 1) && !strcmp(o->strings + o->symbols[i].st_name, name)) { found = &o->symbols[i]; break; }
+            if ((chain[i - first] | 1) == (h | 1)
+                && !strcmp(o->strings + o->symbols[i].st_name, name)) {
+                found = &o->symbols[i];
+                break;
+            }
             if (chain[i - first] & 1) break;
         }
     } else if (o->hash) {
         for (Elf32_Word i = 1; i < o->hash[1] && !found; i++)
             if (!strcmp(o->strings + o->symbols[i].st_name, name)) found = &o->symbols[i];
     }
-    if (!found || found->st_shndx == SHN_UNDEF || found->st_value == 0 || ELF64_ST_TYPE(found->st_info) != STT_FUNC) return 0;
+    if (!found || found->st_shndx == SHN_UNDEF || found->st_value == 0
+        || ELF64_ST_TYPE(found->st_info) != STT_FUNC)
+        return 0;
     return o->base + found->st_value;
 }
 
@@ -151,7 +185,8 @@ static int is_loader(const struct dl_phdr_info *info)
     return !strncmp(name, "ld-", 3) || !strncmp(name, "linux-vdso", 10);
 }
 
-/* -- finding the real functions: the first object that defines one answers for it, as the loader would have it ------------------------- */
+/* -- finding the real functions: the first object that defines one answers for it, as the loader
+ * would have it -- */
 
 static uintptr_t usable_size;
 
@@ -161,25 +196,32 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
     (void)size, (void)unused;
     if (is_loader(info) || !read_object(info, &o)) return 0;
     for (int i = 0; i < HOOK_COUNT; i++) {
-        if (patch.real[i] || (i < FIRST_MAPPING && patch.provider && o.base != patch.provider)) continue; /* one malloc answers for all of its family */
+        /* one malloc answers for all of its family */
+        if (patch.real[i] || (i < FIRST_MAPPING && patch.provider && o.base != patch.provider))
+            continue;
         patch.real[i] = defined(&o, hook_names[i]);
         if (patch.real[i] && i == HOOK_malloc) {
             patch.provider = o.base;
             strncpy(patch.provider_path, info->dlpi_name, sizeof patch.provider_path - 1);
         }
     }
-    if (patch.real[HOOK_malloc] && o.base == patch.provider) usable_size = defined(&o, "malloc_usable_size"); /* others read other headers */
+    /* others read other headers */
+    if (patch.real[HOOK_malloc] && o.base == patch.provider)
+        usable_size = defined(&o, "malloc_usable_size");
     if ((uintptr_t)&patch >= o.base && patch.self < o.base) {
         for (int i = 0; i < info->dlpi_phnum; i++) {
             const ElfW(Phdr) *p = &info->dlpi_phdr[i];
             uintptr_t begin = o.base + p->p_vaddr;
-            if (p->p_type == PT_LOAD && (uintptr_t)&patch >= begin && (uintptr_t)&patch < begin + p->p_memsz) patch.self = o.base;
+            if (p->p_type == PT_LOAD && (uintptr_t)&patch >= begin
+                && (uintptr_t)&patch < begin + p->p_memsz)
+                patch.self = o.base;
         }
     }
     return 0;
 }
 
-/* A non-PIE executable that takes a function's address gives it a canonical PLT entry: an undefined symbol with a value. */
+/* A non-PIE executable that takes a function's address gives it a canonical PLT entry: an undefined
+ * symbol with a value. */
 static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct object o;
@@ -190,7 +232,8 @@ static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
                 const ElfW(Sym) *s = &o.symbols[ELF64_R_SYM(o.tables[table][n].r_info)];
                 if (s->st_shndx != SHN_UNDEF || s->st_value == 0) continue;
                 for (int i = 0; i < HOOK_COUNT; i++)
-                    if (!strcmp(o.strings + s->st_name, hook_names[i])) patch.plt[i] = o.base + s->st_value;
+                    if (!strcmp(o.strings + s->st_name, hook_names[i]))
+                        patch.plt[i] = o.base + s->st_value;
             }
     return 1; /* the executable only: it comes first */
 }
@@ -205,16 +248,19 @@ int patch_find(struct real_functions *real)
 #define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
     HOOKS(COPY)
 #undef COPY
-    real->malloc_usable_size = (size_t(*)(void *))usable_size;
+    real->malloc_usable_size = (size_t (*)(void *))usable_size;
     int ok = real->malloc && real->free && real->malloc_usable_size;
     pthread_mutex_unlock(&patch.mutex);
     return ok ? 0 : -ENOENT;
 }
 
-/* -- rewriting -------------------------------------------------------------------------------------------------------------------------- */
+/* -- rewriting -- */
 
 /* One slot that is named for a hooked function. */
-struct call { int hook, call_slot, undefined; uintptr_t *slot, held; };
+struct call {
+    int hook, call_slot, undefined;
+    uintptr_t *slot, held;
+};
 
 static int hook_of(const char *name)
 {
@@ -226,11 +272,13 @@ static int hook_of(const char *name)
 /* The loader seals whole pages only: the last, partial one stays writable. */
 static int seal(const struct object *o, int protection)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = o->relro & ~(page - 1), to = o->relro_end & ~(page - 1);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = o->relro & ~(page - 1),
+                    to = o->relro_end & ~(page - 1);
     return to > from ? mprotect((void *)from, to - from, protection) : 0;
 }
 
-__attribute__((no_sanitize_address)) static void write_slot(struct object *o, uintptr_t *slot, uintptr_t value)
+__attribute__((no_sanitize_address)) static void write_slot(struct object *o, uintptr_t *slot,
+                                                            uintptr_t value)
 {
     if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && !o->opened) {
         if (seal(o, PROT_READ | PROT_WRITE) < 0) return;
@@ -239,17 +287,22 @@ __attribute__((no_sanitize_address)) static void write_slot(struct object *o, ui
     __atomic_store_n(slot, value, __ATOMIC_RELEASE);
 }
 
-/* Slots that hold something else than the function they are named for are somebody's variable: not ours to change. */
+/* Slots that hold something else than the function they are named for are somebody's variable: not
+ * ours to change. */
 static int is_ours_to_patch(const struct object *o, const struct call *c)
 {
-    if (c->held == patch.real[c->hook] || (patch.plt[c->hook] && c->held == patch.plt[c->hook])) return 1;
+    if (c->held == patch.real[c->hook] || (patch.plt[c->hook] && c->held == patch.plt[c->hook]))
+        return 1;
     /* Not bound yet; in an object with a malloc of its own it may as well be that one. */
     return c->call_slot && c->undefined && c->held >= o->text && c->held < o->text_end;
 }
 
-/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a cache miss or two away.
- * AddressSanitizer stays out: slots are the loader's, and it takes some for the space around variables. */
-__attribute__((no_sanitize_address)) static void each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t), void (*act)(struct object *, const struct call *))
+/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a
+ * cache miss or two away. AddressSanitizer stays out: slots are the loader's, and it takes some for
+ * the space around variables. */
+__attribute__((no_sanitize_address)) static void
+each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t),
+          void (*act)(struct object *, const struct call *))
 {
     for (int table = 0; table < 2; table++)
         for (size_t n = 0; n < o->counts[table]; n++) {
@@ -257,10 +310,12 @@ __attribute__((no_sanitize_address)) static void each_slot(struct object *o, int
             uint32_t type = ELF64_R_TYPE(r->r_info), symbol = ELF64_R_SYM(r->r_info);
             int call_slot = IS_CALL_SLOT(type);
             if ((!call_slot && !IS_POINTER(type)) || !symbol) continue;
-            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset), held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset),
+                      held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
             if (!may_concern(o, held)) continue;
             int hook = hook_of(o->strings + o->symbols[symbol].st_name);
-            const struct call c = { hook, call_slot, o->symbols[symbol].st_shndx == SHN_UNDEF, slot, held };
+            const struct call c = { hook, call_slot, o->symbols[symbol].st_shndx == SHN_UNDEF, slot,
+                                    held };
             if (hook >= 0 && patch.wrapper[hook] && patch.real[hook]) act(o, &c);
         }
     if (o->opened) seal(o, PROT_READ);
@@ -268,7 +323,8 @@ __attribute__((no_sanitize_address)) static void each_slot(struct object *o, int
 
 static int may_be_real(const struct object *o, uintptr_t held)
 {
-    return (held >= patch.real_from && held <= patch.real_to) || (held >= o->text && held < o->text_end);
+    return (held >= patch.real_from && held <= patch.real_to)
+           || (held >= o->text && held < o->text_end);
 }
 
 static void patch_slot(struct object *o, const struct call *c)
@@ -277,12 +333,16 @@ static void patch_slot(struct object *o, const struct call *c)
     write_slot(o, c->slot, patch.wrapper[c->hook]);
 }
 
-static int may_be_anything(const struct object *o, uintptr_t held) { return (void)o, (void)held, 1; }
+static int may_be_anything(const struct object *o, uintptr_t held)
+{
+    return (void)o, (void)held, 1;
+}
 
 static void note_sentinel(struct object *o, const struct call *c)
 {
     (void)o;
-    if (c->hook == HOOK_malloc && c->call_slot && !patch.sentinel) __atomic_store_n(&patch.sentinel, c->slot, __ATOMIC_RELEASE);
+    if (c->hook == HOOK_malloc && c->call_slot && !patch.sentinel)
+        __atomic_store_n(&patch.sentinel, c->slot, __ATOMIC_RELEASE);
 }
 
 static void patch_object(struct object *o)
@@ -314,10 +374,12 @@ static void find_range(const uintptr_t *values, uintptr_t *from, uintptr_t *to)
     }
 }
 
-/* 1 if the base was not in the set yet. A full set forgets: objects are looked at once more, which is harmless. */
+/* 1 if the base was not in the set yet. A full set forgets: objects are looked at once more, which
+ * is harmless. */
 static int first_sight(uintptr_t base)
 {
-    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64; tries++, i = (i + 1) % OBJECTS_MOST) {
+    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
+         tries++, i = (i + 1) % OBJECTS_MOST) {
         if (patch.seen[i] == base + 1) return 0;
         if (patch.seen[i] == 0) return patch.seen[i] = base + 1, 1;
     }
@@ -328,8 +390,10 @@ static int visit_new(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct object o;
     (void)size, (void)unused;
-    if (info->dlpi_adds != patch.settled) return 1; /* the same for all objects of one walk: nothing was done yet */
-    if (info->dlpi_subs != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen); /* a base may have a new tenant */
+    /* the same for all objects of one walk: nothing was done yet */
+    if (info->dlpi_adds != patch.settled) return 1;
+    /* a base may have a new tenant */
+    if (info->dlpi_subs != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen);
     store_relaxed(&patch.adds, info->dlpi_adds);
     store_relaxed(&patch.subs, info->dlpi_subs);
     if (is_loader(info) || info->dlpi_addr == patch.self || !first_sight(info->dlpi_addr)) return 0;
@@ -341,7 +405,8 @@ static int visit_old(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct object o;
     (void)size, (void)unused;
-    if (!is_loader(info) && info->dlpi_addr != patch.self && read_object(info, &o)) restore_object(&o);
+    if (!is_loader(info) && info->dlpi_addr != patch.self && read_object(info, &o))
+        restore_object(&o);
     return 0;
 }
 
@@ -353,7 +418,8 @@ static int counters(struct dl_phdr_info *info, size_t size, void *out)
     return 1;
 }
 
-/* The loader's counters; 0 while a fork is under way: the lock that dl_iterate_phdr takes would stay locked in the child for ever. */
+/* The loader's counters; 0 while a fork is under way: the lock that dl_iterate_phdr takes would
+ * stay locked in the child for ever. */
 static int look(word now[2])
 {
     __atomic_fetch_add(&patch.looking, 1, __ATOMIC_SEQ_CST);
@@ -363,20 +429,23 @@ static int look(word now[2])
     return may;
 }
 
-/* An object stands on the loader's list before it is relocated. To write then would be undone, or seal a page that the loader still writes
- * to. dlopen keeps a lock to its end, and dladdr waits for that: what was on the list before is complete afterwards. No lock of ours is held. */
+/* An object stands on the loader's list before it is relocated. To write then would be undone, or
+ * seal a page that the loader still writes to. dlopen keeps a lock to its end, and dladdr waits for
+ * that: what was on the list before is complete afterwards. No lock of ours is held. */
 static void let_loader_finish(void)
 {
     Dl_info unused;
     dladdr((const void *)&patch, &unused);
 }
 
-/* -- dlsym: the first thing a program does with a library that it has just opened ------------------------------------------------------- */
+/* -- dlsym: the first thing a program does with a library that it has just opened -- */
 
 __attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
 {
-    if (load_relaxed(&patch.inherited) && patch.last && __atomic_load_n(&patch.last->l_next, __ATOMIC_ACQUIRE))
-        store_relaxed(&patch.inherited, 0); /* an object was loaded since the fork: the loader's locks are free here */
+    if (load_relaxed(&patch.inherited) && patch.last
+        && __atomic_load_n(&patch.last->l_next, __ATOMIC_ACQUIRE))
+        /* an object was loaded since the fork: the loader's locks are free here */
+        store_relaxed(&patch.inherited, 0);
     patch_refresh();
 }
 
@@ -386,15 +455,18 @@ __attribute__((used, visibility("hidden"))) uintptr_t patch_real_dlsym;
 void patch_dlsym(void);
 #if defined(__x86_64__)
 __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,@function\npatch_dlsym:\n"
-        "  endbr64\n  push %rdi\n  push %rsi\n  sub $8,%rsp\n  call patch_before_dlsym\n  add $8,%rsp\n  pop %rsi\n  pop %rdi\n"
+        "  endbr64\n  push %rdi\n  push %rsi\n  sub $8,%rsp\n  call patch_before_dlsym\n  add "
+        "$8,%rsp\n  pop %rsi\n  pop %rdi\n"
         "  mov patch_real_dlsym(%rip),%rax\n  jmp *%rax\n.size patch_dlsym,.-patch_dlsym\n");
 #else
 __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,%function\npatch_dlsym:\n"
-        "  hint #34\n  stp x29,x30,[sp,#-32]!\n  mov x29,sp\n  stp x0,x1,[sp,#16]\n  bl patch_before_dlsym\n  ldp x0,x1,[sp,#16]\n  ldp x29,x30,[sp],#32\n"
-        "  adrp x16,patch_real_dlsym\n  ldr x16,[x16,#:lo12:patch_real_dlsym]\n  br x16\n.size patch_dlsym,.-patch_dlsym\n");
+        "  hint #34\n  stp x29,x30,[sp,#-32]!\n  mov x29,sp\n  stp x0,x1,[sp,#16]\n  bl "
+        "patch_before_dlsym\n  ldp x0,x1,[sp,#16]\n  ldp x29,x30,[sp],#32\n"
+        "  adrp x16,patch_real_dlsym\n  ldr x16,[x16,#:lo12:patch_real_dlsym]\n  br x16\n.size "
+        "patch_dlsym,.-patch_dlsym\n");
 #endif
 
-/* -- the contract ----------------------------------------------------------------------------------------------------------------------- */
+/* -- the contract -- */
 
 void patch_install(const struct patch_wrappers *wrappers)
 {
@@ -413,7 +485,8 @@ void patch_install(const struct patch_wrappers *wrappers)
     store_relaxed(&patch.lost, 0);
     int done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
     pthread_mutex_unlock(&patch.mutex);
-    for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) { /* more than one if others load objects just now */
+    /* more than one if others load objects just now */
+    for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) {
         word now[2];
         if (!look(now)) {
             sched_yield();
@@ -433,7 +506,8 @@ void patch_install(const struct patch_wrappers *wrappers)
 static int is_due(word now[2])
 {
     if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
-    return look(now) && (now[0] != load_relaxed(&patch.adds) || now[1] != load_relaxed(&patch.subs));
+    return look(now)
+           && (now[0] != load_relaxed(&patch.adds) || now[1] != load_relaxed(&patch.subs));
 }
 
 int patch_is_due(void)
@@ -448,12 +522,16 @@ void patch_refresh(void)
     if (!is_due(now)) return;
     int saved = errno;
     let_loader_finish();
-    /* Not waiting: whoever holds it is at the same work, perhaps behind a lock of the loader's that this thread has. */
+    /* Not waiting: whoever holds it is at the same work, perhaps behind a lock of the loader's that
+     * this thread has. */
     if (pthread_mutex_trylock(&patch.mutex)) return;
     patch.settled = now[0];
     if (load_relaxed(&patch.installed)) {
-        patch_holds(); /* before slots that another tool gave back are taken again: what went by meanwhile was not seen */
-        dl_iterate_phdr(visit_new, NULL); /* an object added since: the next call has another look */
+        /* before slots that another tool gave back are taken again: what went by meanwhile was not
+         * seen */
+        patch_holds();
+        /* an object added since: the next call has another look */
+        dl_iterate_phdr(visit_new, NULL);
     }
     pthread_mutex_unlock(&patch.mutex);
     errno = saved;
@@ -474,7 +552,8 @@ int patch_holds(void)
 {
     uintptr_t *sentinel = __atomic_load_n(&patch.sentinel, __ATOMIC_ACQUIRE);
     if (!sentinel) return 0;
-    if (__atomic_load_n(sentinel, __ATOMIC_ACQUIRE) != patch.wrapper[HOOK_malloc]) store_relaxed(&patch.lost, 1);
+    if (__atomic_load_n(sentinel, __ATOMIC_ACQUIRE) != patch.wrapper[HOOK_malloc])
+        store_relaxed(&patch.lost, 1);
     return !load_relaxed(&patch.lost);
 }
 
@@ -498,5 +577,6 @@ void patch_forked(void)
     pthread_mutex_init(&patch.mutex, NULL);
     patch.looking = patch.forking = 0;
     patch.inherited = 1;
-    for (patch.last = _r_debug.r_map; patch.last && patch.last->l_next;) patch.last = patch.last->l_next;
+    for (patch.last = _r_debug.r_map; patch.last && patch.last->l_next;)
+        patch.last = patch.last->l_next;
 }

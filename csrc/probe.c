@@ -24,15 +24,16 @@ static struct {
     struct board board;
     struct tasks tasks;
     struct sampler sampler;
-    word sampler_due; /* it was stopped for a fork, and is to be started again */
-    word asked_for_room; /* for tasks, whatever came of it */
-    word room_error;     /* errno, until it has been told ... */
+    word sampler_due;      /* it was stopped for a fork, and is to be started again */
+    word asked_for_room;   /* for tasks, whatever came of it */
+    word room_error;       /* errno, until it has been told ... */
     const char *room_step; /* ... and what was being done */
     uint64_t period_ns;
     char cgroup_root[200];
     pthread_key_t thread_key;
     int has_key; /* without it, tasks that a thread leaves open stay open */
-    word *said, said_here[PROBE_SAY_KINDS]; /* shared with all that are forked from here on, where a page could be had */
+    /* shared with all that are forked from here on, where a page could be had */
+    word *said, said_here[PROBE_SAY_KINDS];
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
 static uint64_t own_start_ticks(const char *proc_root)
@@ -55,11 +56,16 @@ static uint64_t own_pid_namespace(const char *proc_root)
 static void start_sampler(void)
 {
     pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being read */
-    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running, probe.cgroup_root, probe.period_ns);
+    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running,
+                          probe.cgroup_root, probe.period_ns);
     pthread_mutex_unlock(&probe.tasks.mutex);
-    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows that it is missing. */
+    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows
+     * that it is missing. */
     if (e < 0 && probe_say_first(PROBE_SAY_SAMPLER))
-        fprintf(stderr, "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task boundaries only\n", strerror(-e));
+        fprintf(stderr,
+                "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task "
+                "boundaries only\n",
+                strerror(-e));
 }
 
 static void before_fork(void)
@@ -76,8 +82,10 @@ static void after_fork_in_parent(void)
     gpu_fork_unlock();
     alloc_fork_unlock();
     pthread_mutex_unlock(&probe.tasks.mutex);
-    if (load_relaxed(&probe.active) && this_thread.fork_announced) store_relaxed(&probe.sampler_due, 1);
-    else if (load_relaxed(&probe.active)) start_sampler();
+    if (load_relaxed(&probe.active) && this_thread.fork_announced)
+        store_relaxed(&probe.sampler_due, 1);
+    else if (load_relaxed(&probe.active))
+        start_sampler();
     this_thread.fork_announced = 0;
     pthread_mutex_unlock(&probe.control);
 }
@@ -106,7 +114,8 @@ static void on_thread_exit(void *unused)
 static void once(void)
 {
     probe.has_key = pthread_key_create(&probe.thread_key, on_thread_exit) == 0;
-    void *page = mmap(NULL, sizeof probe.said_here, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *page = mmap(NULL, sizeof probe.said_here, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page != MAP_FAILED) probe.said = page;
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -115,7 +124,9 @@ int probe_check_limits(const char **failed_step)
 {
     struct rlimit limit;
     *failed_step = "use descriptors";
-    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < PROBE_DESCRIPTORS_LEAST ? -EMFILE : 0;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < PROBE_DESCRIPTORS_LEAST
+               ? -EMFILE
+               : 0;
 }
 
 static int start(const struct probe_settings *s, const char **failed_step)
@@ -124,9 +135,18 @@ static int start(const struct probe_settings *s, const char **failed_step)
     uint64_t max_bytes;
     rss_open(rss, s->proc_root, s->keep_peak, &max_bytes);
     const struct board_settings b = {
-        .directory = s->directory, .run = s->run, .host = s->host, .task_name = s->task_name, .worker = s->worker, .python = s->python,
-        .pid = (uint64_t)getpid(), .pid_namespace = own_pid_namespace(s->proc_root), .start_ticks = own_start_ticks(s->proc_root),
-        .period_ns = s->period_ns, .rss_before_bytes = rss_now(rss), .rss_error_bytes = rss->error_bytes,
+        .directory = s->directory,
+        .run = s->run,
+        .host = s->host,
+        .task_name = s->task_name,
+        .worker = s->worker,
+        .python = s->python,
+        .pid = (uint64_t)getpid(),
+        .pid_namespace = own_pid_namespace(s->proc_root),
+        .start_ticks = own_start_ticks(s->proc_root),
+        .period_ns = s->period_ns,
+        .rss_before_bytes = rss_now(rss),
+        .rss_error_bytes = rss->error_bytes,
         .limit_bytes = limit_bytes(s->proc_root, s->cgroup_root),
     };
     int e = board_create(&probe.board, &b, failed_step);
@@ -134,14 +154,17 @@ static int start(const struct probe_settings *s, const char **failed_step)
         rss_close(rss);
         return e;
     }
-    rss_close(rss); /* until the first task: a program without one is to see no descriptor of ours */
+    /* until the first task: a program without one is to see no descriptor of ours */
+    rss_close(rss);
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
     snprintf(probe.cgroup_root, sizeof probe.cgroup_root, "%s", s->cgroup_root);
     lineage_open(s->is_python_thread);
     int accounting = s->alloc && alloc_start(s->alloc_from) == 0;
     gpu_open();
-    store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON : s->alloc ? ALLOC_UNAVAILABLE : ALLOC_OFF);
+    store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON
+                                                  : s->alloc ? ALLOC_UNAVAILABLE
+                                                             : ALLOC_OFF);
     tasks_open(&probe.tasks, &probe.board, accounting);
     start_sampler();
     store_relaxed(&probe.generation, probe.generation + 1);
@@ -192,10 +215,13 @@ int probe_board_path(char *path, size_t size)
 
 static void make_room(void)
 {
-    pthread_mutex_lock(&probe.tasks.mutex); /* a begin or end that is under way reads where the slots are */
+    /* a begin or end that is under way reads where the slots are */
+    pthread_mutex_lock(&probe.tasks.mutex);
     int e = board_grow(&probe.board, &probe.room_step);
-    if (e < 0) store_release(&probe.room_error, (word)-e);
-    else tasks_room(&probe.tasks);
+    if (e < 0)
+        store_release(&probe.room_error, (word)-e);
+    else
+        tasks_room(&probe.tasks);
     if (e == 0 && probe.tasks.accounting && alloc_account() < 0) {
         probe.tasks.accounting = 0;
         store_relaxed(&probe.board.live->alloc_state, ALLOC_UNAVAILABLE);
@@ -207,8 +233,11 @@ static void make_room(void)
 void probe_expect_tasks(void)
 {
     pthread_mutex_lock(&probe.control);
-    /* A program that has closed its standard streams is about to take their numbers: its next task may ask again. */
-    if (load_relaxed(&probe.active) && !load_relaxed(&probe.asked_for_room) && standard_streams_are_open()) make_room();
+    /* A program that has closed its standard streams is about to take their numbers: its next task
+     * may ask again. */
+    if (load_relaxed(&probe.active) && !load_relaxed(&probe.asked_for_room)
+        && standard_streams_are_open())
+        make_room();
     pthread_mutex_unlock(&probe.control);
 }
 
@@ -234,7 +263,10 @@ task_handle probe_task_begin(const struct task_begin *begin, struct hold *h)
     return task;
 }
 
-void probe_task_end(task_handle task, const struct task_end *end, struct hold *h) { tasks_end(&probe.tasks, task, end, h); }
+void probe_task_end(task_handle task, const struct task_end *end, struct hold *h)
+{
+    tasks_end(&probe.tasks, task, end, h);
+}
 
 task_handle probe_adopt(task_handle task)
 {
@@ -243,14 +275,19 @@ task_handle probe_adopt(task_handle task)
 }
 
 task_handle probe_current(void) { return probe_active() ? lineage_works_for() : NOBODY; }
-uint64_t probe_live_bytes(task_handle task) { return accounts_active() ? accounts_live_now(task) : ABSENT; }
+uint64_t probe_live_bytes(task_handle task)
+{
+    return accounts_active() ? accounts_live_now(task) : ABSENT;
+}
 
 void probe_fork_announced(void) { this_thread.fork_announced = 1; }
 
 void probe_fork_done(void)
 {
     pthread_mutex_lock(&probe.control);
-    if (load_relaxed(&probe.active) && exchange_relaxed(&probe.sampler_due, 0) && !probe.sampler.started) start_sampler();
+    if (load_relaxed(&probe.active) && exchange_relaxed(&probe.sampler_due, 0)
+        && !probe.sampler.started)
+        start_sampler();
     pthread_mutex_unlock(&probe.control);
 }
 
@@ -271,7 +308,8 @@ void probe_note_hooks(uint64_t kind)
 
 int probe_say_first(unsigned kind)
 {
-    return kind >= PROBE_SAY_KINDS || !exchange_relaxed((probe.said ? probe.said : probe.said_here) + kind, 1);
+    return kind >= PROBE_SAY_KINDS
+           || !exchange_relaxed((probe.said ? probe.said : probe.said_here) + kind, 1);
 }
 
 void probe_note_exec(void)

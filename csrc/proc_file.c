@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Away from the low numbers, which programs expect to get for themselves; as high as the limit on descriptors allows. */
+/* Away from the low numbers, which programs expect to get for themselves; as high as the limit on
+ * descriptors allows. */
 static int move_up(int low)
 {
     static const int least[] = { 900, 200, 32, 3 };
@@ -87,7 +88,8 @@ int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
 {
     int e = proc_file_ensure(f, reopened);
     if (e < 0) return e;
-    /* The kernel ignores the position here. Should the job swap the descriptor within this microsecond, most other files refuse it. */
+    /* The kernel ignores the position here. Should the job swap the descriptor within this
+     * microsecond, most other files refuse it. */
     return pwrite(f->fd, &byte, 1, INT64_MAX - 1) == 1 ? 0 : -errno;
 }
 
@@ -104,7 +106,8 @@ ssize_t file_read_once(const char *path, char *text, size_t size)
     if (fd < 0) return low < 0 ? -errno : -EMFILE;
     size_t n = 0;
     ssize_t got;
-    while (n < size - 1 && (got = read(fd, text + n, size - 1 - n)) != 0) { /* the kernel may end a piece where a line ends */
+    /* the kernel may end a piece where a line ends */
+    while (n < size - 1 && (got = read(fd, text + n, size - 1 - n)) != 0) {
         if (got < 0) {
             int e = errno;
             close(fd);

@@ -11,12 +11,15 @@
 
 #include "clock.h"
 
-uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads, uint64_t page_bytes)
+uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads,
+                         uint64_t page_bytes)
 {
     if (cpus < 1) cpus = 1;
     if (threads < 1) threads = 1;
-    /* Before 6.2 each thread kept up to 64 page events to itself; since then each CPU keeps a batch. */
-    if (kernel_major < 6 || (kernel_major == 6 && kernel_minor < 2)) return 64 * (uint64_t)threads * page_bytes;
+    /* Before 6.2 each thread kept up to 64 page events to itself; since then each CPU keeps a
+     * batch. */
+    if (kernel_major < 6 || (kernel_major == 6 && kernel_minor < 2))
+        return 64 * (uint64_t)threads * page_bytes;
     uint64_t batch = cpus > 16 ? 2 * (uint64_t)cpus : 32;
     return batch * (uint64_t)cpus * page_bytes;
 }
@@ -27,14 +30,17 @@ static uint64_t error_bound_here(uint64_t page_bytes)
     unsigned major = 0, minor = 0;
     if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major, &minor) != 2) major = 6, minor = 2;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    return rss_error_bound(major, minor, cpus, 2 * cpus, page_bytes); /* threads come and go: two per CPU is the usual most */
+    /* threads come and go: two per CPU is the usual most */
+    return rss_error_bound(major, minor, cpus, 2 * cpus, page_bytes);
 }
 
 /* Bytes behind "\nVmHWM:" or its like. */
 static uint64_t status_bytes(struct rss *r, const char *label)
 {
     char text[4096];
-    if (proc_file_ensure(&r->status, &r->reopened) < 0 || proc_file_read(&r->status, text, sizeof text) <= 0) return ABSENT;
+    if (proc_file_ensure(&r->status, &r->reopened) < 0
+        || proc_file_read(&r->status, text, sizeof text) <= 0)
+        return ABSENT;
     const char *at = strstr(text, label);
     if (!at) return ABSENT;
     return strtoull(at + strlen(label), NULL, 10) * 1024;
@@ -42,7 +48,10 @@ static uint64_t status_bytes(struct rss *r, const char *label)
 
 static int own_usage(struct rusage *u) { return getrusage(RUSAGE_THREAD, u); }
 
-static uint64_t maxrss_of(const struct rusage *u) { return u->ru_maxrss > 0 ? (uint64_t)u->ru_maxrss * 1024 : ABSENT; }
+static uint64_t maxrss_of(const struct rusage *u)
+{
+    return u->ru_maxrss > 0 ? (uint64_t)u->ru_maxrss * 1024 : ABSENT;
+}
 
 static uint64_t maxrss(void)
 {
@@ -50,7 +59,8 @@ static uint64_t maxrss(void)
     return own_usage(&u) < 0 ? ABSENT : maxrss_of(&u);
 }
 
-/* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need not be. */
+/* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need
+ * not be. */
 static uint64_t statm_pages(const struct rss *r)
 {
     char text[128];
@@ -60,10 +70,12 @@ static uint64_t statm_pages(const struct rss *r)
     if (n <= 0) return ABSENT;
     for (int i = 0; i < 7; i++) {
         const char *begin = at;
-        for (number[i] = 0; *at >= '0' && *at <= '9'; at++) number[i] = 10 * number[i] + (uint64_t)(*at - '0');
+        for (number[i] = 0; *at >= '0' && *at <= '9'; at++)
+            number[i] = 10 * number[i] + (uint64_t)(*at - '0');
         if (at == begin || *at++ != (i < 6 ? ' ' : '\n')) return ABSENT;
     }
-    return at - text == n && number[4] == 0 && number[6] == 0 && number[1] <= number[0] ? number[1] : ABSENT;
+    return at - text == n && number[4] == 0 && number[6] == 0 && number[1] <= number[0] ? number[1]
+                                                                                        : ABSENT;
 }
 
 uint64_t rss_now(struct rss *r)
@@ -77,7 +89,8 @@ uint64_t rss_now(struct rss *r)
 static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold *h)
 {
     if (mark != ABSENT && mark > load_relaxed(r->floor)) {
-        if (r->status.fd >= 0) proc_file_close(&r->status); /* not needed up here: one descriptor less in the job */
+        /* not needed up here: one descriptor less in the job */
+        if (r->status.fd >= 0) proc_file_close(&r->status);
         return mark;
     }
     if (precise) hold_let_go(h);
@@ -86,12 +99,14 @@ static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold
 
 uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise, NULL); }
 
-/* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited from the program before exec. A smaller
- * floor can do no harm until the next reset: the mark is at least the resident size, so it is off by the error bound at most. */
+/* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited
+ * from the program before exec. A smaller floor can do no harm until the next reset: the mark is at
+ * least the resident size, so it is off by the error bound at most. */
 static void learn_floor(struct rss *r, uint64_t rss)
 {
     uint64_t mark = maxrss();
-    store_relaxed(&r->floor_bytes, mark != ABSENT && rss != ABSENT && mark > rss + r->error_bytes ? mark : 0);
+    store_relaxed(&r->floor_bytes,
+                  mark != ABSENT && rss != ABSENT && mark > rss + r->error_bytes ? mark : 0);
 }
 
 static int reset(struct rss *r, uint64_t rss)
@@ -101,7 +116,8 @@ static int reset(struct rss *r, uint64_t rss)
     return e;
 }
 
-/* Some sandboxes accept the write and ignore it: believe only what can be seen. Neighbours may move memory between two looks: look thrice. */
+/* Some sandboxes accept the write and ignore it: believe only what can be seen. Neighbours may move
+ * memory between two looks: look thrice. */
 static int reset_works(struct rss *r)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -128,8 +144,10 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
     *max_bytes = status_bytes(r, "\nVmHWM:");
     if (keep_peak || proc_file_open(&r->clear_refs, proc_root, "clear_refs", O_WRONLY) < 0) return;
     r->resettable = reset_works(r);
-    if (r->resettable) r->source = RSS_KERNEL;
-    else r->floor_bytes = ABSENT;
+    if (r->resettable)
+        r->source = RSS_KERNEL;
+    else
+        r->floor_bytes = ABSENT;
 }
 
 void rss_open_reader(struct rss *r, const struct rss *first)
@@ -155,26 +173,33 @@ void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h)
     const int known = own_usage(&usage) == 0;
     w->major_faults = known ? (uint64_t)usage.ru_majflt : ABSENT;
     w->faults = known ? (uint64_t)usage.ru_minflt + w->major_faults : ABSENT;
-    uint64_t mark = r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1, h) : ABSENT;
+    uint64_t mark =
+        r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1, h) : ABSENT;
     uint64_t rss = rss_now(r);
     w->rss_bytes = rss;
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
     w->reset = 0;
     w->gap_ns = 0;
     w->source = mark == ABSENT ? RSS_SAMPLED : r->source;
-    if (r->source == RSS_KERNEL && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes)) return;
+    if (r->source == RSS_KERNEL
+        && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes))
+        return;
     if (!r->resettable) return;
-    if (h && !h->gone) { /* letting go takes a while: once more right before the reset, or what neighbours take meanwhile is lost */
+    /* letting go takes a while: once more right before the reset, or what neighbours take meanwhile
+     * is lost */
+    if (h && !h->gone) {
         hold_let_go(h);
         begin = now_ns();
         mark = r->source == RSS_KERNEL ? mark_from(r, maxrss(), 1, NULL) : ABSENT;
         rss = rss_now(r);
         const uint64_t peak = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
-        if (peak != ABSENT && (w->peak_bytes == ABSENT || peak > w->peak_bytes)) w->peak_bytes = peak;
+        if (peak != ABSENT && (w->peak_bytes == ABSENT || peak > w->peak_bytes))
+            w->peak_bytes = peak;
         if (rss != ABSENT) w->rss_bytes = rss;
     }
     if (reset(r, rss) < 0) {
-        r->source = RSS_SAMPLED; /* no descriptor left, or no permission any more: tried again at the next boundary */
+        /* no descriptor left, or no permission any more: tried again at the next boundary */
+        r->source = RSS_SAMPLED;
         return;
     }
     r->source = RSS_KERNEL;

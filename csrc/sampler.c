@@ -36,16 +36,20 @@
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
 #define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
 #define OWN_EVERY_NS      (10 * NS_PER_S) /* between two looks at our own memory */
-#define HEADROOM_EVERY_NS (NS_PER_S / 4) /* while tasks run ... */
-#define HEADROOM_IDLE_NS  (2 * NS_PER_S) /* ... and while none does */
-#define HEADROOM_SHARE    1000 /* and never more than one part in so many of a core */
+#define HEADROOM_EVERY_NS (NS_PER_S / 4)  /* while tasks run ... */
+#define HEADROOM_IDLE_NS  (2 * NS_PER_S)  /* ... and while none does */
+#define HEADROOM_SHARE    1000            /* and never more than one part in so many of a core */
 #define STACK_BYTES       (256 << 10)
 #define GONE_WITHIN_NS    (NS_PER_S / 10)
 
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples)
+uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
+                             unsigned flat_samples, unsigned storm_samples)
 {
-    /* Tasks that begin or end between any two samples take their peaks themselves; one that lasts is looked at closely again. */
-    uint64_t least = !running ? base_ns * IDLE_FACTOR : storm_samples >= STORM_SAMPLES ? base_ns * STORM_FACTOR : base_ns;
+    /* Tasks that begin or end between any two samples take their peaks themselves; one that lasts
+     * is looked at closely again. */
+    uint64_t least = !running                         ? base_ns * IDLE_FACTOR
+                     : storm_samples >= STORM_SAMPLES ? base_ns * STORM_FACTOR
+                                                      : base_ns;
     uint64_t most = base_ns * (running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
     if (moved || period_ns < least) return least;
     if (flat_samples < FLAT_SAMPLES) return period_ns > most ? least : period_ns;
@@ -64,7 +68,8 @@ static void ring(struct sampler *s)
     syscall(SYS_futex, &s->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the task's. */
+/* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the
+ * task's. */
 static void publish_allocations(struct board *b)
 {
     const int holds = alloc_holds();
@@ -92,20 +97,30 @@ uint64_t sampler_headroom_age(int running, uint64_t cost_ns)
     return cost_ns * HEADROOM_SHARE > age ? cost_ns * HEADROOM_SHARE : age;
 }
 
-/* Of groups with thousands of CPUs or children, memory.stat takes milliseconds: then it is read less often. */
+/* Of groups with thousands of CPUs or children, memory.stat takes milliseconds: then it is read
+ * less often. */
 static void publish_headroom(struct sampler *s, uint64_t now)
 {
-    if (s->headroom_ns && now - s->headroom_ns < sampler_headroom_age(load_relaxed(s->running) != 0, s->headroom_cost_ns)) return;
+    if (s->headroom_ns
+        && now - s->headroom_ns
+               < sampler_headroom_age(load_relaxed(s->running) != 0, s->headroom_cost_ns))
+        return;
     uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    store_relaxed(&s->board->live->headroom_bytes, standard_streams_are_open() ? headroom_bytes(s->rss.proc_root, s->cgroup_root) : ABSENT);
+    store_relaxed(&s->board->live->headroom_bytes,
+                  standard_streams_are_open() ? headroom_bytes(s->rss.proc_root, s->cgroup_root)
+                                              : ABSENT);
     s->headroom_cost_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
     s->headroom_ns = now;
 }
 
-struct progress { uint64_t window, window_peak, precise_ns, own_ns, last_rss; };
+struct progress {
+    uint64_t window, window_peak, precise_ns, own_ns, last_rss;
+};
 
-/* One sample. The window's peak counts only if no boundary came between its reading and its publication. */
-static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns, int precise)
+/* One sample. The window's peak counts only if no boundary came between its reading and its
+ * publication. */
+static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns,
+                int precise)
 {
     struct board_live *live = s->board->live;
     word before = load_acquire(&live->boundary);
@@ -116,7 +131,10 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
 
     if (mark != ABSENT) max_relaxed(&live->rss_max_bytes, mark);
     if (rss != ABSENT) max_relaxed(&live->rss_max_bytes, rss), store_relaxed(&live->rss_bytes, rss);
-    uint64_t peak = load_relaxed(&live->rss_source) == RSS_KERNEL && mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
+    uint64_t peak = load_relaxed(&live->rss_source) == RSS_KERNEL && mark != ABSENT
+                            && (rss == ABSENT || mark > rss)
+                        ? mark
+                        : rss;
     if (before == after && before % 2 == 0) {
         if (p->window != before) {
             store_release(&live->window_boundary, ABSENT);
@@ -130,7 +148,9 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     }
     if (accounts_active()) publish_allocations(s->board);
     gpu_publish(s->board);
-    const struct sample sample = { .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns };
+    const struct sample sample = {
+        .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns
+    };
     board_publish_sample(s->board, &sample);
     if (precise || s->board->live->samples_written % CPU_EVERY == 0)
         store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
@@ -144,22 +164,26 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
     if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
     store_release(&live->heartbeat_ns, now);
 
-    uint64_t low = rss < p->last_rss ? rss : p->last_rss, high = rss < p->last_rss ? p->last_rss : rss;
+    uint64_t low = rss < p->last_rss ? rss : p->last_rss,
+             high = rss < p->last_rss ? p->last_rss : rss;
     int moved = rss != ABSENT && high - low >= MOVED_BYTES;
-    if (moved || p->last_rss == ABSENT) p->last_rss = rss; /* a slow drift adds up until it counts */
+    /* a slow drift adds up until it counts */
+    if (moved || p->last_rss == ABSENT) p->last_rss = rss;
     return moved;
 }
 
-/* A table of descriptors of this thread's own: what it opens has no number in the job, and what the job does to its descriptors does not
- * reach it. The copies of the job's low descriptors that the kernel makes are closed by the same call, as in any forked child. Where the
- * call is missing (before Linux 5.9), the files are opened on high numbers of the job. */
+/* A table of descriptors of this thread's own: what it opens has no number in the job, and what the
+ * job does to its descriptors does not reach it. The copies of the job's low descriptors that the
+ * kernel makes are closed by the same call, as in any forked child. Where the call is missing
+ * (before Linux 5.9), the files are opened on high numbers of the job. */
 static void leave_descriptors(const char *any_file)
 {
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
     return; /* sanitizers know one table per process, and report on descriptor 2 */
 #endif
     if (syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) < 0) return;
-    int place = open(any_file, O_RDONLY | O_CLOEXEC); /* 0, 1 and 2 are taken: closed, they would mean a daemon that is about to open its own */
+    /* 0, 1 and 2 are taken: closed, they would mean a daemon that is about to open its own */
+    int place = open(any_file, O_RDONLY | O_CLOEXEC);
     while (place >= 0 && place < 2) place = fcntl(place, F_DUPFD_CLOEXEC, 0);
 }
 
@@ -168,11 +192,14 @@ static void *work(void *argument)
     struct sampler *s = argument;
     const struct board_live *live = s->board->live;
     /* After a fork this is the second sampler of the same window. */
-    struct progress p = { .window = load_acquire(&live->window_boundary), .window_peak = load_acquire(&live->window_peak_bytes), .last_rss = ABSENT };
+    struct progress p = { .window = load_acquire(&live->window_boundary),
+                          .window_peak = load_acquire(&live->window_peak_bytes),
+                          .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
     word begun = 0, boundary = 0;
     unsigned flat = 0, storm = 0;
-    /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its capture file. */
+    /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its
+     * capture file. */
     syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
     store_relaxed(&s->thread_id, (word)syscall(SYS_gettid));
     leave_descriptors(s->rss.statm.path);
@@ -181,7 +208,8 @@ static void *work(void *argument)
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
         int moved = take(s, &p, now, period, 0);
         word begun_now = load_relaxed(&s->board->live->tasks_begun);
-        int running = load_relaxed(s->running) != 0 || begun_now != begun; /* between short tasks is not idle */
+        /* between short tasks is not idle */
+        int running = load_relaxed(s->running) != 0 || begun_now != begun;
         begun = begun_now;
         flat = moved ? 0 : flat + 1;
         word boundary_now = load_relaxed(&live->boundary);
@@ -209,9 +237,11 @@ static void *work(void *argument)
     return NULL;
 }
 
-int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running, const char *cgroup_root, uint64_t period_ns)
+int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running,
+                  const char *cgroup_root, uint64_t period_ns)
 {
-    const uint64_t headroom_ns = s->headroom_ns, headroom_cost_ns = s->headroom_cost_ns; /* a storm of forks must not read it each time */
+    /* a storm of forks must not read it each time */
+    const uint64_t headroom_ns = s->headroom_ns, headroom_cost_ns = s->headroom_cost_ns;
     pthread_attr_t attr;
     sigset_t all, old;
     memset(s, 0, sizeof *s);
@@ -233,11 +263,13 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
     return -e;
 }
 
-/* pthread_join returns before the kernel has let go of the thread. Python 3.12+ counts the kernel's threads at a fork, and warns. */
+/* pthread_join returns before the kernel has let go of the thread. Python 3.12+ counts the kernel's
+ * threads at a fork, and warns. */
 static void wait_until_gone(word thread_id)
 {
     const uint64_t deadline = now_ns() + GONE_WITHIN_NS;
-    while (syscall(SYS_tgkill, getpid(), (pid_t)thread_id, 0) == 0 && now_ns() < deadline) sched_yield();
+    while (syscall(SYS_tgkill, getpid(), (pid_t)thread_id, 0) == 0 && now_ns() < deadline)
+        sched_yield();
 }
 
 void sampler_stop(struct sampler *s)

@@ -1,7 +1,9 @@
-/* The sampler: one C thread with absolute deadlines that never takes the GIL, the tasks' mutex or memory.
+/* The sampler: one C thread with absolute deadlines that never takes the GIL, the tasks' mutex or
+ * memory.
  *
- * It publishes samples and the peak of the current window. It reads the kernel's mark and never resets it. The base period holds while
- * tasks run and memory moves; it backs off to 8 periods while tasks are shorter than that, to 16 while rss is flat, and further while no task runs.
+ * It publishes samples and the peak of the current window. It reads the kernel's mark and never
+ * resets it. The base period holds while tasks run and memory moves; it backs off to 8 periods
+ * while tasks are shorter than that, to 16 while rss is flat, and further while no task runs.
  */
 #ifndef DWSR_SAMPLER_H
 #define DWSR_SAMPLER_H
@@ -22,11 +24,14 @@ struct sampler {
     uint32_t bell; /* futex: rung to end a sleep early */
     word idle;     /* sleeping long because no task runs: the next begin rings */
     const char *cgroup_root;
-    uint64_t headroom_ns, headroom_cost_ns; /* when the headroom was read, and what that took. Kept over stop and start */
+    /* when the headroom was read, and what that took. Kept over stop and start */
+    uint64_t headroom_ns, headroom_cost_ns;
 };
 
-/* 0 or -errno. `first` is the tasks' rss handle, whose findings are shared. The root of cgroups must outlive the sampler. */
-int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running, const char *cgroup_root, uint64_t period_ns);
+/* 0 or -errno. `first` is the tasks' rss handle, whose findings are shared. The root of cgroups
+ * must outlive the sampler. */
+int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running,
+                  const char *cgroup_root, uint64_t period_ns);
 /* Takes a last sample and joins. */
 void sampler_stop(struct sampler *s);
 /* After a begin: wakes an idle sampler; otherwise one load. */
@@ -36,6 +41,7 @@ void sampler_nudge(struct sampler *s);
 uint64_t sampler_headroom_age(int running, uint64_t cost_ns);
 
 /* The next period, from the present one: exposed for tests. */
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved, unsigned flat_samples, unsigned storm_samples);
+uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
+                             unsigned flat_samples, unsigned storm_samples);
 
 #endif

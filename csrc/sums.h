@@ -1,6 +1,8 @@
-/* A sum of bytes with its owner's generation in the same word, so that nothing meant for one task can reach the slot's next one.
+/* A sum of bytes with its owner's generation in the same word, so that nothing meant for one task
+ * can reach the slot's next one.
  *
- * A sum may be below zero for a while, so it is kept above SUM_ZERO; a peak is not. The upper 16 bits are the generation.
+ * A sum may be below zero for a while, so it is kept above SUM_ZERO; a peak is not. The upper 16
+ * bits are the generation.
  */
 #ifndef DWSR_SUMS_H
 #define DWSR_SUMS_H
@@ -13,15 +15,20 @@
 
 static inline word sum_tag(uint64_t serial) { return (serial & 0xffff) << SUM_BITS; }
 static inline word sum_zero(uint64_t serial) { return sum_tag(serial) | SUM_ZERO; }
-static inline int sum_is_of(word sum, uint64_t serial) { return !((sum ^ sum_tag(serial)) >> SUM_BITS); }
+static inline int sum_is_of(word sum, uint64_t serial)
+{
+    return !((sum ^ sum_tag(serial)) >> SUM_BITS);
+}
 static inline int64_t sum_value(word sum) { return (int64_t)(sum & SUM_MASK) - (int64_t)SUM_ZERO; }
 
 /* 0 if it is another generation's by now. */
 static inline int sum_add(word *sum, uint64_t serial, int64_t bytes)
 {
     word old = load_relaxed(sum);
-    do if (!sum_is_of(old, serial)) return 0;
-    while (!__atomic_compare_exchange_n(sum, &old, old + (word)bytes, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    do
+        if (!sum_is_of(old, serial)) return 0;
+    while (!__atomic_compare_exchange_n(sum, &old, old + (word)bytes, 1, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
     return 1;
 }
 
@@ -30,7 +37,8 @@ static inline int peak_raise(word *peak, uint64_t serial, uint64_t bytes)
 {
     word old = load_relaxed(peak), raised = bytes | sum_tag(serial);
     while (__builtin_expect(old < raised, 0) && sum_is_of(old, serial))
-        if (__atomic_compare_exchange_n(peak, &old, raised, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return 1;
+        if (__atomic_compare_exchange_n(peak, &old, raised, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return 1;
     return 0;
 }
 

@@ -20,12 +20,17 @@ static uint32_t thread_id(void)
 
 static void count(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
 
-/* Odd while a boundary is under way, so that the sampler never credits a mark to the wrong side of it. */
-static void turn_boundary(struct tasks *t) { store_release(&t->board->live->boundary, t->board->live->boundary + 1); }
+/* Odd while a boundary is under way, so that the sampler never credits a mark to the wrong side of
+ * it. */
+static void turn_boundary(struct tasks *t)
+{
+    store_release(&t->board->live->boundary, t->board->live->boundary + 1);
+}
 
 static void raise_peak(word *peak, uint64_t value)
 {
-    if (value != ABSENT && (load_relaxed(peak) == ABSENT || load_relaxed(peak) < value)) store_relaxed(peak, value);
+    if (value != ABSENT && (load_relaxed(peak) == ABSENT || load_relaxed(peak) < value))
+        store_relaxed(peak, value);
 }
 
 /* Read the window's peak, give it to all running tasks, start a new window. */
@@ -33,7 +38,8 @@ static struct rss_window fold_window(struct tasks *t, int at_end, struct hold *h
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
-    if (t->reset_likely[at_end]) hold_let_go(h); /* before the mark is read, which is then read once */
+    /* before the mark is read, which is then read once */
+    if (t->reset_likely[at_end]) hold_let_go(h);
     rss_window_take(&t->rss, &w, h);
     t->reset_likely[at_end] = w.reset;
     if (w.reset) count(&live->resets);
@@ -46,7 +52,8 @@ static struct rss_window fold_window(struct tasks *t, int at_end, struct hold *h
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
-    int ambiguous = t->accounting && lineage_was_ambiguous(); /* native threads allocated while several tasks ran: any of these */
+    /* native threads allocated while several tasks ran: any of these */
+    int ambiguous = t->accounting && lineage_was_ambiguous();
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
         if (ambiguous) store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
@@ -72,7 +79,8 @@ static char *append(char *to, struct text text)
     return to + text.len;
 }
 
-static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begin *b, uint64_t parent, uint64_t rss)
+static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begin *b,
+                      uint64_t parent, uint64_t rss)
 {
     struct text name = { b->name.at, text_clip(b->name.at, b->name.len, TASK_NAME_MOST) };
     struct text key = { b->key.at, text_clip(b->key.at, b->key.len, TASK_KEY_MOST) };
@@ -84,10 +92,26 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     }
     struct board_live *live = t->board->live;
     const struct task_fields f = {
-        .serial = live->tasks_begun + 1, .parent = parent, .thread = thread_id(), .state = TASK_RUNNING, .attribution = b->attribution, .worker = b->worker,
-        .rss_before_bytes = rss, .rss_peak_bytes = rss, .rss_source = t->rss.source, .input_bytes = b->input_bytes,
-        .inputs_omitted = omitted, .output_bytes = ABSENT, .alloc_peak_bytes = ABSENT, .alloc_end_bytes = ABSENT, .alloc_count = ABSENT, .gc_freed_bytes = ABSENT,
-        .pinned_peak_bytes = ABSENT, .pinned_end_bytes = ABSENT, .page_faults = ABSENT, .major_page_faults = ABSENT,
+        .serial = live->tasks_begun + 1,
+        .parent = parent,
+        .thread = thread_id(),
+        .state = TASK_RUNNING,
+        .attribution = b->attribution,
+        .worker = b->worker,
+        .rss_before_bytes = rss,
+        .rss_peak_bytes = rss,
+        .rss_source = t->rss.source,
+        .input_bytes = b->input_bytes,
+        .inputs_omitted = omitted,
+        .output_bytes = ABSENT,
+        .alloc_peak_bytes = ABSENT,
+        .alloc_end_bytes = ABSENT,
+        .alloc_count = ABSENT,
+        .gc_freed_bytes = ABSENT,
+        .pinned_peak_bytes = ABSENT,
+        .pinned_end_bytes = ABSENT,
+        .page_faults = ABSENT,
+        .major_page_faults = ABSENT,
         .start_ns = now_ns(),
     };
     append(append(append(t->scratch, name), key), inputs);
@@ -96,7 +120,8 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     store_release(&slot->fields.key_len, key.len);
     store_release(&slot->fields.inputs_len, inputs.len);
     copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
-    copy_release((word *)slot->text, (const word *)t->scratch, (name.len + key.len + inputs.len + 7) / sizeof(word));
+    copy_release((word *)slot->text, (const word *)t->scratch,
+                 (name.len + key.len + inputs.len + 7) / sizeof(word));
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
 }
@@ -111,7 +136,8 @@ static void note_owners(struct tasks *t)
         innermost = t->active[i];
         lanes += t->lane[innermost].leads;
     }
-    lineage_running(lanes, lineage_handle(innermost, lanes ? t->board->slots[innermost].task.serial : 0));
+    lineage_running(lanes,
+                    lineage_handle(innermost, lanes ? t->board->slots[innermost].task.serial : 0));
 }
 
 static void lock(struct tasks *t, struct hold *h)
@@ -135,7 +161,8 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     const struct rss_window w = fold_window(t, 0, h);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
-    for (word i = 0; i < t->running; i++) /* begun later stands later: the last of this thread is the innermost */
+    /* begun later stands later: the last of this thread is the innermost */
+    for (word i = 0; i < t->running; i++)
         if (!begin->detached && t->lane[t->active[i]].thread == thread)
             parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
     uint32_t index = t->vacant[--t->vacant_count];
@@ -168,7 +195,8 @@ static void leave_lane(struct tasks *t, uint32_t index)
         uint16_t other = t->active[i];
         if (other == index) continue;
         t->active[kept++] = other; /* order of begin is kept */
-        if (!heir && !t->lane[index].detached && t->lane[other].thread == t->lane[index].thread) heir = t->lane[other].leads = 1;
+        if (!heir && !t->lane[index].detached && t->lane[other].thread == t->lane[index].thread)
+            heir = t->lane[other].leads = 1;
     }
     if (!heir) t->lanes--;
     store_relaxed(&t->running, kept);
@@ -176,7 +204,8 @@ static void leave_lane(struct tasks *t, uint32_t index)
 }
 
 /* The task's own memory, host and device. */
-static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end, struct record *r)
+static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end,
+                         struct record *r)
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device;
@@ -187,9 +216,12 @@ static void take_figures(struct tasks *t, uint32_t index, const struct task_end 
         task_handle task = lineage_handle(index, done->serial);
         gpu_task_end(task, &device);
         accounts_task_end(task, device.leaves, &host);
-        if (t->accounting && !alloc_holds()) store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
-        /* Calls have gone by unseen, or none were looked at: no number is better than a wrong one. */
-        if (!t->accounting || !alloc_holds()) host = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
+        if (t->accounting && !alloc_holds())
+            store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
+        /* Calls have gone by unseen, or none were looked at: no number is better than a wrong one.
+         */
+        if (!t->accounting || !alloc_holds())
+            host = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
     }
     done->alloc_peak_bytes = host.peak_bytes;
     done->alloc_end_bytes = host.live_bytes;
@@ -201,30 +233,41 @@ static void take_figures(struct tasks *t, uint32_t index, const struct task_end 
         done->pinned_peak_bytes = done->pinned_end_bytes = device.pinned_known ? 0 : ABSENT;
         for (int i = 0; i < TASK_DEVICES; i++) {
             const struct task_device *d = &device.devices[i];
-            if (d->device == GPU_PINNED + 1) done->pinned_peak_bytes = d->peak_bytes, done->pinned_end_bytes = d->live_bytes;
-            else if (d->device && d->device <= DEVICE_COUNT) r->devices[r->device_count++] = *d;
+            if (d->device == GPU_PINNED + 1)
+                done->pinned_peak_bytes = d->peak_bytes, done->pinned_end_bytes = d->live_bytes;
+            else if (d->device && d->device <= DEVICE_COUNT)
+                r->devices[r->device_count++] = *d;
         }
     }
     r->oom.count = 0;
     if (device.oom.count) r->oom = device.oom;
     if (end->out_of_memory && !device.oom.count)
-        r->oom = (struct task_oom){ .count = 1, .device = OOM_HOST, .requested_bytes = end->requested_bytes, .live_bytes = host.live_bytes,
-                                    .pool_used_bytes = ABSENT, .pool_total_bytes = ABSENT, .pool_limit_bytes = ABSENT };
+        r->oom = (struct task_oom){ .count = 1,
+                                    .device = OOM_HOST,
+                                    .requested_bytes = end->requested_bytes,
+                                    .live_bytes = host.live_bytes,
+                                    .pool_used_bytes = ABSENT,
+                                    .pool_total_bytes = ABSENT,
+                                    .pool_limit_bytes = ABSENT };
 }
 
 /* The part of a key that recurs: "('sum-3fa9'" of "('sum-3fa9', 0, 1)", "inc-" of "inc-8b3c". */
 static uint64_t prefix_len(struct text key)
 {
     const char *end;
-    if (key.len > 2 && key.at[0] == '(' && key.at[1] == '\'') end = memchr(key.at + 2, '\'', key.len - 2);
-    else end = memrchr(key.at, '-', key.len);
+    if (key.len > 2 && key.at[0] == '(' && key.at[1] == '\'')
+        end = memchr(key.at + 2, '\'', key.len - 2);
+    else
+        end = memrchr(key.at, '-', key.len);
     return end ? (uint64_t)(end - key.at) + 1 : 0;
 }
 
 /* The slot's texts and the output; those that recur by their numbers. */
-static void take_texts(struct tasks *t, const struct slot *slot, const struct task_end *end, struct record *r)
+static void take_texts(struct tasks *t, const struct slot *slot, const struct task_end *end,
+                       struct record *r)
 {
-    uint64_t name = slot->fields.name_len, key = slot->fields.key_len, inputs = slot->fields.inputs_len;
+    uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
+             inputs = slot->fields.inputs_len;
     if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
         name = key = inputs = 0; /* somebody wrote into the file: lengths are used as such below */
     const struct text whole_key = { slot->text + name, key };
@@ -236,20 +279,24 @@ static void take_texts(struct tasks *t, const struct slot *slot, const struct ta
     r->texts[TEXT_output] = end->output;
     uint64_t inline_bytes = 0;
     for (int i = 0; i < TEXT_COUNT; i++) {
-        r->numbers[i] = i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, (enum task_text)i, r->texts[i]);
+        r->numbers[i] =
+            i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, (enum task_text)i, r->texts[i]);
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
-    if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0; /* the last one, so it is what does not fit */
+    /* the last one, so it is what does not fit */
+    if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0;
 }
 
 /* With the mutex held. */
-static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end, struct hold *h)
+static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end,
+                     struct hold *h)
 {
     struct slot *slot = &t->board->slots[index];
     struct record *r = &t->record;
     turn_boundary(t);
     const struct rss_window w = fold_window(t, 1, h);
-    /* The slot says `running` until the record is out, so that a kill in between finds one of the two. */
+    /* The slot says `running` until the record is out, so that a kill in between finds one of the
+     * two. */
     r->task = slot->task;
     take_texts(t, slot, end, r);
     take_figures(t, index, end, r);
@@ -258,7 +305,9 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     r->task.duration_ns = end_ns - r->task.start_ns;
     r->task.output_bytes = end->output_bytes;
     r->task.gc_freed_bytes = end->gc_freed_bytes;
-    if (t->lane[index].thread == thread_id() && t->lane[index].faults != ABSENT && w.faults != ABSENT) { /* of a coroutine the thread is 0 */
+    /* of a coroutine the thread is 0 */
+    if (t->lane[index].thread == thread_id() && t->lane[index].faults != ABSENT
+        && w.faults != ABSENT) {
         r->task.page_faults = w.faults - t->lane[index].faults;
         r->task.major_page_faults = w.major_faults - t->lane[index].major_faults;
     }
@@ -279,11 +328,13 @@ void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, st
     uint32_t index = handle_slot(task), thread = thread_id();
     lock(t, h);
     if (t->board) {
-        const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL; /* NULL: of an earlier board */
+        /* NULL: of an earlier board */
+        const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL;
         if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
             count(&t->board->live->ends_unmatched);
         } else {
-            if (t->lane[index].thread != thread && !t->lane[index].detached) count(&t->board->live->ends_elsewhere);
+            if (t->lane[index].thread != thread && !t->lane[index].detached)
+                count(&t->board->live->ends_elsewhere);
             end_task(t, index, end_ns, end, h);
         }
     }
@@ -292,7 +343,9 @@ void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, st
 
 void tasks_thread_exit(struct tasks *t)
 {
-    const struct task_end abandoned = { .state = TASK_CANCELLED, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
+    const struct task_end abandoned = { .state = TASK_CANCELLED,
+                                        .output_bytes = ABSENT,
+                                        .gc_freed_bytes = ABSENT };
     uint64_t end_ns = now_ns();
     uint32_t thread = thread_id();
     pthread_mutex_lock(&t->mutex);
@@ -312,7 +365,8 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;
     t->seq = 0;
-    for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i); /* low slots first */
+    /* low slots first */
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i);
     t->board = b;
     if (b->slots) tasks_room(t);
     store_relaxed(&b->live->rss_source, t->rss.source);
@@ -322,19 +376,23 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
 void tasks_room(struct tasks *t)
 {
     texts_open(&t->texts, &t->texts_index, t->board->texts, &t->board->live->texts_end);
-    totals_open(&t->totals, &t->totals_index, t->board->totals, t->board->journal, &t->board->live->totals_used);
+    totals_open(&t->totals, &t->totals_index, t->board->totals, t->board->journal,
+                &t->board->live->totals_used);
 }
 
 void tasks_close(struct tasks *t, int leave_running)
 {
-    const struct task_end cut_off = { .state = TASK_CANCELLED, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
+    const struct task_end cut_off = { .state = TASK_CANCELLED,
+                                      .output_bytes = ABSENT,
+                                      .gc_freed_bytes = ABSENT };
     uint64_t end_ns = now_ns();
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
         turn_boundary(t);
         fold_window(t, 1, NULL);
         turn_boundary(t);
-        while (!leave_running && t->running) end_task(t, t->active[t->running - 1], end_ns, &cut_off, NULL);
+        while (!leave_running && t->running)
+            end_task(t, t->active[t->running - 1], end_ns, &cut_off, NULL);
         store_relaxed(&t->running, 0);
         t->board = NULL;
         rss_close(&t->rss);

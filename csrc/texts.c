@@ -34,7 +34,8 @@ word texts_head(const word *words, uint64_t len)
 /* A new text in a free place of the table; ABSENT if there is no room. */
 static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t place)
 {
-    const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)), bytes = (1 + words) * (uint32_t)sizeof(word);
+    const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)),
+                   bytes = (1 + words) * (uint32_t)sizeof(word);
     word padded[TEXT_BYTES_MOST / sizeof(word)];
     if (t->count == TEXTS_MOST || t->used + bytes > TEXTS_BYTES) return ABSENT;
     if (words) padded[words - 1] = 0;
@@ -59,18 +60,21 @@ static int stands_at(const struct texts *t, uint32_t offset, uint32_t len, struc
 static int is_last(const struct texts *t, enum task_text kind, struct text text)
 {
     if (!t->last[kind].number || t->last[kind].len != text.len) return 0;
-    return !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset, text.at, text.len);
+    return !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset,
+                   text.at, text.len);
 }
 
 uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
 {
     if (text.len > TEXT_BYTES_MOST || (text.len == 0 && kind != TEXT_name)) return ABSENT;
     if (is_last(t, kind, text)) return t->last[kind].number - 1;
-    const uint32_t hash = texts_hash(text), places = sizeof t->index->table / sizeof *t->index->table;
+    const uint32_t hash = texts_hash(text),
+                   places = sizeof t->index->table / sizeof *t->index->table;
     uint32_t place = (hash >> 1) % places;
     uint64_t number = ABSENT;
     while (t->index->table[place].number) { /* at most half of them are taken */
-        if (t->index->table[place].hash == hash && stands_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
+        if (t->index->table[place].hash == hash
+            && stands_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
             number = t->index->table[place].number - 1;
             break;
         }

@@ -1,5 +1,5 @@
-/* What the probe keeps for each thread, all of it: static TLS is scarce, and a library that is loaded
- * late shares what is left. Each field belongs to the unit that is named beside it.
+/* What the probe keeps for each thread, all of it: static TLS is scarce, and a library that is
+ * loaded late shares what is left. Each field belongs to the unit that is named beside it.
  *
  * The model is initial-exec, because others may allocate at first use, inside the hook on malloc.
  */
@@ -8,8 +8,8 @@
 
 #include "handle.h"
 
-/* Data that hot paths reach from headers. The extension hides it, so that it is not looked up in the GOT;
- * the library of the C tests exports it. */
+/* Data that hot paths reach from headers. The extension hides it, so that it is not looked up in
+ * the GOT; the library of the C tests exports it. */
 #ifdef DWSR_EXTENSION
 #define SHARED_DATA extern __attribute__((visibility("hidden")))
 #else
@@ -23,8 +23,9 @@ struct thread_state {
     uint32_t pending_count; /* accounts: allocations, in the same way */
     uint32_t id;            /* tasks: gettid, asked once */
     uint16_t gpu_depth;     /* gpu: allocators that call allocators */
-    uint8_t busy;           /* accounts: being changed, a signal handler's own calls are not followed */
-    uint8_t adopted : 1;    /* lineage: base counts for native threads, too */
+    /* accounts: being changed, a signal handler's own calls are not followed */
+    uint8_t busy;
+    uint8_t adopted : 1;        /* lineage: base counts for native threads, too */
     uint8_t fork_announced : 1; /* probe */
 };
 _Static_assert(sizeof(struct thread_state) == 32, "all of the probe's thread-locals");

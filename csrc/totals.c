@@ -26,7 +26,8 @@ static uint32_t bare_cell(uint64_t value)
     return cell < BARE_CELLS ? cell : BARE_CELLS - 1;
 }
 
-void totals_open(struct totals *t, struct totals_index *index, char *entries, struct totals_journal *journal, word *used)
+void totals_open(struct totals *t, struct totals_index *index, char *entries,
+                 struct totals_journal *journal, word *used)
 {
     memset(t, 0, sizeof *t);
     memset(index, 0, sizeof *index);
@@ -87,7 +88,10 @@ static void add_task(struct total_fields *f, const struct record *r, uint64_t gr
 {
     const struct task_fields *task = &r->task;
     store_release(&f->last_seq, task->seq);
-    add(task->state == TASK_OK ? &f->ok : task->state == TASK_CANCELLED ? &f->cancelled : &f->error, 1);
+    add(task->state == TASK_OK          ? &f->ok
+        : task->state == TASK_CANCELLED ? &f->cancelled
+                                        : &f->error,
+        1);
     if (task->attribution == ATTRIBUTION_SHARED) add(&f->shared, 1);
     if (task->rss_source == RSS_SAMPLED) add(&f->sampled, 1);
     if (r->oom.count) add(&f->oom, 1);
@@ -95,7 +99,8 @@ static void add_task(struct total_fields *f, const struct record *r, uint64_t gr
     if (growth != ABSENT) {
         add(&f->growth_count, 1);
         add_most(&f->growth_bytes, &f->growth_max_bytes, growth);
-        if (task->rss_peak_bytes > f->rss_peak_max_bytes) store_release(&f->rss_peak_max_bytes, task->rss_peak_bytes);
+        if (task->rss_peak_bytes > f->rss_peak_max_bytes)
+            store_release(&f->rss_peak_max_bytes, task->rss_peak_bytes);
     }
     if (task->alloc_peak_bytes != ABSENT) {
         add(&f->alloc_count, 1);
@@ -121,26 +126,35 @@ static void add_devices(struct total_device *devices, const struct record *r)
     }
 }
 
-struct change { uint32_t cells[JOURNAL_CELLS], count; };
+struct change {
+    uint32_t cells[JOURNAL_CELLS], count;
+};
 
 #define DEVICE_WORDS (TASK_DEVICES * (sizeof(struct total_device) / sizeof(word)))
-#define CELLS_BEFORE(list) ((uint32_t)(offsetof(struct total, list) - offsetof(struct total, alloc)) / 4)
+#define CELLS_BEFORE(list) \
+    ((uint32_t)(offsetof(struct total, list) - offsetof(struct total, alloc)) / 4)
 
 static struct change cells_of(const struct record *r, uint64_t growth)
 {
     struct change c = { .count = 0 };
     const uint64_t alloc = r->task.alloc_peak_bytes;
-    if (alloc != ABSENT) c.cells[c.count++] = CELLS_BEFORE(alloc) + totals_cell(alloc);
-    else if (growth != ABSENT) c.cells[c.count++] = CELLS_BEFORE(bare) + bare_cell(growth);
+    if (alloc != ABSENT)
+        c.cells[c.count++] = CELLS_BEFORE(alloc) + totals_cell(alloc);
+    else if (growth != ABSENT)
+        c.cells[c.count++] = CELLS_BEFORE(bare) + bare_cell(growth);
     if (growth != ABSENT) c.cells[c.count++] = CELLS_BEFORE(growth) + totals_cell(growth);
     c.cells[c.count++] = CELLS_BEFORE(duration) + totals_cell(r->task.duration_ns);
     return c;
 }
 
 /* Two cells of 32 bits share a word, which is stored as one. */
-static word *cell_word(struct total *entry, uint32_t cell) { return (word *)entry->alloc + cell / 2; }
+static word *cell_word(struct total *entry, uint32_t cell)
+{
+    return (word *)entry->alloc + cell / 2;
+}
 _Static_assert(offsetof(struct total, alloc) % sizeof(word) == 0, "cells begin with a word");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first cell of a word is its low half");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the first cell of a word is its low half");
 
 void totals_add(struct totals *t, uint64_t name, const struct record *r)
 {
@@ -148,27 +162,34 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
     struct total *entry = entry_at(t, index);
     struct totals_journal *journal = t->journal;
     const uint64_t before = r->task.rss_before_bytes, peak = r->task.rss_peak_bytes;
-    const uint64_t growth = before == ABSENT || peak == ABSENT ? ABSENT : peak > before ? peak - before : 0;
+    const uint64_t growth = before == ABSENT || peak == ABSENT ? ABSENT
+                            : peak > before                    ? peak - before
+                                                               : 0;
     const struct change change = cells_of(r, growth);
     const int devices_change = r->device_count != 0;
 
-    copy_release((word *)&journal->fields, (const word *)&entry->fields, sizeof entry->fields / sizeof(word));
+    copy_release((word *)&journal->fields, (const word *)&entry->fields,
+                 sizeof entry->fields / sizeof(word));
     for (uint32_t i = 0; i < JOURNAL_CELLS; i++) {
         store_release(&journal->cell[i], i < change.count ? change.cells[i] + 1 : 0);
-        if (i < change.count) store_release(&journal->cell_count[i], *cell_word(entry, change.cells[i]));
+        if (i < change.count)
+            store_release(&journal->cell_count[i], *cell_word(entry, change.cells[i]));
     }
-    if (devices_change) copy_release((word *)journal->devices, (const word *)entry->devices, DEVICE_WORDS);
+    if (devices_change)
+        copy_release((word *)journal->devices, (const word *)entry->devices, DEVICE_WORDS);
     store_release(&journal->devices_change, (word)devices_change);
 
     const word turn = entry->fields.turn;
     store_release(&entry->fields.turn, turn + 1);
     add_task(&entry->fields, r, growth);
-    if (index == TOTALS_OTHER && is_new_name(t, r->texts[TEXT_name], entry->fields.names)) add(&entry->fields.names, 1);
+    if (index == TOTALS_OTHER && is_new_name(t, r->texts[TEXT_name], entry->fields.names))
+        add(&entry->fields.names, 1);
     if (devices_change) add_devices(entry->devices, r);
     for (uint32_t i = 0; i < change.count; i++) {
         word *cell = cell_word(entry, change.cells[i]);
         const unsigned shift = change.cells[i] % 2 * 32;
-        if ((uint32_t)(*cell >> shift) != UINT32_MAX) store_release(cell, *cell + (UINT64_C(1) << shift));
+        if ((uint32_t)(*cell >> shift) != UINT32_MAX)
+            store_release(cell, *cell + (UINT64_C(1) << shift));
     }
     store_release(&entry->fields.turn, turn + 2);
 }
@@ -179,6 +200,7 @@ void totals_undo(const struct totals_journal *j, struct total *entry)
     if (j->devices_change) memcpy(entry->devices, j->devices, sizeof entry->devices);
     for (uint32_t i = 0; i < JOURNAL_CELLS; i++) {
         const word cell = j->cell[i] - 1;
-        if (cell < 3 * TOTAL_CELLS + BARE_CELLS) *cell_word(entry, (uint32_t)cell) = j->cell_count[i];
+        if (cell < 3 * TOTAL_CELLS + BARE_CELLS)
+            *cell_word(entry, (uint32_t)cell) = j->cell_count[i];
     }
 }

@@ -1,12 +1,14 @@
-/* Exact sums of everything that has ended, by task name: what stays true when the record ring is lapped.
+/* Exact sums of everything that has ended, by task name: what stays true when the record ring is
+ * lapped.
  *
- * The first entry is `other`, for names beyond the most. Histograms have cells of a tenth of an octave,
- * from 2^10 (1 KiB, 1 us) to 2^40, so that a cell's middle is within 5 % of each value in it, and powers
- * of two are boundaries.
+ * The first entry is `other`, for names beyond the most. Histograms have cells of a tenth of an
+ * octave, from 2^10 (1 KiB, 1 us) to 2^40, so that a cell's middle is within 5 % of each value in
+ * it, and powers of two are boundaries.
  *
- * One thread at a time, under the tasks' mutex. A record is published first and counted here second: a
- * process that is killed in between has a newest record whose seq no entry has reached, and a reader adds
- * it. One that is killed in the middle of a change has the entry as it was in the journal.
+ * One thread at a time, under the tasks' mutex. A record is published first and counted here
+ * second: a process that is killed in between has a newest record whose seq no entry has reached,
+ * and a reader adds it. One that is killed in the middle of a change has the entry as it was in the
+ * journal.
  */
 #ifndef DWSR_TOTALS_H
 #define DWSR_TOTALS_H
@@ -26,13 +28,14 @@ struct totals_index {
 struct totals {
     char *entries; /* of the board, TOTAL_BYTES each */
     struct totals_journal *journal;
-    word *used;    /* for readers */
+    word *used; /* for readers */
     uint32_t count, last_entry;
     uint64_t last_name; /* mostly, it is that again */
     struct totals_index *index;
 };
 
-void totals_open(struct totals *t, struct totals_index *index, char *entries, struct totals_journal *journal, word *used);
+void totals_open(struct totals *t, struct totals_index *index, char *entries,
+                 struct totals_journal *journal, word *used);
 /* A finished task. name: the number of its name, ABSENT if it has none. */
 void totals_add(struct totals *t, uint64_t name, const struct record *r);
 

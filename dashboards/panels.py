@@ -1,8 +1,11 @@
-"""What all our panels have in common, as a small vocabulary on grafana-foundation-sdk. Used by build.py alone.
+"""What all our panels have in common, as a small vocabulary on grafana-foundation-sdk. Used by
+build.py alone.
 
-Expressions are written without job, instance and the dashboard's own variables; `dashboard` puts these matchers into every selector, by the labels that
-metrics.py (of export/ and of predict/) gives to the metric. A metric that is not there is a KeyError.
+Expressions are written without job, instance and the dashboard's own variables; `dashboard` puts
+these matchers into every selector, by the labels that metrics.py (of export/ and of predict/)
+gives to the metric. A metric that is not there is a KeyError.
 """
+
 import re
 
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, table, timeseries
@@ -47,19 +50,32 @@ CHANCE_STEPS = ((None, GREEN), (0.1, YELLOW), (0.5, RED))  # of an overrun; the 
 PLAIN = ((None, "text"),)
 OUTCOMES = {"ok": GREEN, "error": ORANGE, "cancelled": GREY, "killed": RED}
 
-_LABELS = {"up": (), "scrape_duration_seconds": (), "scrape_samples_scraped": ()} | {  # Prometheus' own, and ours
-    m.name + suffix: m.labels for m in (*METRICS, *PREDICTED) for suffix in (("_bucket", "_sum", "_count") if m.type == HISTOGRAM else ("",))}
+# Prometheus' own, and ours
+_LABELS = {"up": (), "scrape_duration_seconds": (), "scrape_samples_scraped": ()} | {
+    m.name + suffix: m.labels
+    for m in (*METRICS, *PREDICTED)
+    for suffix in (("_bucket", "_sum", "_count") if m.type == HISTOGRAM else ("",))
+}
 _SELECTOR = re.compile(r"\b(dwsr_\w+|up|scrape_\w+)(?:\{([^}]*)\})?")
 
 
 # -- expressions
 
+
 def scoped(expr, variables):
-    """With job, instance and those of the variables that are labels of the metric, in every selector."""
+    """With job, instance and those of the variables that are labels of the metric, in every
+    selector."""
+
     def matchers(found):
         name, own = found.groups()
         labels = ("job", "instance", *(v for v in variables if v in _LABELS[name]))
-        return name + "{" + ", ".join([f'{label}=~"${label}"' for label in labels] + ([own] if own else [])) + "}"
+        return (
+            name
+            + "{"
+            + ", ".join([f'{label}=~"${label}"' for label in labels] + ([own] if own else []))
+            + "}"
+        )
+
     return _SELECTOR.sub(matchers, expr)
 
 
@@ -68,8 +84,8 @@ def rate(counter):
 
 
 def happened(counter, span="$__range"):
-    """How much it grew within the span. A series that was born meanwhile counts whole: the first killed task of a name is a series that begins
-    with 1, and increase() sees nothing in it."""
+    """How much it grew within the span. A series that was born meanwhile counts whole: the first
+    killed task of a name is a series that begins with 1, and increase() sees nothing in it."""
     return f"(({counter} unless {counter} offset {span}) or increase({counter}[{span}]))"
 
 
@@ -79,11 +95,13 @@ def told(expr, labels="program, worker"):
 
 
 def of_device(expr):
-    """A figure of a process on a device, with the device's own name: processes number devices as they see them."""
+    """A figure of a process on a device, with the device's own name: processes number devices as
+    they see them."""
     return f"{expr} * on (job, instance, pid, device) group_left (uuid, name) dwsr_device_info"
 
 
 # -- panels
+
 
 def _query(ref, expr, legend=None, format_=None):
     query = prometheus.Dataquery().ref_id(ref).datasource(SOURCE).expr(expr)
@@ -95,8 +113,19 @@ def _query(ref, expr, legend=None, format_=None):
 
 
 def _common(panel, title, description, unit, steps, span, height):
-    return (panel.title(title).description(description).unit(unit).datasource(SOURCE).span(span).height(height)
-            .thresholds(build.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(value, color) for value, color in steps])))
+    return (
+        panel.title(title)
+        .description(description)
+        .unit(unit)
+        .datasource(SOURCE)
+        .span(span)
+        .height(height)
+        .thresholds(
+            build.ThresholdsConfig()
+            .mode(ThresholdsMode.ABSOLUTE)
+            .steps([Threshold(value, color) for value, color in steps])
+        )
+    )
 
 
 def _fixed(color):
@@ -104,15 +133,30 @@ def _fixed(color):
 
 
 def number(title, description, unit, expr, steps=PLAIN, span=4):
-    """One figure, now. noValue: nothing has happened yet is 0, not an empty panel, but only where a count is asked for."""
+    """One figure, now. noValue: nothing has happened yet is 0, not an empty panel, but only
+    where a count is asked for."""
     panel = _common(stat.Panel(), title, description, unit, steps, span, 4)
     panel.with_target(_query("A", expr, "").instant()).graph_mode(BigValueGraphMode.NONE)
-    panel.color_mode(BigValueColorMode.VALUE).reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel.color_mode(BigValueColorMode.VALUE).reduce_options(
+        common.ReduceDataOptions().calcs(["lastNotNull"])
+    )
     return panel.no_value("0") if steps is NONE_STEPS else panel
 
 
-def lines(title, description, unit, *queries, span=12, stacked=False, steps=None, top=None, colors=(), signed=False):
-    """queries: (legend, expression). steps: lines across the panel. signed: what may be negative. What is called a limit or a total is a dashed line."""
+def lines(
+    title,
+    description,
+    unit,
+    *queries,
+    span=12,
+    stacked=False,
+    steps=None,
+    top=None,
+    colors=(),
+    signed=False,
+):
+    """queries: (legend, expression). steps: lines across the panel. signed: what may be
+    negative. What is called a limit or a total is a dashed line."""
     panel = _common(timeseries.Panel(), title, description, unit, steps or PLAIN, span, 8)
     if not signed:
         panel.min(0)
@@ -120,57 +164,136 @@ def lines(title, description, unit, *queries, span=12, stacked=False, steps=None
         panel.with_target(_query(ref, expr, legend).range())
     panel.color_scheme(build.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
     panel.show_points(VisibilityMode.AUTO).fill_opacity(30 if stacked else 8).line_width(1)
-    panel.legend(common.VizLegendOptions().display_mode(LegendDisplayMode.TABLE).placement(LegendPlacement.BOTTOM).show_legend(True).calcs(["lastNotNull", "max"]))
-    panel.tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
+    panel.legend(
+        common.VizLegendOptions()
+        .display_mode(LegendDisplayMode.TABLE)
+        .placement(LegendPlacement.BOTTOM)
+        .show_legend(True)
+        .calcs(["lastNotNull", "max"])
+    )
+    panel.tooltip(
+        common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
+    )
     if stacked:
         panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
     if steps:
-        panel.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
+        panel.thresholds_style(
+            common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
+        )
     if top is not None:
         panel.max(top)
     for name, color in dict(colors).items():
         panel.override_by_name(name, [_fixed(color)])
     if any(legend.startswith(("limit", "total")) for legend, _ in queries):
-        panel.override_by_regexp("/^(limit|total)/", [
-            _fixed(RED), DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [10, 10]}), DynamicConfigValue("custom.lineWidth", 2),
-            DynamicConfigValue("custom.fillOpacity", 0), DynamicConfigValue("custom.stacking", {"mode": "none", "group": "limit"})])
+        panel.override_by_regexp(
+            "/^(limit|total)/",
+            [
+                _fixed(RED),
+                DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [10, 10]}),
+                DynamicConfigValue("custom.lineWidth", 2),
+                DynamicConfigValue("custom.fillOpacity", 0),
+                DynamicConfigValue("custom.stacking", {"mode": "none", "group": "limit"}),
+            ],
+        )
     return panel
 
 
 def buckets(title, description, histogram, span=12):
     """How the peaks are distributed, over time."""
     panel = _common(heatmap.Panel(), title, description, "bytes", PLAIN, span, 8)
-    panel.with_target(_query("A", f"sum by (le) (increase({histogram}[$__rate_interval]))", "{{le}}", PromQueryFormat.HEATMAP).range())
-    panel.calculate(False).cell_gap(1).show_y_histogram().y_axis(heatmap.YAxisConfig().unit("bytes"))
-    panel.cell_values(heatmap.CellValues().unit("short")).hide_from(common.HideSeriesConfig().legend(False).tooltip(False).viz(False))
-    return panel.color(heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64).reverse(False).exponent(0.5).fill("dark-orange"))
+    panel.with_target(
+        _query(
+            "A",
+            f"sum by (le) (increase({histogram}[$__rate_interval]))",
+            "{{le}}",
+            PromQueryFormat.HEATMAP,
+        ).range()
+    )
+    panel.calculate(False).cell_gap(1).show_y_histogram().y_axis(
+        heatmap.YAxisConfig().unit("bytes")
+    )
+    panel.cell_values(heatmap.CellValues().unit("short")).hide_from(
+        common.HideSeriesConfig().legend(False).tooltip(False).viz(False)
+    )
+    return panel.color(
+        heatmap.HeatmapColorOptions()
+        .mode(HeatmapColorMode.SCHEME)
+        .scheme("Oranges")
+        .steps(64)
+        .reverse(False)
+        .exponent(0.5)
+        .fill("dark-orange")
+    )
 
 
 def grid(title, description, labels, *columns, links=(), span=24, height=8, mapping=None):
-    """A table of now. columns: (heading, unit, expression, steps or None), the first one is sorted by; heading None: only the labels count.
+    """A table of now. columns: (heading, unit, expression, steps or None), the first one is
+    sorted by; heading None: only the labels count.
     links: (label, title, url). mapping: {value: text} of the columns."""
-    panel = _common(table.Panel(), title, description, "string", PLAIN, span, height).show_header(True).inspect(False)  # labels: with a unit, pid 11 is 11 B
+    # labels: with a unit, pid 11 is 11 B
+    panel = (
+        _common(table.Panel(), title, description, "string", PLAIN, span, height)
+        .show_header(True)
+        .inspect(False)
+    )
     shown = {}
     for ref, (heading, _, expr, _) in zip("ABCDEFGHIJ", columns, strict=False):
-        panel.with_target(_query(ref, f"max by ({', '.join(labels)}) ({expr})", "", PromQueryFormat.TABLE).instant())
+        panel.with_target(
+            _query(
+                ref, f"max by ({', '.join(labels)}) ({expr})", "", PromQueryFormat.TABLE
+            ).instant()
+        )
         shown["Value" if len(columns) == 1 else f"Value #{ref}"] = heading
     order = {name: place for place, name in enumerate((*labels, *shown))}
     hidden = {"Time": True} | {name: True for name, heading in shown.items() if heading is None}
     panel.with_transformation(DataTransformerConfig("merge", options={}))
-    panel.with_transformation(DataTransformerConfig("organize", options={
-        "excludeByName": hidden, "indexByName": order, "renameByName": {name: heading for name, heading in shown.items() if heading}}))
+    panel.with_transformation(
+        DataTransformerConfig(
+            "organize",
+            options={
+                "excludeByName": hidden,
+                "indexByName": order,
+                "renameByName": {name: heading for name, heading in shown.items() if heading},
+            },
+        )
+    )
     for heading, unit, _, steps in columns:
         if heading is None:
             continue
         properties = [DynamicConfigValue("unit", unit)]
         if steps:
-            properties += [DynamicConfigValue("thresholds", {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}),
-                           DynamicConfigValue("color", {"mode": "thresholds"}),
-                           DynamicConfigValue("custom.cellOptions", {"type": "gauge", "mode": "basic"} if unit == "percentunit" else {"type": "color-text"})]
+            properties += [
+                DynamicConfigValue(
+                    "thresholds",
+                    {
+                        "mode": "absolute",
+                        "steps": [{"value": value, "color": color} for value, color in steps],
+                    },
+                ),
+                DynamicConfigValue("color", {"mode": "thresholds"}),
+                DynamicConfigValue(
+                    "custom.cellOptions",
+                    (
+                        {"type": "gauge", "mode": "basic"}
+                        if unit == "percentunit"
+                        else {"type": "color-text"}
+                    ),
+                ),
+            ]
         if unit == "percentunit":
             properties += [DynamicConfigValue("min", 0), DynamicConfigValue("max", 1)]
         if mapping:
-            properties.append(DynamicConfigValue("mappings", [{"type": "value", "options": {value: {"text": text} for value, text in mapping.items()}}]))
+            properties.append(
+                DynamicConfigValue(
+                    "mappings",
+                    [
+                        {
+                            "type": "value",
+                            "options": {value: {"text": text} for value, text in mapping.items()},
+                        }
+                    ],
+                )
+            )
         panel.override_by_name(heading, properties)
     for label, text, url in links:
         panel.override_by_name(label, [DynamicConfigValue("links", [{"title": text, "url": url}])])
@@ -180,34 +303,87 @@ def grid(title, description, labels, *columns, links=(), span=24, height=8, mapp
 
 
 def link(uid, **values):
-    """To another dashboard, with the same source, job and time; values: its variables, by the labels of the row."""
-    chosen = "".join(f"&var-{name}=${{__data.fields.{label}:percentencode}}" for name, label in values.items())
+    """To another dashboard, with the same source, job and time; values: its variables, by the
+    labels of the row."""
+    chosen = "".join(
+        f"&var-{name}=${{__data.fields.{label}:percentencode}}" for name, label in values.items()
+    )
     return f"/d/{uid}?${{datasource:queryparam}}&${{job:queryparam}}{chosen}&${{__url_time_range}}"
 
 
 # -- dashboards
 
+
 def _variable(name, label, query, many):
-    variable = (build.QueryVariable(name).label(label).datasource(SOURCE).query(query).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-                .sort(VariableSort.ALPHABETICAL_ASC).multi(many).include_all(many))
+    variable = (
+        build.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(query)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(many)
+        .include_all(many)
+    )
     return variable.all_value(".+") if many else variable
 
 
 def dashboard(uid, title, description, rows, variable=None):
-    """rows: (title, panels). variable: (label, its name for people, the metric that has all of its values); one value is shown at a time."""
-    made = (build.Dashboard(f"dwsr-probe / {title}").uid(uid).description(description).tags([TAG]).readonly().time("now-30m", "now").refresh("10s")
-            .timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
-            .link(build.DashboardLink("dwsr-probe").type(DashboardLinkType.DASHBOARDS).tags([TAG]).include_vars(True).keep_time(True).icon("external link"))
-            .with_variable(build.DatasourceVariable("datasource").label("Data source").type("prometheus").hide(VariableHide.DONT_HIDE))
-            .with_variable(_variable("job", "Job", "label_values(dwsr_build_info, job)", True))
-            .with_variable(_variable("instance", "Instance", 'label_values(dwsr_build_info{job=~"$job"}, instance)', True)))
+    """rows: (title, panels). variable: (label, its name for people, the metric that has all of
+    its values); one value is shown at a time."""
+    made = (
+        build.Dashboard(f"dwsr-probe / {title}")
+        .uid(uid)
+        .description(description)
+        .tags([TAG])
+        .readonly()
+        .time("now-30m", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .link(
+            build.DashboardLink("dwsr-probe")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .include_vars(True)
+            .keep_time(True)
+            .icon("external link")
+        )
+        .with_variable(
+            build.DatasourceVariable("datasource")
+            .label("Data source")
+            .type("prometheus")
+            .hide(VariableHide.DONT_HIDE)
+        )
+        .with_variable(_variable("job", "Job", "label_values(dwsr_build_info, job)", True))
+        .with_variable(
+            _variable(
+                "instance", "Instance", 'label_values(dwsr_build_info{job=~"$job"}, instance)', True
+            )
+        )
+    )
     own = ()
     if variable:
         name, label, metric = variable
         own = (name,)
-        made.with_variable(_variable(name, label, f"label_values({scoped(metric, ())}, {name})", False))
-    made.annotation(build.AnnotationQuery().name("Killed tasks").datasource(SOURCE).enable(True).icon_color(RED).expr(
-        scoped("sum by (task_name) (" + happened('dwsr_tasks_total{outcome="killed"}', "$__rate_interval") + ") > 0", ())))
+        made.with_variable(
+            _variable(name, label, f"label_values({scoped(metric, ())}, {name})", False)
+        )
+    made.annotation(
+        build.AnnotationQuery()
+        .name("Killed tasks")
+        .datasource(SOURCE)
+        .enable(True)
+        .icon_color(RED)
+        .expr(
+            scoped(
+                "sum by (task_name) ("
+                + happened('dwsr_tasks_total{outcome="killed"}', "$__rate_interval")
+                + ") > 0",
+                (),
+            )
+        )
+    )
     for row, panels in rows:
         made.with_row(build.Row(row))
         for panel in panels:

@@ -2,6 +2,7 @@
 
 Called by the probe inside a job, by `run`'s parent and by doctor.
 """
+
 import errno
 import os
 
@@ -28,12 +29,22 @@ _BY_ERRNO = {
 
 
 def failure_text(error, directory, worked=False):
-    """One line: what failed, why, what to do. worked: boards could be made there when the run, or this program, began."""
+    """One line: what failed, why, what to do. worked: boards could be made there when the run,
+    or this program, began."""
     if error.strerror == "use descriptors":
-        return f"cannot start: the limit on open files (ulimit -n) is below {_core.DESCRIPTORS_LEAST}; raise it"
-    why = "it is a symbolic link or not a directory" if error.errno in (errno.ENOTDIR, errno.ELOOP) else os.strerror(error.errno or 0)
+        return (
+            f"cannot start: the limit on open files (ulimit -n) is below {_core.DESCRIPTORS_LEAST};"
+            " raise it"
+        )
+    why = (
+        "it is a symbolic link or not a directory"
+        if error.errno in (errno.ENOTDIR, errno.ELOOP)
+        else os.strerror(error.errno or 0)
+    )
     advice = _BY_ERRNO.get(error.errno, "run dwsr-probe doctor")
     if error.errno in (errno.EPERM, errno.EACCES) and worked:
-        advice = (f"this process runs as another user (uid {os.geteuid()}) than the first one, or in a sandbox:"
-                  " run dwsr-probe there to measure it")
+        advice = (
+            f"this process runs as another user (uid {os.geteuid()}) than the first one, or in a"
+            " sandbox: run dwsr-probe there to measure it"
+        )
     return f"cannot {error.strerror or 'start'} {directory}: {why}; {advice}"

@@ -1,21 +1,52 @@
-"""Follow the boards of one run into its store: while they live, and for the last time when they are dead.
+"""Follow the boards of one run into its store: while they live, and for the last time when they
+are dead.
 
-Called by `run`'s parent between events, and by `report` for a run whose parent is gone. One round is one transaction; a board is removed
-only after the transaction that holds the last of it. A board that cannot be read costs one line and nothing else.
+Called by `run`'s parent between events, and by `report` for a run whose parent is gone. One
+round is one transaction; a board is removed only after the transaction that holds the last of
+it. A board that cannot be read costs one line and nothing else.
 """
+
 import errno
 import os
 
 from dwsr_probe import _core
-from dwsr_probe.board import SAMPLE_BYTES, Board, explain, list_boards, process_exists, process_limit
+from dwsr_probe.board import (
+    SAMPLE_BYTES,
+    Board,
+    explain,
+    list_boards,
+    process_exists,
+    process_limit,
+)
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.record import SOURCES, from_row, to_row
 from dwsr_probe.total import count_last
 
 _HEALTH = (
-    "samples_written", "samples_late", "sampler_period_ns", "sampler_cpu_ns", "resets", "reset_gaps", "tasks_begun", "tasks_dropped", "room_for_tasks",
-    "ends_unmatched", "ends_elsewhere", "ends_missing", "files_reopened", "children_unprobed", "dask_hooks", "alloc_state", "unowned_bytes", "untracked_bytes",
-    "gpu_hook", "gpu_unfollowed", "gpu_ooms", "pinned_peak_bytes", "nvml_state")
+    "samples_written",
+    "samples_late",
+    "sampler_period_ns",
+    "sampler_cpu_ns",
+    "resets",
+    "reset_gaps",
+    "tasks_begun",
+    "tasks_dropped",
+    "room_for_tasks",
+    "ends_unmatched",
+    "ends_elsewhere",
+    "ends_missing",
+    "files_reopened",
+    "children_unprobed",
+    "dask_hooks",
+    "alloc_state",
+    "unowned_bytes",
+    "untracked_bytes",
+    "gpu_hook",
+    "gpu_unfollowed",
+    "gpu_ooms",
+    "pinned_peak_bytes",
+    "nvml_state",
+)
 
 
 class _Followed:
@@ -27,7 +58,8 @@ class _Followed:
         self.seq, self.sample_index = seq, sample_index
         self.last_serial = None
         self.finished_seq = 0  # of the newest record on the board
-        self.last_packed = b""  # the newest frames, whose last one its process may not have counted any more
+        # the newest frames, whose last one its process may not have counted any more
+        self.last_packed = b""
         self.records_lost, self.samples_lost = records_lost, 0
         self.damaged = False
         self.ended = False  # somebody has stored all of it
@@ -35,7 +67,8 @@ class _Followed:
 
 @dataclass
 class News:
-    """Of one process in one round. totals: of all that has ended in it so far (total.Total), None of a board that has none; rows: tasks that
+    """Of one process in one round. totals: of all that has ended in it so far (total.Total),
+    None of a board that has none; rows: tasks that
     these do not count: those that a dead process left running, or all of a board without totals."""
 
     process: str
@@ -47,8 +80,8 @@ class News:
 
 
 class Collector:
-    """run: which one's boards, None: all. remove: boards that are stored and dead. earlier: boards that were there before the run began:
-    none of them is opened.
+    """run: which one's boards, None: all. remove: boards that are stored and dead. earlier:
+    boards that were there before the run began: none of them is opened.
 
     ended(list of News): called after each round.
     """
@@ -61,13 +94,15 @@ class Collector:
         self._followed = {}  # path -> _Followed
         self._not_ours = set(earlier)
         self._awaited = None  # pid of the command
-        self._exits = {}  # pid -> (state, signal or None), from wait4: better known than by guessing
+        # pid -> (state, signal or None), from wait4: better known than by guessing
+        self._exits = {}
         self.pids = set()  # that had a board in this run
         self.replaced = set()  # of these: now another program, without a board
         self.stored = 0  # tasks
 
     def await_exit(self, pid):
-        """Its parent is here, and will note_exit: until then, a process that has ended is not stored as one whose end nobody saw."""
+        """Its parent is here, and will note_exit: until then, a process that has ended is not
+        stored as one whose end nobody saw."""
         self._awaited = pid
 
     def note_exit(self, pid, state, signal=None):
@@ -97,7 +132,9 @@ class Collector:
                 continue
             self.pids.add(board.pid)
             self.replaced.discard(board.pid)  # what it became has a board after all
-            self._followed[path] = _Followed(board, *self.store.progress_of(board.process), self.store.lost_of(board.process))
+            self._followed[path] = _Followed(
+                board, *self.store.progress_of(board.process), self.store.lost_of(board.process)
+            )
             self._followed[path].ended = self.store.has_ended(board.process)
 
     def living(self):
@@ -112,7 +149,8 @@ class Collector:
     # -- rounds
 
     def pressure(self):
-        """How full the fullest ring is with what has not been stored, 0 to 1. Finds new boards, and takes one small read of each."""
+        """How full the fullest ring is with what has not been stored, 0 to 1. Finds new boards,
+        and takes one small read of each."""
         most = 0.0
         self._look_for_boards()
         for followed in self._followed.values():
@@ -125,8 +163,11 @@ class Collector:
             if live["records_head"] is None or live["samples_written"] is None:
                 continue
             header = followed.board.header
-            most = max(most, (live["records_head"] - followed.position) / header["records_bytes"],
-                       (live["samples_written"] - followed.sample_index) / header["sample_count"])
+            most = max(
+                most,
+                (live["records_head"] - followed.position) / header["records_bytes"],
+                (live["samples_written"] - followed.sample_index) / header["sample_count"],
+            )
         return most
 
     def round(self):
@@ -169,28 +210,38 @@ class Collector:
         for followed in self._followed.values():
             process = followed.board.process
             followed.seq, followed.sample_index = self.store.progress_of(process)
-            followed.records_lost, followed.ended = self.store.lost_of(process), self.store.has_ended(process)
+            followed.records_lost, followed.ended = (
+                self.store.lost_of(process),
+                self.store.has_ended(process),
+            )
 
     def _follow(self, followed):
-        """One board's news; False when it is dead and all of it is stored. A damaged one is kept on the list until its process ends."""
+        """One board's news; False when it is dead and all of it is stored. A damaged one is kept
+        on the list until its process ends."""
         board = followed.board
         if followed.ended:
             return False
         if not followed.damaged:
             try:
                 return self.follow_once(followed)
-            except (_core.BoardError, ValueError, TypeError) as error:  # the latter two: what no writer writes has passed the checks
+            # the latter two: what no writer writes has passed the checks
+            except (_core.BoardError, ValueError, TypeError) as error:
                 followed.damaged = True
-                damage = error if isinstance(error, _core.BoardError) else _core.BoardError("damaged")
+                damage = (
+                    error if isinstance(error, _core.BoardError) else _core.BoardError("damaged")
+                )
                 self._say(explain(board.path, damage) + "; what was read before is kept")
         return process_exists(board.pid, board.start_ticks)
 
     def follow_once(self, followed):
         board, live = followed.board, followed.board.live()
-        # Asked before the last drain: what is written in between is not lost. A closed board waits for its process's end, which
+        # Asked before the last drain: what is written in between is not lost. A closed board waits
+        # for its process's end, which
         # tells how it ended, unless the process has made another one.
         alive = board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board))
-        alive = alive or (board.pid == self._awaited and not process_exists(board.pid, board.start_ticks))
+        alive = alive or (
+            board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
+        )
         rows = self._drain_records(followed)
         self._drain_samples(followed)
         live = board.live()
@@ -202,15 +253,22 @@ class Collector:
         return alive
 
     def _tell(self, followed, rows, health, alive):
-        """Sums where single records are missing, where nothing more will come, and where somebody asks all the time."""
+        """Sums where single records are missing, where nothing more will come, and where
+        somebody asks all the time."""
         board, totals = followed.board, None
         if not alive or followed.records_lost or self._counting:
             totals = board.totals()
         if totals is None and not self._counting:
             return
-        if totals is not None and not alive and max((total.last_seq for total in totals), default=0) < followed.finished_seq:
+        if (
+            totals is not None
+            and not alive
+            and max((total.last_seq for total in totals), default=0) < followed.finished_seq
+        ):
             count_last(totals, self._last_finished(followed))
-        news = News(board.process, totals, rows, followed.records_lost, process_limit(health), alive)
+        news = News(
+            board.process, totals, rows, followed.records_lost, process_limit(health), alive
+        )
         self.store.put_totals(news)
         if self._ended is not None:
             self._news.append(news)
@@ -224,11 +282,16 @@ class Collector:
         return record
 
     def _has_newer(self, board):
-        return any(f.board.pid == board.pid and f.board.start_ticks == board.start_ticks and f.board.header["start_ns"] > board.header["start_ns"]
-                   for f in self._followed.values())
+        return any(
+            f.board.pid == board.pid
+            and f.board.start_ticks == board.start_ticks
+            and f.board.header["start_ns"] > board.header["start_ns"]
+            for f in self._followed.values()
+        )
 
     def _drain_records(self, followed):
-        """Rows of a board without totals, where somebody counts; of all others frames are stored as they are."""
+        """Rows of a board without totals, where somebody counts; of all others frames are stored
+        as they are."""
         board, rows = followed.board, []
         while True:
             found = board.frames(followed.position, after=followed.seq)
@@ -257,21 +320,29 @@ class Collector:
             self.store.add_samples(board.process, first, packed, board.epoch_of(0))
 
     def _store_killed(self, followed, live):
-        """Tasks that a dead process left running. The newest record's slot may not have been cleared any more: not twice."""
+        """Tasks that a dead process left running. The newest record's slot may not have been
+        cleared any more: not twice."""
         board, killed = followed.board, []
         end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"] or board.header["start_ns"])
-        for serial, _, record in sorted(board.running(live, everywhere=True), key=lambda found: found[0]):
+        for serial, _, record in sorted(
+            board.running(live, everywhere=True), key=lambda found: found[0]
+        ):
             if serial == followed.last_serial:
                 continue
             followed.seq += 1
-            record.seq, record.state, record.duration = followed.seq, "killed", max(0.0, end - record.start)
+            record.seq, record.state, record.duration = (
+                followed.seq,
+                "killed",
+                max(0.0, end - record.start),
+            )
             killed.append(record)
         self.store.add_rows([to_row(record) for record in killed])
         self.stored += len(killed)
         return killed
 
     def _final_state(self, board, live, killed):
-        """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last image's."""
+        """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last
+        image's."""
         if live["state"] == 3:
             return "error"
         newer = self._has_newer(board)
@@ -289,8 +360,16 @@ class Collector:
         health = {name: live[name] for name in _HEALTH}
         board = followed.board
         health.update(
-            rss_peak_source=SOURCES.get(live["rss_source"]), limit_bytes=board.limit_bytes, period_ns=board.header["period_ns"],
-            signal=self._exits.get(board.pid, (None, None))[1], records_lost=followed.records_lost, samples_lost=followed.samples_lost, python=board.python, devices=board.devices(), **board.facts())
+            rss_peak_source=SOURCES.get(live["rss_source"]),
+            limit_bytes=board.limit_bytes,
+            period_ns=board.header["period_ns"],
+            signal=self._exits.get(board.pid, (None, None))[1],
+            records_lost=followed.records_lost,
+            samples_lost=followed.samples_lost,
+            python=board.python,
+            devices=board.devices(),
+            **board.facts(),
+        )
         return health
 
 
@@ -304,7 +383,8 @@ def read_board_into(store, path):
 
 
 class Contents:
-    """What boards hold in plain lists that can be pickled, in the order of a store's own arguments."""
+    """What boards hold in plain lists that can be pickled, in the order of a store's own
+    arguments."""
 
     counts = True
 
@@ -328,7 +408,8 @@ class Contents:
 
 
 def read_board(path):
-    """All of one board, live or dead, without a store; what a dead one left running is killed. BoardError if it cannot be read."""
+    """All of one board, live or dead, without a store; what a dead one left running is killed.
+    BoardError if it cannot be read."""
     found = Contents()
     read_board_into(found, path)
     return found

@@ -1,8 +1,11 @@
-"""`dataclass`, `field` and `fields` of the standard library, as far as the modules need them that every run loads.
+"""`dataclass`, `field` and `fields` of the standard library, as far as the modules need them
+that every run loads.
 
-Importing dataclasses (which imports inspect) and making a class with it take a third of the CPU time that a run may cost.
-dataclasses' own functions (fields, replace, asdict) accept the classes that are made here.
+Importing dataclasses (which imports inspect) and making a class with it take a third of the CPU
+time that a run may cost. dataclasses' own functions (fields, replace, asdict) accept the classes
+that are made here.
 """
+
 MISSING = object()
 
 
@@ -28,13 +31,19 @@ class _ForDataclasses:
         import dataclasses
 
         def copy(one):
-            given = {name: getattr(one, name) for name in ("default", "default_factory") if getattr(one, name) is not MISSING}
+            given = {
+                name: getattr(one, name)
+                for name in ("default", "default_factory")
+                if getattr(one, name) is not MISSING
+            }
             return one.name, one.type, dataclasses.field(metadata=one.metadata, **given)
+
         return dataclasses.make_dataclass(cls.__name__, map(copy, fields(cls))).__dataclass_fields__
 
 
 def dataclass(cls=None, *, slots=False):
-    """With __init__, __repr__ and __eq__ over the annotated names of the class, not over those of its bases."""
+    """With __init__, __repr__ and __eq__ over the annotated names of the class, not over those
+    of its bases."""
     if cls is None:
         return lambda cls: dataclass(cls, slots=slots)
     members, found = dict(vars(cls)), []
@@ -46,8 +55,13 @@ def dataclass(cls=None, *, slots=False):
             members[name] = one.default
         found.append(one)
     names = tuple(one.name for one in found)
-    members.update(_methods(cls.__name__, found), __fields__=found, __match_args__=names, __hash__=None,
-                   __dataclass_fields__=_ForDataclasses())
+    members.update(
+        _methods(cls.__name__, found),
+        __fields__=found,
+        __match_args__=names,
+        __hash__=None,
+        __dataclass_fields__=_ForDataclasses(),
+    )
     if slots:
         members["__slots__"] = names
     for name in ("__dict__", "__weakref__"):
@@ -59,19 +73,31 @@ def _methods(title, found):
     """__init__ is written out for these fields: there are a million records to make."""
     parameters, body, known = [], [], {"MISSING": MISSING}
     for one in found:
-        known[f"_default_of_{one.name}"] = one.default if one.default_factory is MISSING else one.default_factory
+        known[f"_default_of_{one.name}"] = (
+            one.default if one.default_factory is MISSING else one.default_factory
+        )
         if one.default_factory is not MISSING:
             parameters.append(f"{one.name}=MISSING")
-            body.append(f"self.{one.name} = _default_of_{one.name}() if {one.name} is MISSING else {one.name}")
+            body.append(
+                f"self.{one.name} = _default_of_{one.name}() if {one.name} is MISSING else"
+                f" {one.name}"
+            )
         else:
-            parameters.append(one.name if one.default is MISSING else f"{one.name}=_default_of_{one.name}")
+            parameters.append(
+                one.name if one.default is MISSING else f"{one.name}=_default_of_{one.name}"
+            )
             body.append(f"self.{one.name} = {one.name}")
     exec(f"def __init__(self, {', '.join(parameters)}):\n    {'; '.join(body)}", known)
     names = tuple(one.name for one in found)
 
     def __eq__(self, other):
-        return all(getattr(self, name) == getattr(other, name) for name in names) if other.__class__ is self.__class__ else NotImplemented
+        return (
+            all(getattr(self, name) == getattr(other, name) for name in names)
+            if other.__class__ is self.__class__
+            else NotImplemented
+        )
 
     def __repr__(self):
         return f"{title}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
     return {"__init__": known["__init__"], "__eq__": __eq__, "__repr__": __repr__}

@@ -1,7 +1,9 @@
 """Call a function once a module has been imported, now or later, without importing it.
 
-Runs in the probed process: a program that never imports the module pays one look into a dict per import.
+Runs in the probed process: a program that never imports the module pays one look into a dict per
+import.
 """
+
 import sys
 
 from dwsr_probe.say import say_once
@@ -10,9 +12,12 @@ _waiting = {}  # module name → functions
 
 
 def when_imported(name, function):
-    """function(module), now if the module is there, else right after its import. What it raises is ours to lose, not the job's."""
+    """function(module), now if the module is there, else right after its import. What it raises
+    is ours to lose, not the job's."""
     module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if module is not None and not getattr(
+        getattr(module, "__spec__", None), "_initializing", False
+    ):
         _call(function, module)
         return
     _waiting.setdefault(name, []).append(function)
@@ -38,7 +43,8 @@ def _call(function, module):
 
 
 class _Finder:
-    """First on sys.meta_path: finds nothing itself, but has the true finder's loader call us after it has run the module."""
+    """First on sys.meta_path: finds nothing itself, but has the true finder's loader call us
+    after it has run the module."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting:
@@ -59,11 +65,13 @@ class _Finder:
 def _run_after(loader, name):
     """Have the loader call us after it has run that module.
 
-    One loader may load many modules (of a zip file, of a frozen program), and finding a module need not lead to its import: the loader
-    stays changed until it has run every module that it was changed for, and tells them from others by name.
+    One loader may load many modules (of a zip file, of a frozen program), and finding a module
+    need not lead to its import: the loader stays changed until it has run every module that it
+    was changed for, and tells them from others by name.
     """
     original = getattr(loader, "exec_module", None)
-    if original is None or isinstance(loader, type):  # a class that loads all built-in or frozen modules: not hooked
+    # a class that loads all built-in or frozen modules: not hooked
+    if original is None or isinstance(loader, type):
         return
     names = getattr(original, "names_of_dwsr_probe", None)
     if names is not None:

@@ -1,8 +1,10 @@
-"""Run a command under the probe: start it, forward signals, drain its boards while it runs, return its exit code.
+"""Run a command under the probe: start it, forward signals, drain its boards while it runs,
+return its exit code.
 
-The command comes first: it keeps stdin, stdout and stderr, its signals and its exit code, and it runs even if the probe cannot.
-Everything else here is the parent's loop around one sigtimedwait.
+The command comes first: it keeps stdin, stdout and stderr, its signals and its exit code, and it
+runs even if the probe cannot. Everything else here is the parent's loop around one sigtimedwait.
 """
+
 import errno
 import os
 import resource
@@ -26,12 +28,27 @@ from dwsr_probe.store import FILE, Store, StoreError
 
 EXIT_STRICT, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 125, 126, 127
 
-# Not these: they cannot be caught, stop us together with the command at a terminal, or mean a fault of our own.
-_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSEGV, signal.SIGBUS,
-        signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE}
+# Not these: they cannot be caught, stop us together with the command at a terminal, or mean a fault
+# of our own.
+_OWN = {
+    signal.SIGKILL,
+    signal.SIGSTOP,
+    signal.SIGCHLD,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+    signal.SIGPIPE,
+}
 FORWARDED = frozenset(signal.valid_signals() - _OWN)
 _SI_KERNEL = 128  # from the terminal: it reached the command's process group already
-_ROUND_S, _LOOK_S, _PRESSURE = 1.0, 0.1, 0.125  # a round each second, or as soon as a look finds a ring this full
+# a round each second, or as soon as a look finds a ring this full
+_ROUND_S, _LOOK_S, _PRESSURE = 1.0, 0.1, 0.125
 _RETRY_S = 5.0  # after a failure of the store
 _FLOOR_SLACK_BYTES = 2 << 20  # what the child still touches on its way into exec
 _GRACE_S = 0.3  # for children that are just ending when the command has ended
@@ -42,7 +59,8 @@ class Strict(Exception):
 
 
 def run(command, directory=None, settings=None, strict=False, metrics=None, status=None):
-    """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None. status: a report.status.Status, or None."""
+    """Run `command`; (exit code, run directory or None). metrics: a serving.Serving, or None.
+    status: a report.status.Status, or None."""
     settings = settings or Settings()
     command = _with_interpreter(command)
     _hold_closed_streams()
@@ -63,7 +81,8 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
         environ["PYTHONPATH"] = _python_path(environ.get("PYTHONPATH"))
     watched = FORWARDED | {signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit code with it
+    # ignored, it would take the exit code with it
+    on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:
             pid, error, floor = _spawn(command, environ, mask, on_child)
@@ -77,12 +96,16 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
             if pid:
                 os.waitpid(pid, 0)
             _forget(store, made)
-            missing = error in (errno.ENOENT, errno.ENOTDIR) or ("/" not in command[0] and not _on_path(command[0]))
+            missing = error in (errno.ENOENT, errno.ENOTDIR) or (
+                "/" not in command[0] and not _on_path(command[0])
+            )
             say(f"cannot run {command[0]}: {os.strerror(errno.ENOENT if missing else error)}")
             return EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE, None
         if not store:
             how, _ = _wait(pid, watched, _ROUND_S, lambda: None)
-            return os.waitstatus_to_exitcode(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how), None
+            return (
+                os.waitstatus_to_exitcode(how) if os.WIFEXITED(how) else 128 + os.WTERMSIG(how)
+            ), None
         remember(store.directory)
         return _follow(command, pid, floor, watched, store, settings, metrics, status, earlier)
     finally:
@@ -99,8 +122,10 @@ def run(command, directory=None, settings=None, strict=False, metrics=None, stat
 
 # -- before
 
+
 def _hold_closed_streams():
-    """The command is to find 0, 1 and 2 as we did: where one is closed, nothing of ours may take its place and be inherited."""
+    """The command is to find 0, 1 and 2 as we did: where one is closed, nothing of ours may take
+    its place and be inherited."""
     for stream in range(3):
         try:
             os.fstat(stream)
@@ -109,7 +134,8 @@ def _hold_closed_streams():
 
 
 def _prepare(command, directory, settings, strict):
-    """The store and the directories made for it, from the outermost in; (None, []) where the command must run unprobed."""
+    """The store and the directories made for it, from the outermost in; (None, []) where the
+    command must run unprobed."""
     started = time.time()
     name = _run_name(command)
     if switched_off():
@@ -125,11 +151,24 @@ def _prepare(command, directory, settings, strict):
     sweep(settings.board_dir)
     made = []
     try:
-        store = Store.create(_free_directory(directory, os.path.join(HOME, f"{stamp}-{name}"), made))
-        store.set_meta(run=settings.run, command=list(command), start=started, host=os.uname().nodename, parent=os.getpid(),
-                       parent_ticks=start_ticks(os.getpid()), board_dir=settings.board_dir)
+        store = Store.create(
+            _free_directory(directory, os.path.join(HOME, f"{stamp}-{name}"), made)
+        )
+        store.set_meta(
+            run=settings.run,
+            command=list(command),
+            start=started,
+            host=os.uname().nodename,
+            parent=os.getpid(),
+            parent_ticks=start_ticks(os.getpid()),
+            board_dir=settings.board_dir,
+        )
     except (StoreError, OSError, sqlite3.Error) as error:
-        text = str(error) if isinstance(error, StoreError) else f"cannot write a run directory here: {error}; choose another with -o DIR"
+        text = (
+            str(error)
+            if isinstance(error, StoreError)
+            else f"cannot write a run directory here: {error}; choose another with -o DIR"
+        )
         _remove(made)
         _unprobed(text, strict)
         return None, []
@@ -151,13 +190,21 @@ def _free_directory(chosen, default, made):
     n = 1
     while True:
         try:
-            _make(candidate, made, 0o700)  # whoever makes it has it; task names and keys are this user's
+            # whoever makes it has it; task names and keys are this user's
+            _make(candidate, made, 0o700)
             break
         except FileExistsError:
-            if chosen and os.path.isdir(candidate) and not os.path.exists(os.path.join(candidate, FILE)):
+            if (
+                chosen
+                and os.path.isdir(candidate)
+                and not os.path.exists(os.path.join(candidate, FILE))
+            ):
                 break
             if not os.path.isdir(candidate):
-                raise StoreError(f"cannot write the run directory {candidate}: it is not a directory; choose another with -o DIR") from None
+                raise StoreError(
+                    f"cannot write the run directory {candidate}: it is not a directory; choose"
+                    " another with -o DIR"
+                ) from None
         n += 1
         candidate = f"{directory}-{n}"
     if chosen and candidate != directory:
@@ -187,7 +234,8 @@ def _remove(made):
 
 
 def _forget(store, made):
-    """Nothing ran: leave no run directory behind. Directories that were there before stay, empty or not."""
+    """Nothing ran: leave no run directory behind. Directories that were there before stay, empty
+    or not."""
     if store:
         store.close()
         for suffix in ("", "-wal", "-shm"):
@@ -199,11 +247,20 @@ def _forget(store, made):
 
 
 def _with_interpreter(command):
-    """The command with this interpreter before a Python file, unless the file names its own (executable, with a #! line)."""
+    """The command with this interpreter before a Python file, unless the file names its own
+    (executable, with a #! line)."""
     program, *rest = command
-    if not program.endswith((".py", ".pyz")) or not os.path.isfile(program) or ("/" not in program and _on_path(program)):
+    if (
+        not program.endswith((".py", ".pyz"))
+        or not os.path.isfile(program)
+        or ("/" not in program and _on_path(program))
+    ):
         return command  # the last: an installed script, which a shell would find, too
-    return [os.path.join(".", program), *rest] if _names_interpreter(program) else [sys.executable, *command]
+    return (
+        [os.path.join(".", program), *rest]
+        if _names_interpreter(program)
+        else [sys.executable, *command]
+    )
 
 
 def _on_path(program):
@@ -224,28 +281,42 @@ def _run_name(command):
     """A word for the run's directory: the script of an interpreter, else the program."""
     program = os.path.basename(command[0])
     kind, value = program_of(command) if program.startswith("python") else ("", "")
-    stem = value if kind == "-m" else os.path.splitext(os.path.basename(value) if kind == "script" and value != "-" else program)[0]
-    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in stem)[:40] or "run"
+    stem = (
+        value
+        if kind == "-m"
+        else os.path.splitext(
+            os.path.basename(value) if kind == "script" and value != "-" else program
+        )[0]
+    )
+    return (
+        "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in stem)[:40]
+        or "run"
+    )
 
 
 def _python_path(inherited):
     boot = os.path.dirname(os.path.abspath(dwsr_probe.boot.__file__))
-    rest = [part for part in (inherited or "").split(os.pathsep) if part != boot] if inherited else []
+    rest = (
+        [part for part in (inherited or "").split(os.pathsep) if part != boot] if inherited else []
+    )
     return os.pathsep.join([boot, *rest])
 
 
 # -- the command
 
+
 def _spawn(command, environ, mask, on_child):
     """fork and exec; (pid, errno of a failed exec or 0, floor).
 
-    The floor: exec passes the size of the process before it on as the least ru_maxrss can say. Not vfork: that would be all of ours.
+    The floor: exec passes the size of the process before it on as the least ru_maxrss can say.
+    Not vfork: that would be all of ours.
     """
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; the command must not inherit that
+            # Python ignores these two; the command must not inherit that
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.signal(signal.SIGCHLD, on_child if on_child is not None else signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -266,13 +337,23 @@ def _spawn(command, environ, mask, on_child):
 def _spawn_bare(command, mask):
     """The same without a descriptor and without a floor: (pid, errno)."""
     try:
-        return os.posix_spawnp(command[0], command, os.environ, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]), 0
+        return (
+            os.posix_spawnp(
+                command[0],
+                command,
+                os.environ,
+                setsigmask=mask,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            ),
+            0,
+        )
     except OSError as error:
         return 0, error.errno or errno.ENOEXEC
 
 
 def _wait(pid, watched, look_s, look):
-    """Until the command ends: forward signals, call look() at least every look_s. Returns wait4's status and usage."""
+    """Until the command ends: forward signals, call look() at least every look_s. Returns
+    wait4's status and usage."""
     while True:
         info = wait_for(watched, look_s)
         if info and info.si_signo != signal.SIGCHLD:
@@ -289,14 +370,17 @@ def _wait(pid, watched, look_s, look):
 
 
 class _Draining:
-    """Rounds of the collector at the right moments. A failure is said once and tried again later; the boards stay meanwhile."""
+    """Rounds of the collector at the right moments. A failure is said once and tried again
+    later; the boards stay meanwhile."""
 
     def __init__(self, collector):
         self.collector, self.failing, self._said, self._next = collector, False, False, 0.0
 
     def look(self):
         try:
-            due = time.monotonic() >= self._next or (not self.failing and self.collector.pressure() > _PRESSURE)
+            due = time.monotonic() >= self._next or (
+                not self.failing and self.collector.pressure() > _PRESSURE
+            )
         except Exception as error:
             return self._failed(error)
         if due:
@@ -315,8 +399,11 @@ class _Draining:
         self.failing = True
         self._next = time.monotonic() + _RETRY_S
         if not self._said:
-            say(f"cannot write {self.collector.store.directory}: {error}; the job goes on, its boards stay in {self.collector.directory}:"
-                " make room, then dwsr-probe report collects them")
+            say(
+                f"cannot write {self.collector.store.directory}: {error}; the job goes on, its"
+                f" boards stay in {self.collector.directory}: make room, then dwsr-probe report"
+                " collects them"
+            )
         self._said = True
         return 0
 
@@ -333,7 +420,14 @@ def raise_descriptor_limit():
 def _follow(command, pid, floor, watched, store, settings, metrics, status, earlier):
     started, begin = time.time(), time.monotonic()
     raise_descriptor_limit()
-    collector = Collector(store, settings.run, settings.board_dir, say, ended=metrics.ended if metrics else None, earlier=earlier)
+    collector = Collector(
+        store,
+        settings.run,
+        settings.board_dir,
+        say,
+        ended=metrics.ended if metrics else None,
+        earlier=earlier,
+    )
     collector.await_exit(pid)
     if metrics:
         metrics.start()
@@ -343,6 +437,7 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status, earl
         draining.look()
         if status:
             status.look(collector)
+
     how, usage = _wait(pid, watched, _LOOK_S, look)
     end = time.monotonic()
     ended = started + end - begin  # the machine's clock may have been set meanwhile
@@ -362,28 +457,73 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status, earl
     if not draining.failing:
         try:
             if pid not in collector.pids or pid in collector.replaced:
-                _store_unprobed(store, settings.run, command, pid, started, ended, state, ended_by, usage.ru_maxrss * 1024, floor, pid in collector.replaced)
+                _store_unprobed(
+                    store,
+                    settings.run,
+                    command,
+                    pid,
+                    started,
+                    ended,
+                    state,
+                    ended_by,
+                    usage.ru_maxrss * 1024,
+                    floor,
+                    pid in collector.replaced,
+                )
             store.set_meta(end=ended, exit_code=code)
             if not alive:
                 store.finish()
         except sqlite3.Error as error:
             say(f"cannot write {store.directory}: {error}")
     if alive:
-        say(f"{alive} process{'es of the job still run' if alive > 1 else ' of the job still runs'}; dwsr-probe report will collect {'them when they end' if alive > 1 else 'it when it ends'}")
+        say(
+            f"{alive}"
+            f" process{'es of the job still run' if alive > 1 else ' of the job still runs'};"
+            " dwsr-probe report will collect"
+            f" {'them when they end' if alive > 1 else 'it when it ends'}"
+        )
     store.close()
     return code, store.directory
 
 
-def _store_unprobed(store, run, command, pid, started, ended, state, ended_by, peak, floor, replaced):
-    """The process row of a command without a board, from wait4; also of the program that a probed one became by exec."""
+def _store_unprobed(
+    store, run, command, pid, started, ended, state, ended_by, peak, floor, replaced
+):
+    """The process row of a command without a board, from wait4; also of the program that a
+    probed one became by exec."""
     from dwsr_probe.boot.start import options_keep_probe_out
+
     name = os.path.basename(command[0]) + (" (exec)" if replaced else "")
     if name.startswith("python") and not replaced:
-        why = "-I, -S and -E keep it out" if options_keep_probe_out(command) else "this interpreter cannot load it"
+        why = (
+            "-I, -S and -E keep it out"
+            if options_keep_probe_out(command)
+            else "this interpreter cannot load it"
+        )
         say(f"{name} ran without the probe ({why}): only the whole process was measured")
     known = peak > floor + _FLOOR_SLACK_BYTES
     record = TaskRecord(
-        kind="process", run=run, host=os.uname().nodename, pid=pid, process=process_name(pid, started), thread=pid, task_name=name, state=state,
-        start=started, duration=ended - started, rss_peak_bytes=peak if known else None, rss_peak_source="kernel" if known else None,
-        overlap=0, attribution="exact")
-    store.put_process(record, {"limit_bytes": _core.memory_limit(), "unprobed": True, "signal": ended_by, "peak_below_bytes": None if known else peak})
+        kind="process",
+        run=run,
+        host=os.uname().nodename,
+        pid=pid,
+        process=process_name(pid, started),
+        thread=pid,
+        task_name=name,
+        state=state,
+        start=started,
+        duration=ended - started,
+        rss_peak_bytes=peak if known else None,
+        rss_peak_source="kernel" if known else None,
+        overlap=0,
+        attribution="exact",
+    )
+    store.put_process(
+        record,
+        {
+            "limit_bytes": _core.memory_limit(),
+            "unprobed": True,
+            "signal": ended_by,
+            "peak_below_bytes": None if known else peak,
+        },
+    )

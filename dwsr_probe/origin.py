@@ -1,8 +1,10 @@
 """Where packed records come from: the process, and what their frames do not say themselves.
 
-A frame (csrc/frame.h) has a task's numbers and texts; run, host, process, date and worker are the same for
-all frames of one board. board.py makes rows with what is on the board, store.py with what it kept of it.
+A frame (csrc/frame.h) has a task's numbers and texts; run, host, process, date and worker are
+the same for all frames of one board. board.py makes rows with what is on the board, store.py
+with what it kept of it.
 """
+
 import json
 
 from dwsr_probe import _core
@@ -12,10 +14,12 @@ _KEPT = ("run", "host", "pid", "worker", "rss_error_bytes", "clock_epoch_ns", "a
 
 
 class Origin:
-    """clock_epoch_ns: epoch of the board's clock at 0. worker: of tasks that name none; addresses: of those
-    that name one by its index. texts: those that frames name by number."""
+    """clock_epoch_ns: epoch of the board's clock at 0. worker: of tasks that name none;
+    addresses: of those that name one by its index. texts: those that frames name by number."""
 
-    def __init__(self, process, layout, run, host, pid, worker, rss_error_bytes, clock_epoch_ns, addresses=()):
+    def __init__(
+        self, process, layout, run, host, pid, worker, rss_error_bytes, clock_epoch_ns, addresses=()
+    ):
         self.process, self.layout, self.texts = process, layout, []
         self.run, self.host, self.pid, self.worker = run, host, pid, worker
         self.rss_error_bytes, self.clock_epoch_ns = rss_error_bytes, clock_epoch_ns
@@ -27,7 +31,9 @@ class Origin:
 
     def worker_of(self, index):
         """Address of the worker that ran a task, by its index in the facts."""
-        return self.worker if index is None or index >= len(self.addresses) else self.addresses[index]
+        return (
+            self.worker if index is None or index >= len(self.addresses) else self.addresses[index]
+        )
 
     def unpack(self, packed):
         """Frames as the reader's tuples; ValueError if they are damaged."""
@@ -49,6 +55,8 @@ def from_json(process, text, layout):
         raise ValueError("the origin of packed records is not complete")
     origin = Origin(process, _core.Layout(layout), **{name: kept[name] for name in _KEPT})
     whole = (origin.rss_error_bytes, origin.clock_epoch_ns, origin.pid)
-    if not all(type(value) is int for value in whole) or not all(address is None or type(address) is str for address in origin.addresses):
+    if not all(type(value) is int for value in whole) or not all(
+        address is None or type(address) is str for address in origin.addresses
+    ):
         raise ValueError("the origin of packed records makes no sense")
     return origin

@@ -1,14 +1,18 @@
 """Start and stop the probe of this process, and carry it through fork and exit.
 
-Called by programs (`dwsr_probe.start()`), by the boot module in children of `dwsr-probe run`. Nothing here may harm the
+Called by programs (`dwsr_probe.start()`), by the boot module in children of `dwsr-probe run`.
+Nothing here may harm the
 program: what fails is one line on stderr and a False.
 """
+
 import atexit
 import os
 import sys
 
 from dwsr_probe import _core, unseen
-from dwsr_probe.advice import failure_text  # now: a process without descriptors cannot import it when it fails
+
+# now: a process without descriptors cannot import it when it fails
+from dwsr_probe.advice import failure_text
 from dwsr_probe.imports import forget, when_imported
 from dwsr_probe.say import say_once
 from dwsr_probe.settings import Settings, switched_off
@@ -20,18 +24,34 @@ SPAWNED = "multiprocessing"  # the name of its children, until they know their o
 _CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
 
 
-def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from=None, gc=None, settings=None,
-          expect_tasks=True):
-    """Start the probe in this process; True if it runs, False if it cannot or is switched off (DWSR_PROBE=off). Options default to the environment's (see dwsr_probe.settings).
+def start(
+    period_ms=None,
+    keep_peak=None,
+    board_dir=None,
+    alloc=None,
+    alloc_from=None,
+    gc=None,
+    settings=None,
+    expect_tasks=True,
+):
+    """Start the probe in this process; True if it runs, False if it cannot or is switched off
+    (DWSR_PROBE=off). Options default to the environment's (see dwsr_probe.settings).
 
-    expect_tasks: make room for tasks at once. Otherwise their first one does, and a process without tasks stays small.
+    expect_tasks: make room for tasks at once. Otherwise their first one does, and a process
+    without tasks stays small.
     """
     global _settings
     if switched_off():
         return False
     chosen = settings or Settings.from_environ()
-    for name, value in (("board_dir", board_dir), ("period_ms", period_ms), ("keep_peak", keep_peak), ("alloc", alloc),
-                        ("alloc_from", alloc_from), ("gc", gc)):
+    for name, value in (
+        ("board_dir", board_dir),
+        ("period_ms", period_ms),
+        ("keep_peak", keep_peak),
+        ("alloc", alloc),
+        ("alloc_from", alloc_from),
+        ("gc", gc),
+    ):
         if value is not None:
             chosen = chosen.but(**{name: value})
     try:
@@ -40,7 +60,11 @@ def start(period_ms=None, keep_peak=None, board_dir=None, alloc=None, alloc_from
         if error.strerror == "start":  # it runs already
             return True
         worked = bool(chosen.run) or _settings is not None
-        say_once("start", f"{failure_text(error, chosen.board_dir, worked)}. This process runs unprobed", chosen)
+        say_once(
+            "start",
+            f"{failure_text(error, chosen.board_dir, worked)}. This process runs unprobed",
+            chosen,
+        )
         return False
     _settings = chosen
     _install_hooks()
@@ -57,11 +81,25 @@ def _say_no_room(error):
 def start_board(settings, name):
     """The bare start; OSError(errno, what was being done) if it cannot."""
     _core.start(
-        *(os.fsencode(text).replace(b"\0", b"") for text in (
-            settings.board_dir, settings.run, os.uname().nodename, name, settings.worker, sys.version.split()[0])),
-        round(settings.period_ms * 1e6), settings.keep_peak, settings.alloc, settings.alloc_from)
+        *(
+            os.fsencode(text).replace(b"\0", b"")
+            for text in (
+                settings.board_dir,
+                settings.run,
+                os.uname().nodename,
+                name,
+                settings.worker,
+                sys.version.split()[0],
+            )
+        ),
+        round(settings.period_ms * 1e6),
+        settings.keep_peak,
+        settings.alloc,
+        settings.alloc_from,
+    )
     if settings.gc != "none":
         import gc
+
         _core.use_gc(gc.collect, settings.gc == "around")
     else:
         _core.use_gc(None, False)
@@ -78,6 +116,7 @@ def start_board(settings, name):
 
 def _hook_cupy(cupy, at_import=True):
     from dwsr_probe.gpu import cupy_hook
+
     cupy_hook.hook(cupy, at_import)
 
 
@@ -98,8 +137,8 @@ def run_name():
 
 
 def stop(keep_board=False):
-    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too, unless `dwsr-probe run` collects it or
-    the caller keeps it."""
+    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too,
+    unless `dwsr-probe run` collects it or the caller keeps it."""
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run and not keep_board)
     unseen.unwatch()
@@ -109,7 +148,8 @@ def stop(keep_board=False):
 
 
 def program_of(argv):
-    """What an interpreter is told to run: ("-c", code), ("-m", module), ("script", path or "-"), or ("", "") of a bare one."""
+    """What an interpreter is told to run: ("-c", code), ("-m", module), ("script", path or "-"),
+    or ("", "") of a bare one."""
     rest = iter(argv[1:])
     for word in rest:
         if word == "--check-hash-based-pycs":
@@ -131,7 +171,13 @@ def process_name(argv=None):
     argv = sys.orig_argv if argv is None else argv
     kind, value = program_of(argv)
     if kind == "-c":
-        return "fork server" if "multiprocessing.forkserver import" in value else SPAWNED if "multiprocessing" in value else "python -c"
+        return (
+            "fork server"
+            if "multiprocessing.forkserver import" in value
+            else SPAWNED
+            if "multiprocessing" in value
+            else "python -c"
+        )
     if kind == "-m":
         return value
     if kind == "script":
@@ -140,16 +186,22 @@ def process_name(argv=None):
 
 
 def is_housekeeping(argv=None):
-    """The resource tracker of multiprocessing, or of joblib's loky: it runs nothing of the job, and nobody wants to read about it."""
+    """The resource tracker of multiprocessing, or of joblib's loky: it runs nothing of the job,
+    and nobody wants to read about it."""
     kind, value = program_of(sys.orig_argv if argv is None else argv)
     return kind == "-c" and ".resource_tracker import main" in value
 
 
 def child_name(name):
-    """What people call a process of multiprocessing: "worker 0" by its number, "worker 0.1" in a pool within a pool; a name that somebody gave it as it is."""
+    """What people call a process of multiprocessing: "worker 0" by its number, "worker 0.1" in a
+    pool within a pool; a name that somebody gave it as it is."""
     kind, _, numbers = name.rpartition("-")
     for suffix in ("Process", "PoolWorker"):
-        if kind.endswith(suffix) and kind.removesuffix(suffix) in _CONTEXTS and all(number.isdecimal() for number in numbers.split(":")):
+        if (
+            kind.endswith(suffix)
+            and kind.removesuffix(suffix) in _CONTEXTS
+            and all(number.isdecimal() for number in numbers.split(":"))
+        ):
             return "worker " + ".".join(str(int(number) - 1) for number in numbers.split(":"))
     return name
 
@@ -160,7 +212,11 @@ def _install_hooks():
         return
     _hooks_installed = True
     _core.use_no_room(_say_no_room)
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
     atexit.register(_at_exit)
 
 
@@ -183,7 +239,8 @@ def _before_fork():
 
 
 def _after_fork_in_parent():
-    _core.fork_done(later=sys.version_info >= (3, 13))  # which counts threads after this, and warns; 3.12 does before
+    # which counts threads after this, and warns; 3.12 does before
+    _core.fork_done(later=sys.version_info >= (3, 13))
     monitor = _monitor()
     if monitor is not None:
         monitor.start_again()
@@ -199,7 +256,8 @@ def _after_fork_in_child():
 
 
 def _follow_children(util):
-    """Callbacks registered like this run in every forked child of multiprocessing, once it knows its name and its finalizers are cleared."""
+    """Callbacks registered like this run in every forked child of multiprocessing, once it knows
+    its name and its finalizers are cleared."""
     global _follows_children
     if not _follows_children:
         util.register_after_fork(_anchor, _begin_as_child)
@@ -224,13 +282,18 @@ def _follow_spawned(spawn):
         except Exception:
             pass
         return original(data)
+
     spawn.prepare = prepare
 
 
 def _call_it(name):
     name = child_name(str(name))[:64]
     # Written out: json would be one more module in the job.
-    _core.set_facts(('{"name":"' + "".join(c if c >= " " and c not in '"\\' else "?" for c in name) + '"}').encode("utf-8", "replace"))
+    _core.set_facts(
+        (
+            '{"name":"' + "".join(c if c >= " " and c not in '"\\' else "?" for c in name) + '"}'
+        ).encode("utf-8", "replace")
+    )
 
 
 def _at_exit():
@@ -238,4 +301,6 @@ def _at_exit():
     if monitor is not None:
         monitor.stop()
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    _core.stop(error=error is not None, at_exit=True, remove=_settings is not None and not _settings.run)
+    _core.stop(
+        error=error is not None, at_exit=True, remove=_settings is not None and not _settings.run
+    )

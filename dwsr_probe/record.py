@@ -1,9 +1,12 @@
-"""The record: one finished, running or killed task, or one process. The contract of every program that reads us.
+"""The record: one finished, running or killed task, or one process. The contract of every
+program that reads us.
 
-The dataclass is the one list of fields: JSON names, the store's columns, the types of Arrow and pandas, and where a figure stands on
-the board come from it. A new figure of the board is one line here, under its name in csrc/board_layout.h. Fields may be added at the
-end, never renamed. Absent is not zero: what was not measured is None.
+The dataclass is the one list of fields: JSON names, the store's columns, the types of Arrow and
+pandas, and where a figure stands on the board come from it. A new figure of the board is one
+line here, under its name in csrc/board_layout.h. Fields may be added at the end, never renamed.
+Absent is not zero: what was not measured is None.
 """
+
 import json
 import re
 from json.encoder import encode_basestring_ascii as quote
@@ -19,8 +22,10 @@ ATTRIBUTIONS = {1: "exact", 2: "shared"}
 def _of(source, default=None, **options):
     """A field that is not a word of the board under the same name.
 
-    source: an expression of `board` (origin.Origin), of the words in braces by their names on the board, of `running`, and of what follows
-    them: the texts name, key, inputs and output, and gpu and oom. Nested fields are JSON text, as in the store.
+    source: an expression of `board` (origin.Origin), of the words in braces by their names on
+    the board, of `running`, and of what follows
+    them: the texts name, key, inputs and output, and gpu and oom. Nested fields are JSON text,
+    as in the store.
     """
     return field(**options or {"default": default}, metadata={"source": source})
 
@@ -29,7 +34,8 @@ def _of(source, default=None, **options):
 class TaskRecord:
     """`kind` is "task", or "process" for a process's own row, which is not a task."""
 
-    seq: int | None = _of("None if running else {seq}")  # order of end in its process, from 1; None while it runs
+    # order of end in its process, from 1; None while it runs
+    seq: int | None = _of("None if running else {seq}")
     run: str | None = _of("board.run")
     host: str | None = _of("board.host")
     pid: int | None = _of("board.pid")
@@ -54,7 +60,8 @@ class TaskRecord:
     alloc_end_bytes: int | None = None
     alloc_count: int | None = None
     gc_freed_bytes: int | None = None
-    gpu: list | None = _of("gpu and devices_text(gpu) if gpu != () else '[]'")  # per device; [] if it allocated on none
+    # per device; [] if it allocated on none
+    gpu: list | None = _of("gpu and devices_text(gpu) if gpu != () else '[]'")
     oom: dict | None = _of("oom and oom_text(oom)")
     overlap: int | None = None
     attribution: str | None = _of("ATTRIBUTIONS.get({attribution})")
@@ -71,7 +78,8 @@ class TaskRecord:
 
     @property
     def own_peak_bytes(self):
-        """What the task needed on the host: its own peak, or, where allocations are not accounted, growth. Of a killed task what it had so far."""
+        """What the task needed on the host: its own peak, or, where allocations are not
+        accounted, growth. Of a killed task what it had so far."""
         return self.rss_growth_bytes if self.alloc_peak_bytes is None else self.alloc_peak_bytes
 
     @property
@@ -81,10 +89,15 @@ class TaskRecord:
 
     @property
     def known_input_bytes(self):
-        """input_bytes; where the size of some input is not known, the sum of the others, as the model counts. None: none is known."""
+        """input_bytes; where the size of some input is not known, the sum of the others, as the
+        model counts. None: none is known."""
         if self.input_bytes is not None:
             return self.input_bytes
-        known = [given["nbytes"] for given in self.inputs if isinstance(given, dict) and isinstance(given.get("nbytes"), int)]
+        known = [
+            given["nbytes"]
+            for given in self.inputs
+            if isinstance(given, dict) and isinstance(given.get("nbytes"), int)
+        ]
         return sum(known) if known else None
 
     def to_dict(self):
@@ -105,22 +118,41 @@ def largest_device(devices):
 
 FIELDS = tuple(f.name for f in fields(TaskRecord))
 # int, float or str, or object for lists and dicts: what a field is, without None
-TYPES = {f.name: object if kind in (list, dict) else kind for f in fields(TaskRecord)
-         for kind in [next(one for one in getattr(f.type, "__args__", (f.type,)) if one is not type(None))]}
+TYPES = {
+    f.name: object if kind in (list, dict) else kind
+    for f in fields(TaskRecord)
+    for kind in [
+        next(one for one in getattr(f.type, "__args__", (f.type,)) if one is not type(None))
+    ]
+}
 NESTED = tuple(name for name, kind in TYPES.items() if kind is object)  # JSON text in the run store
 # What a stored run of an earlier version has where it lacks the field
-DEFAULTS = {f.name: f.default if f.default is not MISSING else json.dumps(f.default_factory()) for f in fields(TaskRecord)}
+DEFAULTS = {
+    f.name: f.default if f.default is not MISSING else json.dumps(f.default_factory())
+    for f in fields(TaskRecord)
+}
 _WORDS = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 SERIAL = _WORDS["serial"]
 
 
 def devices_text(found):
-    """JSON of a task's devices, from words by TASK_DEVICE_FIELDS. Boards before version 6 have the text itself."""
+    """JSON of a task's devices, from words by TASK_DEVICE_FIELDS. Boards before version 6 have
+    the text itself."""
     if isinstance(found, str):
         return found
     devices = (dict(zip(_core.TASK_DEVICE_FIELDS, words, strict=True)) for words in found)
-    return _compact([{"device": d["device"] - 1, "peak_bytes": d["peak_bytes"], "end_bytes": d["live_bytes"],
-                      "pool_used_bytes": d["pool_used_bytes"], "pool_total_bytes": d["pool_total_bytes"]} for d in devices])
+    return _compact(
+        [
+            {
+                "device": d["device"] - 1,
+                "peak_bytes": d["peak_bytes"],
+                "end_bytes": d["live_bytes"],
+                "pool_used_bytes": d["pool_used_bytes"],
+                "pool_total_bytes": d["pool_total_bytes"],
+            }
+            for d in devices
+        ]
+    )
 
 
 def oom_text(found):
@@ -129,7 +161,13 @@ def oom_text(found):
         return found
     oom = dict(zip(_core.OOM_FIELDS, found, strict=True))
     count, device = oom.pop("count"), oom.pop("device")
-    where = "host" if device == _core.OOM_ON_HOST else "pinned" if device == _core.PINNED else f"gpu:{device}"
+    where = (
+        "host"
+        if device == _core.OOM_ON_HOST
+        else "pinned"
+        if device == _core.PINNED
+        else f"gpu:{device}"
+    )
     return _compact({"where": where, **oom, "count": count})
 
 
@@ -138,35 +176,60 @@ def _compact(value):
 
 
 def _made(name, body, **used):
-    """A function over all fields, written out from their list: there are 50,000 records a second, and a loop over the fields takes three times as long."""
+    """A function over all fields, written out from their list: there are 50,000 records a
+    second, and a loop over the fields takes three times as long."""
     exec(f"def {name}{body}", used)
     return used[name]
 
 
 def _row_maker():
     sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
-    values = (re.sub(r"{(\w+)}", lambda word: f"words[{_WORDS[word[1]]}]", source) for source in sources)
-    return _made("row_of", "(board, raw):\n"
-                 "    words, name, key, inputs, output, gpu, oom = raw\n"
-                 f"    running = words[{_WORDS['state']}] == 1\n"
-                 f"    return ({', '.join(values)})", devices_text=devices_text, oom_text=oom_text, STATES=STATES, SOURCES=SOURCES, ATTRIBUTIONS=ATTRIBUTIONS)
+    values = (
+        re.sub(r"{(\w+)}", lambda word: f"words[{_WORDS[word[1]]}]", source) for source in sources
+    )
+    return _made(
+        "row_of",
+        "(board, raw):\n"
+        "    words, name, key, inputs, output, gpu, oom = raw\n"
+        f"    running = words[{_WORDS['state']}] == 1\n"
+        f"    return ({', '.join(values)})",
+        devices_text=devices_text,
+        oom_text=oom_text,
+        STATES=STATES,
+        SOURCES=SOURCES,
+        ATTRIBUTIONS=ATTRIBUTIONS,
+    )
 
 
 row_of = _row_maker()
-row_of.__doc__ = """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text: the form that the store keeps.
+row_of.__doc__ = """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text:
+the form that the store keeps.
 
 A running task has neither seq nor duration."""
 
 
 def to_row(record):
-    return tuple(json.dumps(getattr(record, n)) if n in NESTED and getattr(record, n) is not None else getattr(record, n) for n in FIELDS)
+    return tuple(
+        (
+            json.dumps(getattr(record, n))
+            if n in NESTED and getattr(record, n) is not None
+            else getattr(record, n)
+        )
+        for n in FIELDS
+    )
 
 
 def _line_maker():
     def value(name):
         plain = TYPES[name] is not str  # nested fields are JSON already
         return f'"{name}":{{"null" if {name} is None else {name if plain else f"quote({name})"}}}'
-    return _made("json_of_row", f"(row):\n    {', '.join(FIELDS)} = row\n    return f'''{{{{{','.join(map(value, FIELDS))}}}}}'''", quote=quote)
+
+    return _made(
+        "json_of_row",
+        f"(row):\n    {', '.join(FIELDS)} = row\n    return"
+        f" f'''{{{{{','.join(map(value, FIELDS))}}}}}'''",
+        quote=quote,
+    )
 
 
 json_of_row = _line_maker()
@@ -190,8 +253,13 @@ def nested_of(name, text):
 
 def _record_maker():
     values = (f"nested({name!r}, {name})" if name in NESTED else name for name in FIELDS)
-    return _made("from_row", f"(row, nested=nested_of):\n    {', '.join(FIELDS)} = row\n    return TaskRecord({', '.join(values)})",
-                 TaskRecord=TaskRecord, nested_of=nested_of)
+    return _made(
+        "from_row",
+        f"(row, nested=nested_of):\n    {', '.join(FIELDS)} = row\n    return"
+        f" TaskRecord({', '.join(values)})",
+        TaskRecord=TaskRecord,
+        nested_of=nested_of,
+    )
 
 
 from_row = _record_maker()

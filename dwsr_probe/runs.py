@@ -1,4 +1,5 @@
 """Which run is meant: by directory, by name, by board file, or the last one."""
+
 import os
 import sqlite3
 import time
@@ -15,7 +16,9 @@ HOME = "dwsr-runs"  # where `run` makes its directories, below the current one
 
 def _pointer():
     """Where the last run is noted; OSError where there is no home to note it in."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
     if not os.path.isabs(state):
         raise OSError("no home directory")
     return os.path.join(state, "dwsr-probe", "last-run")
@@ -26,7 +29,13 @@ def remember(directory):
     try:
         path = _pointer()
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
+        with open(
+            path,
+            "w",
+            encoding="utf-8",
+            errors="surrogateescape",
+            opener=lambda path, flags: os.open(path, flags, 0o600),
+        ) as f:
             f.write(os.path.abspath(directory))
     except OSError:
         pass
@@ -56,16 +65,21 @@ def _runs_here():
 
 
 def _begin_of(directory):
-    """When the run began, for the newest of several: its name says so, and other runs' times of change do not."""
+    """When the run began, for the newest of several: its name says so, and other runs' times of
+    change do not."""
     changed = os.stat(os.path.join(directory, FILE)).st_mtime
     try:
-        return time.mktime(time.strptime(os.path.basename(directory)[:15], "%Y%m%d-%H%M%S")), changed
+        return (
+            time.mktime(time.strptime(os.path.basename(directory)[:15], "%Y%m%d-%H%M%S")),
+            changed,
+        )
     except (ValueError, OverflowError):
         return changed, changed
 
 
 def last_run():
-    """The directory of the last run: the newest of the current directory, else the last one of this user anywhere."""
+    """The directory of the last run: the newest of the current directory, else the last one of
+    this user anywhere."""
     found, noted = _runs_here(), _noted()
     if noted and os.path.realpath(noted).startswith(os.path.join(os.path.realpath("."), "")):
         found.append(noted)  # by `run -o`
@@ -77,10 +91,12 @@ def last_run():
 
 
 def find_run(word, say):
-    """The directory of the run that a person means, and say() which one, unless `word` is that directory.
+    """The directory of the run that a person means, and say() which one, unless `word` is that
+    directory.
 
-    None: the last one. A directory with a run. The name of a directory below ./dwsr-runs, or beside the last run. The name of the run,
-    which has the pid of its parent at the end. StoreError says why not.
+    None: the last one. A directory with a run. The name of a directory below ./dwsr-runs, or
+    beside the last run. The name of the run, which has the pid of its parent at the end.
+    StoreError says why not.
     """
     if word and _holds_run(word):
         return word
@@ -92,13 +108,21 @@ def find_run(word, say):
 def _named(word):
     noted = _noted()
     if os.path.basename(word) == word:
-        for directory in [os.path.join(HOME, word), *([os.path.join(os.path.dirname(noted), word)] if noted else [])]:
+        for directory in [
+            os.path.join(HOME, word),
+            *([os.path.join(os.path.dirname(noted), word)] if noted else []),
+        ]:
             if _holds_run(directory):
                 return os.path.abspath(directory)
-        for directory in sorted({*_runs_here(), *([noted] if noted else [])}, key=_begin_of, reverse=True):
+        for directory in sorted(
+            {*_runs_here(), *([noted] if noted else [])}, key=_begin_of, reverse=True
+        ):
             if _name_of(directory) == word:
                 return directory
-    raise StoreError(f"{word} holds no run ({FILE} is missing), and no run of this name is in {HOME}; name a directory that `dwsr-probe run` wrote")
+    raise StoreError(
+        f"{word} holds no run ({FILE} is missing), and no run of this name is in {HOME}; name a"
+        " directory that `dwsr-probe run` wrote"
+    )
 
 
 def _name_of(directory):
@@ -113,9 +137,11 @@ def _name_of(directory):
 
 
 def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
-    """Remove boards whose processes and collectors have been gone for so long: they are memory. How many.
+    """Remove boards whose processes and collectors have been gone for so long: they are memory.
+    How many.
 
-    unfinished_s: of boards whose processes died while making them. Only on a filesystem without O_TMPFILE: others have no name by then.
+    unfinished_s: of boards whose processes died while making them. Only on a filesystem without
+    O_TMPFILE: others have no name by then.
     """
     removed, now = 0, time.time()
     for path in list_boards(directory):
@@ -125,7 +151,10 @@ def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
             try:
                 board = Board(path)
             except _core.BoardError as error:
-                if error.reason == "not ready" and time.time() - os.stat(path).st_mtime > unfinished_s:
+                if (
+                    error.reason == "not ready"
+                    and time.time() - os.stat(path).st_mtime > unfinished_s
+                ):
                     os.unlink(path)
                     removed += 1
                 continue
@@ -143,7 +172,8 @@ def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
 
 
 def open_run(path, say):
-    """The store of a run (see find_run), or of a single board file (after a crash; the file stays). StoreError says why not."""
+    """The store of a run (see find_run), or of a single board file (after a crash; the file
+    stays). StoreError says why not."""
     if path and os.path.isfile(path):
         store = Store.in_memory()
         try:
@@ -157,7 +187,8 @@ def open_run(path, say):
 
 
 def collect_leftovers(directory, say):
-    """What the run's parent could not store: it was killed, its disk was full, or processes outlived it."""
+    """What the run's parent could not store: it was killed, its disk was full, or processes
+    outlived it."""
     try:
         store = Store.open(directory, writable=True)
     except StoreError:

@@ -1,32 +1,53 @@
-"""How we speak inside somebody's program: one line on stderr, or nothing; of a failure that many processes share, one for all of them."""
+"""How we speak inside somebody's program: one line on stderr, or nothing; of a failure that many
+processes share, one for all of them."""
+
 import os
 import sys
 
 from dwsr_probe import _core
 from dwsr_probe.settings import Settings
 
-# Kinds of failure inside a job. The first is the C side's own (csrc/probe.h); at most PROBE_SAY_KINDS.
-KINDS = ("sampler", "start", "room", "boot", "cupy memory", "distributed.worker", "dask.local", "cupy", "pyarrow", "concurrent.futures.thread")
+# Kinds of failure inside a job. The first is the C side's own (csrc/probe.h); at most
+# PROBE_SAY_KINDS.
+KINDS = (
+    "sampler",
+    "start",
+    "room",
+    "boot",
+    "cupy memory",
+    "distributed.worker",
+    "dask.local",
+    "cupy",
+    "pyarrow",
+    "concurrent.futures.thread",
+)
 
 
 def say(text):
-    """One line on stderr, if there is one and it takes it. Never on another stream, never an exception."""
+    """One line on stderr, if there is one and it takes it. Never on another stream, never an
+    exception."""
     if sys.stderr is not None:
         try:
-            sys.stderr.write(f"dwsr-probe: {text}\n")  # one write: lines of several processes do not run into each other
+            # one write: lines of several processes do not run into each other
+            sys.stderr.write(f"dwsr-probe: {text}\n")
             sys.stderr.flush()
         except (OSError, ValueError):
             pass
 
 
 def say_once(kind, text, settings=None):
-    """say() of the first process of the run that has something of this kind to say; without a run, of a process and its forked children."""
-    if kind not in KINDS or (_core.say_first(KINDS.index(kind)) and _is_first_of_run(kind, settings or Settings.from_environ())):
+    """say() of the first process of the run that has something of this kind to say; without a
+    run, of a process and its forked children."""
+    if kind not in KINDS or (
+        _core.say_first(KINDS.index(kind))
+        and _is_first_of_run(kind, settings or Settings.from_environ())
+    ):
         say(text)
 
 
 def _is_first_of_run(kind, settings):
-    """Whoever creates the mark is the first. In /tmp, because processes of another user cannot reach the boards."""
+    """Whoever creates the mark is the first. In /tmp, because processes of another user cannot
+    reach the boards."""
     if not settings.run:
         return True
     for path in _marks(kind, settings):

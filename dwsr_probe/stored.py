@@ -1,20 +1,58 @@
-"""The types that readers of a store rely on. SQLite keeps any value in any column, so that they are checked where they are read. Called by store.py.
+"""The types that readers of a store rely on. SQLite keeps any value in any column, so that they
+are checked where they are read. Called by store.py.
 
-A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a task's name.
+A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a
+task's name.
 """
+
 from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of, nested_of
 
 _NUMBER = (int, float)
-_WORDS = {(int,): "a whole number", _NUMBER: "a number", (str,): "a text", (list,): "a list", (dict,): "an object", (bytes,): "bytes"}
+_WORDS = {
+    (int,): "a whole number",
+    _NUMBER: "a number",
+    (str,): "a text",
+    (list,): "a list",
+    (dict,): "an object",
+    (bytes,): "bytes",
+}
 
 
-_SCALARS = {name: _NUMBER if kind is float else (kind,) for name, kind in TYPES.items() if kind is not object}
+_SCALARS = {
+    name: _NUMBER if kind is float else (kind,)
+    for name, kind in TYPES.items()
+    if kind is not object
+}
 _OBJECT = _SCALARS | {"inputs": (list,), "output": (dict,), "gpu": (list,), "oom": (dict,)}
 _ROW = tuple(_SCALARS.get(name, (str,)) for name in FIELDS)  # nested fields are JSON text there
-_META = {"run": (str,), "command": (list,), "start": _NUMBER, "end": _NUMBER, "host": (str,), "parent": (int,), "parent_ticks": (int,), "board_dir": (str,), "exit_code": (int,)}
-_HEALTH_COUNTS = frozenset((  # beside those that end in _bytes and _ns: what the views calculate with
-    "records_lost", "samples_lost", "samples_written", "samples_late", "tasks_dropped", "ends_unmatched", "ends_elsewhere", "ends_missing", "reset_gaps", "children_unprobed", "gpu_ooms",
-    "gpu_unfollowed"))
+_META = {
+    "run": (str,),
+    "command": (list,),
+    "start": _NUMBER,
+    "end": _NUMBER,
+    "host": (str,),
+    "parent": (int,),
+    "parent_ticks": (int,),
+    "board_dir": (str,),
+    "exit_code": (int,),
+}
+# beside those that end in _bytes and _ns: what the views calculate with
+_HEALTH_COUNTS = frozenset(
+    (
+        "records_lost",
+        "samples_lost",
+        "samples_written",
+        "samples_late",
+        "tasks_dropped",
+        "ends_unmatched",
+        "ends_elsewhere",
+        "ends_missing",
+        "reset_gaps",
+        "children_unprobed",
+        "gpu_ooms",
+        "gpu_unfollowed",
+    )
+)
 _KINDS_MOST = 4096
 _GPU, _TASK_NAME = FIELDS.index("gpu"), FIELDS.index("task_name")
 _good_kinds = set()  # types of whole rows that were found good: a run has few
@@ -37,7 +75,8 @@ def row(found):
 
 
 class Nested:
-    """Parses the nested fields of many rows for record.from_row. Most texts recur: each is parsed and checked once, and its value is shared."""
+    """Parses the nested fields of many rows for record.from_row. Most texts recur: each is
+    parsed and checked once, and its value is shared."""
 
     _MOST = 10_000
 
@@ -114,8 +153,12 @@ def _objects(what, found):
 
 def _devices(what, found, needed=()):
     for device in _objects(what, found):
-        if type(device.get("device")) is not int or any(type(device.get(name)) not in _NUMBER for name in needed):
-            raise ValueError(f"{what} have {repr(device)[:60]} in them, without a number that they need")
+        if type(device.get("device")) is not int or any(
+            type(device.get(name)) not in _NUMBER for name in needed
+        ):
+            raise ValueError(
+                f"{what} have {repr(device)[:60]} in them, without a number that they need"
+            )
         _numbers("of a device", device)
 
 

@@ -1,9 +1,10 @@
 """Exact sums of one task name in one process, from the totals on its board (csrc/totals.h).
 
-They count every task that has ended, whether its single record is still there or not. Histograms are dicts,
-number of a cell → count. A total is read by board.py, kept by store.py, added up by export/totals.py and
-report/summary.py.
+They count every task that has ended, whether its single record is still there or not. Histograms
+are dicts, number of a cell → count. A total is read by board.py, kept by store.py, added up by
+export/totals.py and report/summary.py.
 """
+
 import json
 
 from dwsr_probe import _core
@@ -16,7 +17,8 @@ _DEVICE_FIELDS = _core.TOTAL_DEVICE_FIELDS
 
 
 class Total:
-    """One attribute per field of the board. name: None for all names that found no entry of their own.
+    """One attribute per field of the board. name: None for all names that found no entry of
+    their own.
     devices: {number: (sum of peaks, largest peak)}."""
 
     __slots__ = ("devices", "name", *_FIELDS, *(f"{name}_cells" for name in HISTOGRAMS))
@@ -27,8 +29,16 @@ class Total:
 
     @property
     def own_max_bytes(self):
-        """Largest own peak, or growth where allocations were not accounted; None: neither is known of any."""
-        known = [most for count, most in ((self.alloc_count, self.alloc_max_bytes), (self.bare_count, self.bare_max_bytes)) if count]
+        """Largest own peak, or growth where allocations were not accounted; None: neither is
+        known of any."""
+        known = [
+            most
+            for count, most in (
+                (self.alloc_count, self.alloc_max_bytes),
+                (self.bare_count, self.bare_max_bytes),
+            )
+            if count
+        ]
         return max(known, default=None)
 
     def add(self, record):
@@ -43,7 +53,11 @@ class Total:
         self.overlap_max = max(self.overlap_max, record.overlap or 0)
         if growth is not None:
             self.rss_peak_max_bytes = max(self.rss_peak_max_bytes, record.rss_peak_bytes)
-        for name, value in (("growth", growth), ("alloc", alloc), ("bare", growth if alloc is None else None)):
+        for name, value in (
+            ("growth", growth),
+            ("alloc", alloc),
+            ("bare", growth if alloc is None else None),
+        ):
             if value is not None:
                 setattr(self, f"{name}_count", getattr(self, f"{name}_count") + 1)
                 self._sum(f"{name}_bytes", f"{name}_max_bytes", value)
@@ -55,7 +69,10 @@ class Total:
         self._count("duration", cell_of(duration_ns))
         for device in record.gpu or ():
             sum_, most = self.devices.get(device["device"], (0, 0))
-            self.devices[device["device"]] = sum_ + device["peak_bytes"], max(most, device["peak_bytes"])
+            self.devices[device["device"]] = (
+                sum_ + device["peak_bytes"],
+                max(most, device["peak_bytes"]),
+            )
 
     def _sum(self, sum_, most, value):
         setattr(self, sum_, getattr(self, sum_) + value)
@@ -87,19 +104,30 @@ def from_json(text):
     """ValueError or TypeError if somebody has changed it."""
     kept, total = json.loads(text), Total()
     needed = {"name", "devices", *(f"{name}_cells" for name in HISTOGRAMS)}
-    if not isinstance(kept, dict) or not kept.keys() >= needed or not all(isinstance(kept[name], dict) for name in needed - {"name"}):
+    if (
+        not isinstance(kept, dict)
+        or not kept.keys() >= needed
+        or not all(isinstance(kept[name], dict) for name in needed - {"name"})
+    ):
         raise ValueError("a total is not complete")
     total.name = kept["name"]
     for name in _FIELDS:
         setattr(total, name, int(kept.get(name) or 0))
-    total.devices = {int(number): (int(sum_), int(most)) for number, (sum_, most) in kept["devices"].items()}
+    total.devices = {
+        int(number): (int(sum_), int(most)) for number, (sum_, most) in kept["devices"].items()
+    }
     for name in HISTOGRAMS:
-        setattr(total, f"{name}_cells", {int(cell): int(count) for cell, count in kept[f"{name}_cells"].items()})
+        setattr(
+            total,
+            f"{name}_cells",
+            {int(cell): int(count) for cell, count in kept[f"{name}_cells"].items()},
+        )
     return total
 
 
 def cell_bounds(cell):
-    """Values of a cell are above the first and up to the second; of the last cell the second is None."""
+    """Values of a cell are above the first and up to the second; of the last cell the second is
+    None."""
     if cell == 0:
         return 0, 1 << _FIRST_BITS
     octave, part = divmod(cell - 1, _CELLS_OF_OCTAVE)
@@ -110,7 +138,8 @@ def cell_bounds(cell):
 
 
 def cell_value(cell):
-    """What stands for the values of a cell: no more than 5 % from any of them, in the cells between the first and the last."""
+    """What stands for the values of a cell: no more than 5 % from any of them, in the cells
+    between the first and the last."""
     low, high = cell_bounds(cell)
     if high is None or not low:
         return high or low
@@ -124,7 +153,11 @@ def cell_of(value):
     octave = (value - 1).bit_length() - 1
     if octave >= _FIRST_BITS + _OCTAVES:
         return 1 + _OCTAVES * _CELLS_OF_OCTAVE
-    return 1 + (octave - _FIRST_BITS) * _CELLS_OF_OCTAVE + ((value - 1 - (1 << octave)) * _CELLS_OF_OCTAVE >> octave)
+    return (
+        1
+        + (octave - _FIRST_BITS) * _CELLS_OF_OCTAVE
+        + ((value - 1 - (1 << octave)) * _CELLS_OF_OCTAVE >> octave)
+    )
 
 
 def bare_cell_of(value):
@@ -133,7 +166,8 @@ def bare_cell_of(value):
 
 
 def count_last(totals, record):
-    """A process was killed between publishing its last record and counting it: what its totals lack, if so, is added."""
+    """A process was killed between publishing its last record and counting it: what its totals
+    lack, if so, is added."""
     if not record.seq or any(total.last_seq >= record.seq for total in totals):
         return
     total = next((one for one in totals if one.name == record.task_name), None)

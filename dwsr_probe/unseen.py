@@ -1,7 +1,9 @@
-"""What the accounting cannot see by itself: work that is handed to a pool, and allocators that are linked into a library.
+"""What the accounting cannot see by itself: work that is handed to a pool, and allocators that
+are linked into a library.
 
 Runs in the probed process, with nothing imported until the job imports it.
 """
+
 import os
 import sys
 
@@ -19,7 +21,9 @@ def watch():
         _watching = True
         watch_pools()
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
-            _core.use_foreign_count(object)  # Python's own mimalloc maps its memory in ways that look like reservations: never the same twice
+            # Python's own mimalloc maps its memory in ways that look like reservations: never the
+            # same twice
+            _core.use_foreign_count(object)
         else:
             when_imported("pyarrow", _hook_pyarrow)
 
@@ -45,7 +49,8 @@ def unwatch():
 
 
 def _hook_pools(thread):
-    """What a task submits to a ThreadPoolExecutor works for that task, also in a pool that is older than the task."""
+    """What a task submits to a ThreadPoolExecutor works for that task, also in a pool that is
+    older than the task."""
     item = thread._WorkItem
     original_init, original_run = item.__init__, item.run
 
@@ -71,7 +76,9 @@ def _hook_pools(thread):
 
 
 def _hook_pyarrow(pyarrow):
-    """Arrow's own mimalloc or jemalloc is inside its library: what it allocates is counted here, to mark the tasks that use it."""
+    """Arrow's own mimalloc or jemalloc is inside its library: what it allocates is counted here,
+    to mark the tasks that use it."""
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
-        _core.use_foreign_count(getattr(pool, "num_allocations", object))  # before Arrow 19 it cannot be told: then all tasks
+        # before Arrow 19 it cannot be told: then all tasks
+        _core.use_foreign_count(getattr(pool, "num_allocations", object))

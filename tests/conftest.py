@@ -1,4 +1,6 @@
-"""Fixtures: a board directory of the test's own, and the command line as a person calls it. Which skips are failures in CI."""
+"""Fixtures: a board directory of the test's own, and the command line as a person calls it.
+Which skips are failures in CI."""
+
 import json
 import os
 import subprocess
@@ -8,7 +10,11 @@ import time
 
 import pytest
 
-from tests.results import pytest_collectreport, pytest_runtest_logreport, pytest_runtest_logstart  # noqa: F401
+from tests.results import (  # noqa: F401
+    pytest_collectreport,
+    pytest_runtest_logreport,
+    pytest_runtest_logstart,
+)
 
 
 def require(found, what):
@@ -33,7 +39,10 @@ def _missing_tool_fails(report):
     if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if not reason.startswith(NOT_PERMITTED):
-            report.outcome, report.longrepr = "failed", f"{reason} (with CI=true a missing tool is a failure)"
+            report.outcome, report.longrepr = (
+                "failed",
+                f"{reason} (with CI=true a missing tool is a failure)",
+            )
     return report
 
 
@@ -58,13 +67,17 @@ def board_dir(tmp_path, monkeypatch):
 def probe(board_dir):
     """The probe running in this process."""
     import dwsr_probe
+
     assert dwsr_probe.start()
     yield dwsr_probe
     dwsr_probe.stop()
 
 
 # Dask's own limits for connections are 30 s.
-PATIENT_DASK = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "600s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "600s"}
+PATIENT_DASK = {
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "600s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "600s",
+}
 
 
 class Cli:
@@ -72,14 +85,33 @@ class Cli:
 
     def __init__(self, cwd):
         self.cwd = cwd
-        self.env = dict(os.environ, XDG_STATE_HOME=str(cwd / "state"), PYTHONDONTWRITEBYTECODE="1", **PATIENT_DASK)
+        self.env = dict(
+            os.environ,
+            XDG_STATE_HOME=str(cwd / "state"),
+            PYTHONDONTWRITEBYTECODE="1",
+            **PATIENT_DASK,
+        )
 
     def __call__(self, *words, **options):
-        options = {"capture_output": True, "text": True, "cwd": self.cwd, "env": self.env, "timeout": 600, **options}
+        options = {
+            "capture_output": True,
+            "text": True,
+            "cwd": self.cwd,
+            "env": self.env,
+            "timeout": 600,
+            **options,
+        }
         return subprocess.run([sys.executable, "-m", "dwsr_probe", *map(str, words)], **options)
 
     def start(self, *words, **options):
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": self.cwd, "env": self.env, **options}
+        options = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            "cwd": self.cwd,
+            "env": self.env,
+            **options,
+        }
         return subprocess.Popen([sys.executable, "-m", "dwsr_probe", *map(str, words)], **options)
 
     def script(self, code, name="job.py"):
@@ -89,7 +121,15 @@ class Cli:
 
     def job(self, code, *options, name="job.py", **kwargs):
         """Run a script under the probe; its result and its records."""
-        done = self("run", "-o", self.cwd / "run", *options, sys.executable, self.script(code, name), **kwargs)
+        done = self(
+            "run",
+            "-o",
+            self.cwd / "run",
+            *options,
+            sys.executable,
+            self.script(code, name),
+            **kwargs,
+        )
         return done, self.records(self.cwd / "run")
 
     def records(self, run):
@@ -110,10 +150,13 @@ def tasks(records, name=None):
 
 
 def processes(records, name=None):
-    return [r for r in records if r["kind"] == "process" and (name is None or r["task_name"] == name)]
+    return [
+        r for r in records if r["kind"] == "process" and (name is None or r["task_name"] == name)
+    ]
 
 
-# For code of jobs. What the sampler copies to the board is there after two of its looks, however late these come. The first call
+# For code of jobs. What the sampler copies to the board is there after two of its looks, however
+# late these come. The first call
 # imports modules: call it once before memory is measured.
 SAMPLED = """
 def sampled():
@@ -122,15 +165,19 @@ def sampled():
     while dwsr_probe.snapshot().live["samples_written"] < seen + 2: time.sleep(0.001)
 """
 
-# A ring holds 8,192 records. A job that makes more waits until the run's store, which `run` fills, has those before.
+# A ring holds 8,192 records. A job that makes more waits until the run's store, which `run` fills,
+# has those before.
 COLLECTED = """
 def collected(count, run="run"):
     import sqlite3, time
+
     while True:
         try:
             with sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True) as store:
-                if (store.execute("SELECT SUM(count) FROM frames").fetchone()[0] or 0) >= count: return
-        except sqlite3.OperationalError: pass  # not yet there, or just being written
+                if (store.execute("SELECT SUM(count) FROM frames").fetchone()[0] or 0) >= count:
+                    return
+        except sqlite3.OperationalError:
+            pass  # not yet there, or just being written
         time.sleep(0.01)
 """
 

@@ -1,9 +1,12 @@
-"""The list at the end of `make test`: what failed and what was skipped, by name, and a total over all targets.
+"""The list at the end of `make test`: what failed and what was skipped, by name, and a total
+over all targets.
 
-The hooks (loaded by tests/conftest.py) and tests/c/run.sh write a line per test to the file $TEST_RESULTS when it begins and when
-it ends, so that a target which is killed names the test that it died in. The Makefile adds the exit code of each target.
-`python -m tests.results FOLDER TARGET...` reads the files: standard library only, for the Python that `make` was called with.
+The hooks (loaded by tests/conftest.py) and tests/c/run.sh write a line per test to the file
+$TEST_RESULTS when it begins and when it ends, so that a target which is killed names the test
+that it died in. The Makefile adds the exit code of each target. `python -m tests.results FOLDER
+TARGET...` reads the files: standard library only, for the Python that `make` was called with.
 """
+
 import os
 import sys
 from collections import Counter
@@ -17,7 +20,9 @@ PATH = os.environ.pop("TEST_RESULTS", None)  # not for the programs under test: 
 def _write(outcome, name, seconds=0.0, reason=""):
     if PATH:
         with open(PATH, "a", encoding="utf-8", errors="backslashreplace") as results:
-            results.write("\t".join((outcome, f"{seconds:.2f}", name, " ".join(reason.split())[:300])) + "\n")
+            results.write(
+                "\t".join((outcome, f"{seconds:.2f}", name, " ".join(reason.split())[:300])) + "\n"
+            )
 
 
 def _reason(report):
@@ -47,7 +52,14 @@ class Target:
     """The outcomes of one target's tests, by name; the worst where a test has several."""
 
     def __init__(self, path):
-        self.name, self.outcomes, self.seconds, self.reasons, self.code, self.took = path.name, {}, Counter(), {}, None, 0
+        self.name, self.outcomes, self.seconds, self.reasons, self.code, self.took = (
+            path.name,
+            {},
+            Counter(),
+            {},
+            None,
+            0,
+        )
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             outcome, seconds, name, reason = line.split("\t")
             if outcome == "exit":
@@ -65,7 +77,9 @@ class Target:
     def _add(self, outcome, seconds, name, reason):
         self.seconds[name] += seconds
         before = self.outcomes.get(name, "started")
-        if outcome in WORST_FIRST and (before == "started" or WORST_FIRST.index(outcome) < WORST_FIRST.index(before)):
+        if outcome in WORST_FIRST and (
+            before == "started" or WORST_FIRST.index(outcome) < WORST_FIRST.index(before)
+        ):
             self.outcomes[name] = outcome
             self.reasons[name] = reason
 
@@ -80,7 +94,14 @@ def closing(targets):
 
 def main(folder, *names):
     targets = [Target(Path(folder, name)) for name in names]
-    slowest = sorted(((target.seconds[name], target.name, name) for target in targets for name in target.seconds), reverse=True)
+    slowest = sorted(
+        (
+            (target.seconds[name], target.name, name)
+            for target in targets
+            for name in target.seconds
+        ),
+        reverse=True,
+    )
     print(f"\n== the {SLOWEST} slowest tests, in seconds")
     for seconds, *words in slowest[:SLOWEST]:
         print(f"{seconds:7.1f}", *words)

@@ -1,21 +1,28 @@
-"""dask-jobqueue with the probe in every worker, its figures in Prometheus, and a summary at the end:    python deploy/slurm/jobqueue.py
+"""dask-jobqueue with the probe in every worker, its figures in Prometheus, and a summary at the
+end:    python deploy/slurm/jobqueue.py
 
-DWSR_TARGETS: a directory that Prometheus reads, too (file_sd in deploy/prometheus.yml); each job then has an exporter for its workers. DWSR_TOKEN_FILE: the bearer token
-that Prometheus must show. Options of your site (queue, account, interface): ~/.config/dask/jobqueue.yaml.
+DWSR_TARGETS: a directory that Prometheus reads, too (file_sd in deploy/prometheus.yml); each job
+then has an exporter for its workers. DWSR_TOKEN_FILE: the bearer token that Prometheus must
+show. Options of your site (queue, account, interface): ~/.config/dask/jobqueue.yaml.
 """
+
 import os
 
 from dask_jobqueue import SLURMCluster
 
 BOARDS = "export DWSR_PROBE_BOARD_DIR=${DWSR_BOARDS:-/dev/shm}/dwsr-probe-$SLURM_JOB_ID"
-# In the background of each job: Prometheus reads it, and finds it by its file, which goes when the job ends.
+# In the background of each job: Prometheus reads it, and finds it by its file, which goes when the
+# job ends.
 EXPORT = (
-    "port=$((9500 + SLURM_JOB_ID % 500)); "
-    'dwsr-probe export --listen "0.0.0.0:$port" --board-dir "$DWSR_PROBE_BOARD_DIR" '
-    '--file-sd "$DWSR_TARGETS/$SLURMD_NODENAME-$SLURM_JOB_ID.json" --advertise "$SLURMD_NODENAME:$port" '
-    '${DWSR_TOKEN_FILE:+--token-file "$DWSR_TOKEN_FILE"} & exporter=$!'
+    'port=$((9500 + SLURM_JOB_ID % 500)); dwsr-probe export --listen "0.0.0.0:$port" --board-dir'
+    ' "$DWSR_PROBE_BOARD_DIR" --file-sd "$DWSR_TARGETS/$SLURMD_NODENAME-$SLURM_JOB_ID.json"'
+    ' --advertise "$SLURMD_NODENAME:$port" ${DWSR_TOKEN_FILE:+--token-file "$DWSR_TOKEN_FILE"} &'
+    " exporter=$!"
 )
-END = 'trap \'[ -z "${exporter:-}" ] || { kill "$exporter"; wait "$exporter"; }; rm -rf "$DWSR_PROBE_BOARD_DIR"\' EXIT'
+END = (
+    'trap \'[ -z "${exporter:-}" ] || { kill "$exporter"; wait "$exporter"; }; rm -rf'
+    ' "$DWSR_PROBE_BOARD_DIR"\' EXIT'
+)
 
 
 def cluster(targets=None, **options):
@@ -24,7 +31,11 @@ def cluster(targets=None, **options):
     if targets:
         prologue += [f"export DWSR_TARGETS='{targets}'", EXPORT]
     settings = {"cores": 4, "processes": 1, "memory": "8GB", "walltime": "01:00:00", **options}
-    return SLURMCluster(worker_extra_args=["--preload", "dwsr_probe.dask.preload"], job_script_prologue=prologue, **settings)
+    return SLURMCluster(
+        worker_extra_args=["--preload", "dwsr_probe.dask.preload"],
+        job_script_prologue=prologue,
+        **settings,
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Loaded by every Python that `dwsr-probe run` reaches: this folder stands first on PYTHONPATH.
 
-Leaves no trace on sys.path, runs the user's own sitecustomize as if this one were not there, then starts the probe. Silent in an
-interpreter that cannot load us. Plain syntax: it may be read by any Python.
+Leaves no trace on sys.path, runs the user's own sitecustomize as if this one were not there,
+then starts the probe. Silent in an interpreter that cannot load us. Plain syntax: it may be read
+by any Python.
 """
+
 import os
 import sys
 
@@ -26,14 +28,20 @@ def _boot():
     except Exception:
         try:  # an environment without dwsr-probe, but of a Python that our extension was built for
             import importlib.util
+
             package = os.path.dirname(_here)
             spec = importlib.util.spec_from_file_location(
-                "dwsr_probe", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
+                "dwsr_probe",
+                os.path.join(package, "__init__.py"),
+                submodule_search_locations=[package],
+            )
             sys.modules["dwsr_probe"] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             import dwsr_probe.boot.start as start
         except Exception:
-            for name in [n for n in sys.modules if n == "dwsr_probe" or n.startswith("dwsr_probe.")]:
+            for name in [
+                n for n in sys.modules if n == "dwsr_probe" or n.startswith("dwsr_probe.")
+            ]:
                 del sys.modules[name]
             return
     start.boot(_here)

@@ -1,4 +1,6 @@
-"""What the boot module does once dwsr_probe can be imported: start the probe, and note children that will run without one."""
+"""What the boot module does once dwsr_probe can be imported: start the probe, and note children
+that will run without one."""
+
 import os
 
 from dwsr_probe import _core, probe
@@ -22,28 +24,32 @@ def boot(boot_dir):
 
 def _hook_worker(module):
     from dwsr_probe.dask import hooks
+
     hooks.hook_worker(module, at_import=True)
 
 
 def _hook_local(module):
     from dwsr_probe.dask import hooks
+
     hooks.hook_local(module)
 
 
 def _watch_spawns():
     """Note when this program replaces itself, and when it starts a Python that cannot be probed.
 
-    By wrapping two functions of os and the one below subprocess and multiprocessing: an audit hook would see more, but makes every id()
-    and every open() of the job slower.
+    By wrapping two functions of os and the one below subprocess and multiprocessing: an audit
+    hook would see more, but makes every id() and every open() of the job slower.
     """
     import _posixsubprocess
+
     _replace(_posixsubprocess, "fork_exec", _on_fork_exec)
     for name in ("execv", "execve"):
         _replace(os, name, lambda *_: _core.note_exec())
 
 
 def _replace(module, name, note):
-    """Have `note` called before a function, which stays what programs may ask of it: its name, its signature, its place in os.supports_fd."""
+    """Have `note` called before a function, which stays what programs may ask of it: its name,
+    its signature, its place in os.supports_fd."""
     function = getattr(module, name)
 
     def noted(*args, **kwargs):
@@ -70,7 +76,10 @@ def _on_fork_exec(args, executables, close_fds, fds, cwd, env, *_):
 
 def cannot_be_probed(executable, argv, env):
     """A Python told not to read PYTHONPATH or run site, or given an environment without us."""
-    words = [os.fsdecode(word) for word in ([argv] if isinstance(argv, (str, bytes, os.PathLike)) else argv)]
+    words = [
+        os.fsdecode(word)
+        for word in ([argv] if isinstance(argv, (str, bytes, os.PathLike)) else argv)
+    ]
     program = os.path.basename(os.fsdecode(executable) if executable else words[0])
     if not program.startswith("python"):
         return False

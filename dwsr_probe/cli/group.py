@@ -1,4 +1,5 @@
 """All commands as a group of click."""
+
 import importlib
 
 import click

@@ -1,25 +1,53 @@
 """What commands that open a port have in common: where it listens and who may read."""
+
 from dwsr_probe.cli import fail
 from dwsr_probe.cli.options import Option, Path, Text, click_options
 
 ACCESS = (
-    Option("--tls-cert", "cert", of=Path(), metavar="FILE",
-           help="Serve HTTPS with this certificate (PEM)."),
-    Option("--tls-key", "key", of=Path(), metavar="FILE",
-           help="Its key, if it is not in the same file."),
-    Option("--token-file", of=Path(), metavar="FILE",
-           help="Ask for the bearer token in this file's first line."),
-    Option("--basic-file", of=Path(), metavar="FILE",
-           help="Ask for user:password as in this file's first line."),
-    Option("--allow-host", "allow_hosts", of=Text(), multiple=True, metavar="NAME",
-           help="Answer to this host name, too, not only to this machine's own names and to addresses;"
-                " .DOMAIN: all names below it; may be repeated."),
+    Option(
+        "--tls-cert",
+        "cert",
+        of=Path(),
+        metavar="FILE",
+        help="Serve HTTPS with this certificate (PEM).",
+    ),
+    Option(
+        "--tls-key",
+        "key",
+        of=Path(),
+        metavar="FILE",
+        help="Its key, if it is not in the same file.",
+    ),
+    Option(
+        "--token-file",
+        of=Path(),
+        metavar="FILE",
+        help="Ask for the bearer token in this file's first line.",
+    ),
+    Option(
+        "--basic-file",
+        of=Path(),
+        metavar="FILE",
+        help="Ask for user:password as in this file's first line.",
+    ),
+    Option(
+        "--allow-host",
+        "allow_hosts",
+        of=Text(),
+        multiple=True,
+        metavar="NAME",
+        help=(
+            "Answer to this host name, too, not only to this machine's own names and to addresses;"
+            " .DOMAIN: all names below it; may be repeated."
+        ),
+    ),
 )
 access_options = click_options(ACCESS)
 
 
 def parse_listen(text):
     from dwsr_probe.export.server import parse_address
+
     try:
         return parse_address(text)
     except ValueError:

@@ -76,31 +76,40 @@ class Option:
         if self.of is None:
             kind = {"is_flag": True, "default": self.default}
         else:
-            kind = {"type": self.of.for_click(click), "metavar": self.metavar,
-                    "multiple": self.multiple}
+            kind = {
+                "type": self.of.for_click(click),
+                "metavar": self.metavar,
+                "multiple": self.multiple,
+            }
             if self._shown:
                 kind["default"] = self.default
-        return click.option(*self.names, self.parameter, help=self.help, show_default=self._shown,
-                            **kind)
+        return click.option(
+            *self.names, self.parameter, help=self.help, show_default=self._shown, **kind
+        )
 
 
 def click_options(options):
     """A decorator for click's commands."""
+
     def decorate(function):
         import click
+
         for option in reversed(options):
             function = option.for_click(click)(function)
         return function
+
     return decorate
 
 
 def read(options, words):
     """({parameter: value}, the words behind the options). None where click must look.
 
-    That is where help is asked for, where something is wrong, and for spellings that only click knows.
+    That is where help is asked for, where something is wrong, and for spellings that only click
+    knows.
     """
-    spellings = {word: (option, meaning) for option in options
-                 for word, meaning in option.spellings()}
+    spellings = {
+        word: (option, meaning) for option in options for word, meaning in option.spellings()
+    }
     chosen = {option.parameter: option.default for option in options}
     words = list(words)
     while words and words[0].startswith("-"):

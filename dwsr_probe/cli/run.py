@@ -1,4 +1,6 @@
-"""`dwsr-probe run` as a command of click: for help, errors, and spellings that cli/options.py leaves to click."""
+"""`dwsr-probe run` as a command of click: for help, errors, and spellings that cli/options.py
+leaves to click."""
+
 import click
 
 from dwsr_probe.cli.options import click_options
@@ -12,6 +14,8 @@ from dwsr_probe.cli.running import OPTIONS, run
 def command(ctx, command, **chosen):
     if not command:
         click.echo(ctx.get_usage(), err=True)
-        click.echo("dwsr-probe: name the command to run, as in: dwsr-probe run python job.py", err=True)
+        click.echo(
+            "dwsr-probe: name the command to run, as in: dwsr-probe run python job.py", err=True
+        )
         ctx.exit(2)
     run(list(command), **chosen)

@@ -7,30 +7,97 @@ from dwsr_probe.cli import fail
 
 @click.command("top")
 @click.argument("target", required=False, metavar="[RUN|URL]")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.25, 60), metavar="S", help="Seconds between two looks. [0.25; of a URL and for lines 1]")
-@click.option("--predictor", metavar="URL", help="A `dwsr-probe predict serve`: how probable it is that each running task exceeds what its process has left.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.25, 60),
+    metavar="S",
+    help="Seconds between two looks. [0.25; of a URL and for lines 1]",
+)
+@click.option(
+    "--predictor",
+    metavar="URL",
+    help=(
+        "A `dwsr-probe predict serve`: how probable it is that each running task exceeds what its"
+        " process has left."
+    ),
+)
 @click.option("--plain", is_flag=True, help="One line a second, as without a terminal.")
-@click.option("--board-dir", "directories", multiple=True, type=click.Path(), metavar="DIR", help="Boards of this directory only; may be repeated. [this user's; all users' for root or with CAP_DAC_READ_SEARCH]")
-@click.option("--token-file", type=click.Path(), metavar="FILE", help="Send the bearer token in the first line of this file.")
-@click.option("--basic-file", type=click.Path(), metavar="FILE", help="Send the user:password in the first line of this file.")
-@click.option("--ca-file", type=click.Path(), metavar="FILE", help="Certificates (PEM) that HTTPS is checked with. [the system's]")
-@click.option("--predictor-token-file", type=click.Path(), metavar="FILE", help="Send the predictor the bearer token in the first line of this file.")
-@click.option("--predictor-basic-file", type=click.Path(), metavar="FILE", help="Send the predictor the user:password in the first line of this file.")
-def command(target, interval_s, predictor, plain, directories, token_file, basic_file, ca_file, predictor_token_file, predictor_basic_file):
+@click.option(
+    "--board-dir",
+    "directories",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    help=(
+        "Boards of this directory only; may be repeated. [this user's; all users' for root or with"
+        " CAP_DAC_READ_SEARCH]"
+    ),
+)
+@click.option(
+    "--token-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the bearer token in the first line of this file.",
+)
+@click.option(
+    "--basic-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the user:password in the first line of this file.",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Certificates (PEM) that HTTPS is checked with. [the system's]",
+)
+@click.option(
+    "--predictor-token-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the predictor the bearer token in the first line of this file.",
+)
+@click.option(
+    "--predictor-basic-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the predictor the user:password in the first line of this file.",
+)
+def command(
+    target,
+    interval_s,
+    predictor,
+    plain,
+    directories,
+    token_file,
+    basic_file,
+    ca_file,
+    predictor_token_file,
+    predictor_basic_file,
+):
     """Watch tasks while they run: what each one has, had at most, and how fast it grows.
 
-    Of all boards of this machine; of a RUN, by its directory or name; or of a worker, an exporter or `run --metrics` at a URL. Press ? for the keys. Only reads: the job does not notice.
-    Without a terminal it prints a line a second, and ends when the job has ended or nothing has run for ten seconds.
+    Of all boards of this machine; of a RUN, by its directory or name; or of a worker, an
+    exporter or `run --metrics` at a URL. Press ? for the keys. Only reads: the job does not
+    notice. Without a terminal it prints a line a second, and ends when the job has ended or
+    nothing has run for ten seconds.
     """
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.report.top import loop
     from dwsr_probe.report.top.moment import WatchError
     from dwsr_probe.report.top.port import Port, Predictor, is_url
     from dwsr_probe.report.top.watch import Boards, named
+
     raise_descriptor_limit()
 
     def login(token, basic):
-        return token and _secret(token, "the token"), basic and _secret(basic, "user:password"), ca_file
+        return (
+            token and _secret(token, "the token"),
+            basic and _secret(basic, "user:password"),
+            ca_file,
+        )
+
     try:
         directories = [os.path.abspath(d) for d in directories]
         if target and is_url(target):
@@ -39,7 +106,11 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
             if token_file or basic_file:
                 fail("--token-file and --basic-file are for a URL", 2)
             watch = named(target, directories) if target else Boards(directories)
-        forecasts = predictor and Predictor(predictor, *login(predictor_token_file, predictor_basic_file), of=getattr(watch, "host", None))
+        forecasts = predictor and Predictor(
+            predictor,
+            *login(predictor_token_file, predictor_basic_file),
+            of=getattr(watch, "host", None),
+        )
         if not predictor and (predictor_token_file or predictor_basic_file):
             fail("--predictor-token-file and --predictor-basic-file are for --predictor URL", 2)
         if plain or not loop.can_draw():
@@ -56,6 +127,7 @@ def command(target, interval_s, predictor, plain, directories, token_file, basic
 
 def _secret(path, what):
     from dwsr_probe.export.server import ServeError, secret
+
     try:
         return secret(path, what)
     except ServeError as error:

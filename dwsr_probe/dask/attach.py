@@ -1,4 +1,6 @@
-"""Attach the probe to a worker and detach it again, for the preload and the plugin. A worker must never notice: nothing here raises."""
+"""Attach the probe to a worker and detach it again, for the preload and the plugin. A worker
+must never notice: nothing here raises."""
+
 import logging
 import os
 import sys
@@ -12,12 +14,16 @@ _ours = False  # the probe was started here, not by `dwsr-probe run`
 
 
 def attach(worker, owner, **options):
-    """Start the probe if there is none, hook Dask, follow the worker, and take over what a killed predecessor left. True if it is measured."""
+    """Start the probe if there is none, hook Dask, follow the worker, and take over what a
+    killed predecessor left. True if it is measured."""
     global _ours
     try:
         if not _core.active():
             if not probe.start(**options):
-                logger.warning("dwsr-probe could not start in this worker: its tasks are not measured. Run dwsr-probe doctor there")
+                logger.warning(
+                    "dwsr-probe could not start in this worker: its tasks are not measured. Run"
+                    " dwsr-probe doctor there"
+                )
                 return False
             _ours = True
         hooks.hook_worker(sys.modules["distributed.worker"])
@@ -26,7 +32,9 @@ def attach(worker, owner, **options):
         workers.follow(worker)
         _owners.setdefault(id(worker), set()).add(owner)
     except Exception as error:
-        logger.warning("dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error)
+        logger.warning(
+            "dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error
+        )
         return False
     if _ours:  # under `run` its parent collects
         try:
@@ -38,8 +46,8 @@ def attach(worker, owner, **options):
 
 
 def detach(worker, owner):
-    """Undo attach; with the last owner of the last worker the probe itself, if it was started here. A worker that works on keeps
-    its records.
+    """Undo attach; with the last owner of the last worker the probe itself, if it was started
+    here. A worker that works on keeps its records.
 
     A turn of the event loop later: who registers the plugin again has it torn down first.
     """

@@ -1,4 +1,6 @@
-"""`dwsr_probe.dask.records(client)`: what all workers of a cluster have measured, as a DataFrame."""
+"""`dwsr_probe.dask.records(client)`: what all workers of a cluster have measured, as a
+DataFrame."""
+
 import asyncio
 import json
 import time
@@ -14,11 +16,13 @@ try:
     import pandas as pd
     from pandas.plotting import PlotAccessor
 except ImportError as error:
-    raise ImportError("dwsr_probe.dask.records needs pandas: "
-                      f"pip install 'dwsr-probe[dask]' ({error})") from error
+    raise ImportError(
+        f"dwsr_probe.dask.records needs pandas: pip install 'dwsr-probe[dask]' ({error})"
+    ) from error
 
 _PROCESS, _SEQ, _START, _BEFORE = (
-    FIELDS.index(name) for name in ("process", "seq", "start", "rss_before_bytes"))
+    FIELDS.index(name) for name in ("process", "seq", "start", "rss_before_bytes")
+)
 _LOOK_S = 0.1
 
 
@@ -30,6 +34,7 @@ class _Plot(PlotAccessor):
         if args or {"x", "y", "kind"} & set(options):
             return super().__call__(*args, **options)
         from dwsr_probe.report.memory_plot import figure_of
+
         return figure_of(self._parent._store(), **options)
 
 
@@ -50,12 +55,14 @@ class Records(pd.DataFrame):
     def summary(self):
         """One row per task name, the largest own peak first. Numbers are shown with units."""
         from dwsr_probe.report.readable import summary_of
+
         return summary_of(self)
 
     def to_page(self, path="report.html"):
         """Write the page of `dwsr-probe report --format html`, with the tasks of this frame, to a
         file. Returns its path."""
         from dwsr_probe.report.html import write_page
+
         write_page(self._store(), path, lambda *_: None)
         return path
 
@@ -80,7 +87,8 @@ class Boards:
         self.rows.update(((row[_PROCESS], row[_SEQ]), row) for row in rows)
         self.processes.update((row[_PROCESS], (row, health)) for row, health in processes)
         self.samples.update(
-            ((process, first), (packed, epoch)) for process, first, packed, epoch in samples)
+            ((process, first), (packed, epoch)) for process, first, packed, epoch in samples
+        )
 
     def lost(self):
         return sum(health.get("records_lost") or 0 for _, health in self.processes.values())
@@ -88,6 +96,7 @@ class Boards:
     def store(self, wanted):
         """wanted: (process, seq) of the tasks to put in."""
         from dwsr_probe.store import Store
+
         store, first_sample = Store.in_memory(), {}
         store.begin()
         if self.origin:
@@ -111,8 +120,10 @@ class Boards:
             if size is not None and start < first_sample.get(process, float("inf")) - 1:
                 known = seconds.setdefault((process, int(start)), [size, size, 0])
                 known[:] = min(known[0], size), max(known[1], size), known[2] + 1
-        return [(process, second, low, high, high, count)
-                for (process, second), (low, high, count) in seconds.items()]
+        return [
+            (process, second, low, high, high, count)
+            for (process, second), (low, high, count) in seconds.items()
+        ]
 
 
 def records(client, timeout="30s"):
@@ -125,8 +136,10 @@ def records(client, timeout="30s"):
     warning and in `.missing`."""
     found = client.sync(_gather, client, parse_timedelta(timeout))
     if client.asynchronous:
+
         async def later():
             return _frame(*await found)
+
         return later()
     return _frame(*found)
 
@@ -152,12 +165,17 @@ async def _missing(client, answers, began, timeout):
     present = {address for address, answer in answers.items() if not isinstance(answer, Exception)}
     missing, waits = [], False
     for one in roll.gone(await client.get_events(roll.TOPIC), present):
-        events = [(at, event.get("action")) for at, event in await client.get_events(one.address)
-                  if isinstance(event, dict)]
+        events = [
+            (at, event.get("action"))
+            for at, event in await client.get_events(one.address)
+            if isinstance(event, dict)
+        ]
         if any(action == "closing-worker" for _, action in events):  # cleanly, under `run`
             continue
-        at, action = next((found for found in reversed(events)
-                           if found[1] in ("add-worker", "remove-worker")), (0, None))
+        at, action = next(
+            (found for found in reversed(events) if found[1] in ("add-worker", "remove-worker")),
+            (0, None),
+        )
         if action == "add-worker":
             if one.address not in answers:  # it has come after the question
                 continue
@@ -177,9 +195,16 @@ def _frame(answers, missing, scheduler):
             for packed in answer["boards"]:
                 boards.add(packed)
     nested = {FIELDS.index(name) for name in NESTED}
-    frame = Records([[json.loads(value) if i in nested and value is not None else value
-                      for i, value in enumerate(row)] for row in boards.rows.values()],
-                    columns=list(FIELDS))
+    frame = Records(
+        [
+            [
+                json.loads(value) if i in nested and value is not None else value
+                for i, value in enumerate(row)
+            ]
+            for row in boards.rows.values()
+        ],
+        columns=list(FIELDS),
+    )
     numbers = [name for name in FIELDS if TYPES[name] in (int, float)]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     frame.lost, frame.unmeasured = boards.lost() + sum(dropped.values()), unmeasured
@@ -197,15 +222,19 @@ def _warn(answers, missing, frame):
             why = " until its nanny has restarted it: call records(client) again"
         else:
             why = ": no nanny restarts it"
-        texts.append(f"worker {one.address} was killed; its tasks are missing here{why}"
-                     f" (its board: {one.host}:{one.board})")
+        texts.append(
+            f"worker {one.address} was killed; its tasks are missing here{why}"
+            f" (its board: {one.host}:{one.board})"
+        )
     if not len(frame) and not texts:
         if not answers:
             texts.append("the cluster has no workers now")
         elif all(isinstance(answer, Exception) for answer in answers.values()):
             texts.append(f"no worker could answer: {next(iter(answers.values()))!r}")
         elif len(frame.unmeasured) == len(answers):
-            texts.append("no worker is measured: client.register_plugin(dwsr_probe.dask.Probe()),"
-                         " or see the workers' logs")
+            texts.append(
+                "no worker is measured: client.register_plugin(dwsr_probe.dask.Probe()),"
+                " or see the workers' logs"
+            )
     if texts:
         warnings.warn("dwsr-probe: " + "; ".join(texts), stacklevel=3)

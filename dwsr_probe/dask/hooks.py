@@ -1,9 +1,13 @@
-"""Begin and end a task where it is executed: around distributed's and dask's own functions, in their thread.
+"""Begin and end a task where it is executed: around distributed's and dask's own functions, in
+their thread.
 
-Covers distributed's workers (`distributed.worker`) and the local schedulers (`dask.local`: threaded, synchronous, multiprocessing). The names are
-private, so each is wrapped only if its parameters are the ones we know (distributed 2024.11 and later); if not, workers are followed by their
-transitions instead, which happen on the event loop and cannot tell whose memory it is. Every wrapped name can be put back.
+Covers distributed's workers (`distributed.worker`) and the local schedulers (`dask.local`:
+threaded, synchronous, multiprocessing). The names are private, so each is wrapped only if its
+parameters are the ones we know (distributed 2024.11 and later); if not, workers are followed by
+their transitions instead, which happen on the event loop and cannot tell whose memory it is.
+Every wrapped name can be put back.
 """
+
 import functools
 import inspect
 import logging
@@ -13,10 +17,26 @@ from dwsr_probe.dask import workers
 
 WRAPPED, TRANSITIONS = 1, 2  # the board's dask_hooks
 PARAMETERS = {
-    "_run_task": ("task", "data", "execution_state", "key", "active_threads", "active_threads_lock", "time_delay"),
+    "_run_task": (
+        "task",
+        "data",
+        "execution_state",
+        "key",
+        "active_threads",
+        "active_threads_lock",
+        "time_delay",
+    ),
     "_run_task_simple": ("task", "data", "time_delay"),
     "_run_task_async": ("task", "data", "time_delay"),
-    "_run_actor": ("func", "args", "kwargs", "execution_state", "key", "active_threads", "active_threads_lock"),
+    "_run_actor": (
+        "func",
+        "args",
+        "kwargs",
+        "execution_state",
+        "key",
+        "active_threads",
+        "active_threads_lock",
+    ),
 }
 LOCAL_PARAMETERS = ("key", "task_info", "dumps", "loads", "get_id", "pack_exception")
 logger = logging.getLogger("dwsr_probe")
@@ -33,7 +53,11 @@ def kind():
 
 def unknown_names(module):
     """Of the functions we wrap, those that are missing or have other parameters in this release."""
-    return [name for name, parameters in PARAMETERS.items() if _parameters_of(getattr(module, name, None)) != parameters]
+    return [
+        name
+        for name, parameters in PARAMETERS.items()
+        if _parameters_of(getattr(module, name, None)) != parameters
+    ]
 
 
 def _parameters_of(function):
@@ -44,25 +68,36 @@ def _parameters_of(function):
 
 
 def hook_worker(module, at_import=False):
-    """distributed.worker. at_import: nothing has been submitted yet, so that what pools pickle by name may be wrapped, too, for good."""
+    """distributed.worker. at_import: nothing has been submitted yet, so that what pools pickle
+    by name may be wrapped, too, for good."""
     global _kind
     if "worker" in _hooked:
         return
     _hooked.add("worker")
     from dask.utils import key_split
+
     _core.use_key_split(key_split)
     _core.use_workers(workers.register, workers.sizes_of_inputs)
     unknown = unknown_names(module)
     if unknown:
         _kind = TRANSITIONS
-        logger.warning("dwsr-probe does not know distributed's %s in this release: tasks are followed by their transitions, "
-                       "with shared attribution", ", ".join(unknown))
+        logger.warning(
+            "dwsr-probe does not know distributed's %s in this release: tasks are followed by their"
+            " transitions, with shared attribution",
+            ", ".join(unknown),
+        )
     else:
         _kind = WRAPPED
-        for name, make in (("_run_task", _around_run_task), ("_run_task_async", _around_run_task_async), ("_run_actor", _around_run_actor)):
+        for name, make in (
+            ("_run_task", _around_run_task),
+            ("_run_task_async", _around_run_task_async),
+            ("_run_actor", _around_run_actor),
+        ):
             _replace(module, name, make(getattr(module, name), module))
         if at_import:
-            _replace(module, "_run_task_simple", _around_run_task_simple(module._run_task_simple, module))
+            _replace(
+                module, "_run_task_simple", _around_run_task_simple(module._run_task_simple, module)
+            )
         _replace(module.Worker, "actor_execute", _around_actor_execute(module.Worker.actor_execute))
     _replace(module.Worker, "__init__", _around_worker_init(module.Worker.__init__))
     _core.note_hooks(_kind)
@@ -74,11 +109,15 @@ def hook_local(module):
         return
     _hooked.add("local")
     from dask.utils import key_split
+
     _core.use_key_split(key_split)
     if _parameters_of(module.execute_task) == LOCAL_PARAMETERS:
         _replace(module, "execute_task", _around_execute_task(module.execute_task))
     else:
-        logger.warning("dwsr-probe does not know dask.local.execute_task in this release: tasks of the local schedulers are not measured")
+        logger.warning(
+            "dwsr-probe does not know dask.local.execute_task in this release: tasks of the local"
+            " schedulers are not measured"
+        )
 
 
 def unhook():
@@ -98,17 +137,22 @@ def _replace(owner, name, ours):
     setattr(owner, name, ours)
 
 
-# -- distributed ------------------------------------------------------------------------------------------------------------------------
+# -- distributed
+
 
 def _around_run_task(original, _):
     begin, end = _core.begin_graph_task, _core.end_with_message
 
     @functools.wraps(original)
-    def _run_task(task, data, execution_state, key, active_threads, active_threads_lock, time_delay):
+    def _run_task(
+        task, data, execution_state, key, active_threads, active_threads_lock, time_delay
+    ):
         worker = execution_state.get("worker")
         entry = begin(key, task, data, worker)
         try:
-            message = original(task, data, execution_state, key, active_threads, active_threads_lock, time_delay)
+            message = original(
+                task, data, execution_state, key, active_threads, active_threads_lock, time_delay
+            )
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
             raise
@@ -119,7 +163,8 @@ def _around_run_task(original, _):
 
 
 def _around_run_task_simple(original, module):
-    """Called below _run_task, which has begun the task already, and alone in the processes of a ProcessPoolExecutor."""
+    """Called below _run_task, which has begun the task already, and alone in the processes of a
+    ProcessPoolExecutor."""
     thread_state = module.thread_state
 
     @functools.wraps(original)
@@ -143,7 +188,10 @@ def _around_run_task_async(original, module):
 
     @functools.wraps(original)
     async def _run_task_async(task, data, time_delay):
-        key, worker = getattr(task, "key", None), current_worker.get(None) if current_worker is not None else None
+        key, worker = (
+            getattr(task, "key", None),
+            (current_worker.get(None) if current_worker is not None else None),
+        )
         entry = _core.begin_graph_task(key, task, data, worker, True)
         try:
             message = await original(task, data, time_delay)
@@ -162,7 +210,9 @@ def _around_run_actor(original, _):
         worker = execution_state.get("worker")
         entry = _core.begin_graph_task(key, None, [*args, *kwargs.values()], worker)
         try:
-            result = original(func, args, kwargs, execution_state, key, active_threads, active_threads_lock)
+            result = original(
+                func, args, kwargs, execution_state, key, active_threads, active_threads_lock
+            )
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
             raise
@@ -180,7 +230,9 @@ def _around_actor_execute(original):
     async def actor_execute(self, *positional, **named):
         try:
             actor, function = named["actor"], named["function"]
-            if not inspect.iscoroutinefunction(inspect.getattr_static(type(self.state.actors[actor]), function)):
+            if not inspect.iscoroutinefunction(
+                inspect.getattr_static(type(self.state.actors[actor]), function)
+            ):
                 raise LookupError
             values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
         except Exception:
@@ -211,7 +263,8 @@ def _around_worker_init(original):
 
 
 class Transitions:
-    """A worker plugin for releases whose functions we do not know: begin and end as the event loop hears of them."""
+    """A worker plugin for releases whose functions we do not know: begin and end as the event
+    loop hears of them."""
 
     def __init__(self, worker):
         self.worker, self.entries = worker, {}
@@ -229,13 +282,21 @@ class Transitions:
             self.entries[key] = _core.begin_graph_task(key, None, None, self.worker, True)
         elif start in runs and finish not in runs:
             entry = self.entries.pop(key, None)
-            _core.end_graph_task(entry, None, None, RuntimeError if finish == "error" else None, finish in ("cancelled", "released", "forgotten"))
+            _core.end_graph_task(
+                entry,
+                None,
+                None,
+                RuntimeError if finish == "error" else None,
+                finish in ("cancelled", "released", "forgotten"),
+            )
 
 
-# -- the local schedulers ---------------------------------------------------------------------------------------------------------------
+# -- the local schedulers
+
 
 def _around_execute_task(original):
-    """The task is begun when it has been unpacked and ended before its result is packed: between processes that is not the task's work."""
+    """The task is begun when it has been unpacked and ended before its result is packed: between
+    processes that is not the task's work."""
 
     @functools.wraps(original)
     def execute_task(key, task_info, dumps, loads, get_id, pack_exception):
@@ -264,6 +325,8 @@ def _around_execute_task(original):
                 end(None, error)
             return pack_exception(error, dumps)
 
-        return original(key, task_info, end_and_pack, unpack_and_begin, get_id, end_and_pack_exception)
+        return original(
+            key, task_info, end_and_pack, unpack_and_begin, get_id, end_and_pack_exception
+        )
 
     return execute_task

@@ -1,7 +1,10 @@
-"""Metrics and the task stream on a Dask worker's own port: /metrics through prometheus_client's registry, which Dask serves, and /dwsr/tasks beside it.
+"""Metrics and the task stream on a Dask worker's own port: /metrics through prometheus_client's
+registry, which Dask serves, and /dwsr/tasks beside it.
 
-Called on the worker's event loop, which is the worker's: what is read here is read in small pieces.
+Called on the worker's event loop, which is the worker's: what is read here is read in small
+pieces.
 """
+
 import logging
 import threading
 
@@ -26,12 +29,15 @@ def serve(worker):
         from dwsr_probe.export.handlers import Tasks
         from dwsr_probe.export.hosts import Hosts
         from dwsr_probe.export.sources import OwnProcess
+
         with _lock:
             if _source is None:
                 _source = OwnProcess(dead)
                 _exposition = Exposition(_source.view, own_port=False)
                 REGISTRY.register(_exposition)
-        application.add_handlers(".*", [("/dwsr/tasks", Tasks, {"source": _source, "hosts": Hosts(_own_names(worker))})])
+        application.add_handlers(
+            ".*", [("/dwsr/tasks", Tasks, {"source": _source, "hosts": Hosts(_own_names(worker))})]
+        )
     except Exception as error:
         logger.warning("dwsr-probe could not add its metrics to this worker's port: %r", error)
     return True
@@ -40,7 +46,12 @@ def serve(worker):
 def _own_names(worker):
     """How others reach this worker, as it was told: `--host`, `--contact-address`."""
     from dwsr_probe.export.hosts import name_of
-    return [name_of(address.rpartition("//")[2]) or "" for address in (worker.address, worker.contact_address) if address]
+
+    return [
+        name_of(address.rpartition("//")[2]) or ""
+        for address in (worker.address, worker.contact_address)
+        if address
+    ]
 
 
 def stop():
@@ -49,6 +60,7 @@ def stop():
     with _lock:
         if _exposition is not None:
             from prometheus_client import REGISTRY
+
             REGISTRY.unregister(_exposition)
             _source.totals.names.clear()
         _source = _exposition = None

@@ -4,6 +4,7 @@ A worker that is killed is gone from the scheduler at once, and nothing there sa
 board. So each measured worker logs one event when it begins and one when it leaves. `announce` and
 `leave` run in the workers, `gone` in the client.
 """
+
 import logging
 import os
 from dataclasses import dataclass
@@ -40,9 +41,17 @@ def announce(worker):
         worker.loop.call_later(AGAIN_S, _announce_later, worker)
         return
     nanny = worker.nanny if isinstance(worker.nanny, str) else None
-    worker.log_event(TOPIC, {
-        "action": "begin", "name": str(worker.name)[:64], "nanny": nanny,
-        "host": os.uname().nodename, "board": path, "run": probe.run_name()})
+    worker.log_event(
+        TOPIC,
+        {
+            "action": "begin",
+            "name": str(worker.name)[:64],
+            "nanny": nanny,
+            "host": os.uname().nodename,
+            "board": path,
+            "run": probe.run_name(),
+        },
+    )
     worker._dwsr_probe_announced = path
 
 
@@ -76,8 +85,11 @@ def gone(events, present):
             begun[address] = event
         else:
             begun.pop(address, None)
-    return [Gone(address, event["host"], event["board"], event["nanny"], event["run"])
-            for address, event in begun.items() if address not in present]
+    return [
+        Gone(address, event["host"], event["board"], event["nanny"], event["run"])
+        for address, event in begun.items()
+        if address not in present
+    ]
 
 
 def _same_place(one, other):

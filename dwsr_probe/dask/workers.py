@@ -1,9 +1,12 @@
-"""The workers of this process: their facts for readers of the board, and what the hooks want to know of them.
+"""The workers of this process: their facts for readers of the board, and what the hooks want to
+know of them.
 
-Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes, managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task
-says which of these ran it by its index, so the list only grows while the board lives. Published once a second on the worker's event loop, if anything
-has changed.
+Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes,
+managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task says which of these ran it by its
+index, so the list only grows while the board lives. Published once a second on the worker's
+event loop, if anything has changed.
 """
+
 import json
 import threading
 import weakref
@@ -35,12 +38,16 @@ def register(worker):
 
 
 def follow(worker):
-    """Publish this worker's facts while it lives; from its own event loop, or before that has started."""
+    """Publish this worker's facts while it lives; from its own event loop, or before that has
+    started."""
     from tornado.ioloop import PeriodicCallback
 
     from dwsr_probe.dask import hooks
+
     if "dwsr-probe" not in worker.periodic_callbacks:
-        worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(lambda: publish(worker), PERIOD_MS)
+        worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(
+            lambda: publish(worker), PERIOD_MS
+        )
         if worker.status.name in ("running", "paused"):
             callback.start()
     if hooks.kind() == hooks.TRANSITIONS and "dwsr-probe-transitions" not in worker.plugins:
@@ -77,6 +84,7 @@ def forget_all():
         _known.clear()
         _published = None
     from dwsr_probe.dask import http
+
     http.stop()
 
 
@@ -84,13 +92,17 @@ def publish(worker):
     """Never raises: it runs on the worker's event loop."""
     global _published
     from dwsr_probe.dask import hooks, http, roll
+
     try:
         index = register(worker)
         if index is None:
             return
         _facts[index] = facts_of(worker)
         state = json.dumps(_facts), _core.board_path()
-        if state != _published and (_core.set_facts(_text(_facts)) or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))):
+        if state != _published and (
+            _core.set_facts(_text(_facts))
+            or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))
+        ):
             _published = state  # all of it, or the addresses if that is too much for the page
         _core.note_hooks(hooks.kind())
         http.serve(worker)
@@ -109,9 +121,16 @@ def facts_of(worker):
     except AttributeError:  # spilling is off
         on_disk = 0
     return {
-        "address": worker.address, "name": str(worker.name)[:64], "id": worker.id, "nthreads": worker.state.nthreads,
-        "memory_limit_bytes": worker.memory_manager.memory_limit or None, "managed_bytes": int(worker.state.nbytes),
-        "spilled_bytes": int(on_disk), "http": _http_of(worker), "scheduler": worker.scheduler.address, "nanny": worker.nanny if isinstance(worker.nanny, str) else None,
+        "address": worker.address,
+        "name": str(worker.name)[:64],
+        "id": worker.id,
+        "nthreads": worker.state.nthreads,
+        "memory_limit_bytes": worker.memory_manager.memory_limit or None,
+        "managed_bytes": int(worker.state.nbytes),
+        "spilled_bytes": int(on_disk),
+        "http": _http_of(worker),
+        "scheduler": worker.scheduler.address,
+        "nanny": worker.nanny if isinstance(worker.nanny, str) else None,
     }
 
 
@@ -126,6 +145,9 @@ def _http_of(worker):
 def sizes_of_inputs(worker, key):
     """Dask's own sizes of what a task depends on, by key; None if they cannot be had."""
     try:
-        return {dependency.key: dependency.nbytes for dependency in list(worker.state.tasks[key].dependencies)}
+        return {
+            dependency.key: dependency.nbytes
+            for dependency in list(worker.state.tasks[key].dependencies)
+        }
     except Exception:  # the event loop may be changing it just now
         return None

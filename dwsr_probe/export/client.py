@@ -1,12 +1,15 @@
-"""Read the stream of records from anywhere: every record once, across restarts of the server and, with `state`, of the reader.
+"""Read the stream of records from anywhere: every record once, across restarts of the server
+and, with `state`, of the reader.
 
-    stream = Stream("http://worker:8790")
-    for record in stream.follow():          # dicts, as in the record's contract; for ever
+    stream = Stream("http://worker:8790") for record in stream.follow():          # dicts, as in
+    the record's contract; for ever
         ...
 
-Standard library only. Programs that read many workers have one Stream each. A server is not trusted: each request has a
-budget of bytes and of time, and what identifies a record is checked before it is kept.
+Standard library only. Programs that read many workers have one Stream each. A server is not
+trusted: each request has a budget of bytes and of time, and what identifies a record is checked
+before it is kept.
 """
+
 import gzip
 import io
 import json
@@ -21,9 +24,11 @@ from itertools import islice
 from urllib.parse import quote, urlsplit
 
 _PROCESSES_MOST, _RUNNING_MOST = 10_000, 20_000
-# More is not an answer of one of us. A record has at most 6 KiB on its board, and JSON may take six times that.
+# More is not an answer of one of us. A record has at most 6 KiB on its board, and JSON may take six
+# times that.
 _LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
-_RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20  # of an answer: for each record that was asked for; for what runs
+# of an answer: for each record that was asked for; for what runs
+_RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20
 _RECORD_S = 0.02  # to send it, on a machine that is busy otherwise
 _PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
 _SERIES_MOST, _SERIES_CHARS_MOST = 20_000, 32 << 10
@@ -35,7 +40,8 @@ class StreamError(Exception):
 
 
 class StreamRefused(StreamError):
-    """It does not want to: no or a wrong password, not a port of ours. Trying again does not help."""
+    """It does not want to: no or a wrong password, not a port of ours. Trying again does not
+    help."""
 
     def __init__(self, text, status):
         super().__init__(text)
@@ -55,7 +61,8 @@ class TooLong(ValueError):
 
 
 class _Timed(io.RawIOBase):
-    """A socket that is read until a deadline: its own timeout, for silence, begins anew with each byte."""
+    """A socket that is read until a deadline: its own timeout, for silence, begins anew with
+    each byte."""
 
     def __init__(self, socket, silence_s, deadline):
         self._socket, self._silence_s, self._deadline = socket, silence_s, deadline
@@ -84,23 +91,37 @@ class Poll:
 
 
 class Stream:
-    def __init__(self, url, token=None, basic=None, state=None, ca_file=None, timeout_s=30.0,
-                 record_s=_RECORD_S):
-        """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same URL, to go on where it was.
+    def __init__(
+        self,
+        url,
+        token=None,
+        basic=None,
+        state=None,
+        ca_file=None,
+        timeout_s=30.0,
+        record_s=_RECORD_S,
+    ):
+        """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same
+        URL, to go on where it was.
         timeout_s: a whole answer may take so long, plus record_s for each record asked for."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not the URL of a worker or exporter, such as http://host:9464")
+            raise ValueError(
+                f"{url!r} is not the URL of a worker or exporter, such as http://host:9464"
+            )
         self._address = parts.hostname, parts.port  # ValueError: not a port
         self.host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self.host}"
         self.url = f"{self._base}/dwsr/tasks"
         self.lost = 0  # in all
-        self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._context = (
+            ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        )
         self._timeout_s, self._record_s = timeout_s, record_s
         self._headers = {"Accept-Encoding": "gzip", "Connection": "close"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")  # http.client writes Latin-1: UTF-8 arrives
+            # http.client writes Latin-1: UTF-8 arrives
+            self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")
         elif basic:
             self._headers["Authorization"] = "Basic " + b64encode(basic.encode()).decode()
         self._cursor, self._seen = state_of(state or {})
@@ -111,12 +132,18 @@ class Stream:
         return {"cursor": self._cursor, "seen": dict(self._seen)}
 
     def poll(self, wait_s=0.0, limit=10_000, running=False, keep=None):
-        """What is new, after waiting for it at most so long; StreamError. What came before an error is not lost: the next poll brings it.
+        """What is new, after waiting for it at most so long; StreamError. What came before an
+        error is not lost: the next poll brings it.
 
-        keep: called with each record as soon as it is read, returns what is kept of it; ValueError: nothing.
+        keep: called with each record as soon as it is read, returns what is kept of it;
+        ValueError: nothing.
         """
-        found, told = Poll(), {}  # told: of each process in this answer the newest seq, and how many
-        path = f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}&running={int(running)}"
+        # told: of each process in this answer the newest seq, and how many
+        found, told = Poll(), {}
+        path = (
+            f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}"
+            f"&running={int(running)}"
+        )
         with self._asked(path, wait_s + self._timeout_s, limit * self._record_s) as answer:
             for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
                 last = json.loads(line)
@@ -172,27 +199,42 @@ class Stream:
 
     @contextmanager
     def _asked(self, path, timeout_s, longer_s=0.0):
-        """The answer, to be read; whatever goes wrong with it is a StreamError. longer_s: for an answer that is not silent meanwhile."""
+        """The answer, to be read; whatever goes wrong with it is a StreamError. longer_s: for an
+        answer that is not silent meanwhile."""
         url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s + longer_s
         connection = None
         try:
             # No proxy and no redirect: workers are near, and a token is not for others.
-            connection = HTTPConnection(*self._address, timeout=timeout_s) if self._context is None else HTTPSConnection(
-                *self._address, timeout=timeout_s, context=self._context)
+            connection = (
+                HTTPConnection(*self._address, timeout=timeout_s)
+                if self._context is None
+                else HTTPSConnection(*self._address, timeout=timeout_s, context=self._context)
+            )
             connection.request("GET", path, headers=self._headers)
             answer = HTTPResponse(_Timed(connection.sock, timeout_s, deadline), method="GET")
             answer.begin()
             if answer.status != 200:
-                kind, given = (StreamRefused, (answer.status,)) if 400 <= answer.status < 500 else (StreamError, ())
-                raise kind(f"{url}: HTTP status {answer.status}: {_printable(answer.reason)}", *given)
-            yield gzip.GzipFile(fileobj=answer) if answer.getheader("Content-Encoding") == "gzip" else answer
+                kind, given = (
+                    (StreamRefused, (answer.status,))
+                    if 400 <= answer.status < 500
+                    else (StreamError, ())
+                )
+                raise kind(
+                    f"{url}: HTTP status {answer.status}: {_printable(answer.reason)}", *given
+                )
+            yield (
+                gzip.GzipFile(fileobj=answer)
+                if answer.getheader("Content-Encoding") == "gzip"
+                else answer
+            )
         except TooLong as error:
             raise StreamTooLong(f"{url}: {error}") from error
         except TimeoutError as error:
             raise StreamError(f"{url}: no whole answer in time: timed out") from error
         except MemoryError as error:
             raise StreamError(f"{url}: there is not enough memory for its answer") from error
-        except (OSError, EOFError, HTTPException) as error:  # before ValueError: a certificate that fails is both
+        # before ValueError: a certificate that fails is both
+        except (OSError, EOFError, HTTPException) as error:
             kind = StreamNonsense if isinstance(error, gzip.BadGzipFile) else StreamError
             raise kind(f"{url}: {_printable(str(error))}") from error
         except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
@@ -202,7 +244,8 @@ class Stream:
                 connection.close()
 
     def follow(self, wait_s=10.0):
-        """Records for ever, also when the server is away for a while; StreamRefused if it does not want to answer."""
+        """Records for ever, also when the server is away for a while; StreamRefused if it does
+        not want to answer."""
         again_s = _AGAIN_S
         while True:
             try:
@@ -220,7 +263,11 @@ class Stream:
 def state_of(kept):
     """(cursor, seen) of Stream.state as it was kept; ValueError: it is none."""
     cursor, seen = kept.get("cursor", "0"), dict(kept.get("seen", {}))
-    if not _is_cursor(cursor) or len(seen) > _PROCESSES_MOST or not all(_is_process(process) and _is_seq(seq) for process, seq in seen.items()):
+    if (
+        not _is_cursor(cursor)
+        or len(seen) > _PROCESSES_MOST
+        or not all(_is_process(process) and _is_seq(seq) for process, seq in seen.items())
+    ):
         raise ValueError("not the state of a stream")
     return cursor, seen
 
@@ -247,21 +294,34 @@ def _lines(answer, bytes_most):
     while line := answer.readline(_LINE_BYTES_MOST):
         bytes_most -= len(line)
         if bytes_most < 0 or len(line) == _LINE_BYTES_MOST:
-            raise TooLong("the answer does not end" if bytes_most < 0 else f"a line above {_LINE_BYTES_MOST >> 10} KiB")
+            raise TooLong(
+                "the answer does not end"
+                if bytes_most < 0
+                else f"a line above {_LINE_BYTES_MOST >> 10} KiB"
+            )
         yield line
 
 
 def samples_of(page, prefixes):
-    """(name, labels, value) of the series of a page of metrics whose names begin with one of these; ValueError: it is none.
+    """(name, labels, value) of the series of a page of metrics whose names begin with one of
+    these; ValueError: it is none.
 
     Lines and their lengths are bounded: the parser's time grows with their square.
     """
     from prometheus_client.parser import text_string_to_metric_families
-    lines = list(islice((line for line in io.StringIO(page) if line.startswith(prefixes)), _SERIES_MOST + 1))
+
+    lines = list(
+        islice((line for line in io.StringIO(page) if line.startswith(prefixes)), _SERIES_MOST + 1)
+    )
     if len(lines) > _SERIES_MOST or any(len(line) > _SERIES_CHARS_MOST for line in lines):
         raise ValueError("too many series, or too long ones")
     try:
-        return [(sample.name, sample.labels, sample.value)
-                for family in text_string_to_metric_families("".join(line.rstrip("\n") + "\n" for line in lines)) for sample in family.samples]
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(
+                "".join(line.rstrip("\n") + "\n" for line in lines)
+            )
+            for sample in family.samples
+        ]
     except (KeyError, IndexError) as error:  # of the parser, beside ValueError
         raise ValueError(f"not a page of metrics: {error!r}") from error

@@ -1,8 +1,15 @@
-"""From a view to prometheus_client's families. A custom collector: whoever serves, asks for a view at each scrape."""
+"""From a view to prometheus_client's families. A custom collector: whoever serves, asks for a
+view at each scrape."""
+
 import logging
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
 from dwsr_probe.export.totals import visible
@@ -22,11 +29,16 @@ def _family(metric, view):
     if metric.type == HISTOGRAM:
         family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for *labels, histogram in metric.read(view):
-            buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.cumulative()]
+            buckets = [
+                ("+Inf" if bound == float("inf") else repr(bound), count)
+                for bound, count in histogram.cumulative()
+            ]
             family.add_metric(_clean(labels), buckets=buckets, sum_value=histogram.total)
         return family
     if metric.type == COUNTER:
-        family = CounterMetricFamily(metric.name.removesuffix("_total"), metric.help, labels=metric.labels)
+        family = CounterMetricFamily(
+            metric.name.removesuffix("_total"), metric.help, labels=metric.labels
+        )
     elif metric.type == GAUGE:
         family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     else:
@@ -44,7 +56,8 @@ def _clean(labels):
 
 
 class Exposition:
-    """prometheus_client's protocol: `collect` at each scrape. view: a function; metrics: the table that reads it."""
+    """prometheus_client's protocol: `collect` at each scrape. view: a function; metrics: the
+    table that reads it."""
 
     def __init__(self, view, own_port, metrics=METRICS):
         self._view, self._own_port, self._metrics, self._failed = view, own_port, metrics, False

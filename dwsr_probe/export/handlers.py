@@ -1,7 +1,10 @@
-"""The HTTP side of a source: /metrics, /dwsr/tasks, and small things beside them. The same handlers on a Dask worker's port and on our own.
+"""The HTTP side of a source: /metrics, /dwsr/tasks, and small things beside them. The same
+handlers on a Dask worker's port and on our own.
 
-Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prometheus' text format, never as HTML.
+Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prometheus' text
+format, never as HTML.
 """
+
 import asyncio
 import gzip
 import json
@@ -13,10 +16,15 @@ from tornado.web import HTTPError, RequestHandler
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
-BATCH = 250  # lines between two looks at other clients, and what is held for each one that does not read
+# lines between two looks at other clients, and what is held for each one that does not read
+BATCH = 250
 WRITE_S = 30.0  # for a client to take what was written
-NO_SUCH_HOST = "this port does not answer to that host name; allow it with --allow-host or DWSR_PROBE_ALLOW_HOSTS"
-ENDING = "dwsr_probe_ending"  # a setting of the application: the port closes, who waits gets what there is
+NO_SUCH_HOST = (
+    "this port does not answer to that host name; allow it with --allow-host or"
+    " DWSR_PROBE_ALLOW_HOSTS"
+)
+# a setting of the application: the port closes, who waits gets what there is
+ENDING = "dwsr_probe_ending"
 
 
 class Handler(RequestHandler):
@@ -47,10 +55,14 @@ class Handler(RequestHandler):
         self.finish(f"{status_code}: {self._reason}\n")
 
     def takes_gzip(self):
-        return any(re.fullmatch(r"\s*gzip\s*(;\s*q=(1|0\.\d*[1-9])\d*\s*)?", word) for word in self.request.headers.get("Accept-Encoding", "").split(","))
+        return any(
+            re.fullmatch(r"\s*gzip\s*(;\s*q=(1|0\.\d*[1-9])\d*\s*)?", word)
+            for word in self.request.headers.get("Accept-Encoding", "").split(",")
+        )
 
     async def taken(self, written):
-        """Until the client has taken it. One that does not read loses its connection: what waits for it must not stay."""
+        """Until the client has taken it. One that does not read loses its connection: what waits
+        for it must not stay."""
         try:
             await asyncio.wait_for(written, WRITE_S)
         except asyncio.TimeoutError:
@@ -76,11 +88,14 @@ class Handler(RequestHandler):
 class Metrics(Handler):
     def initialize(self, source, *args, **options):
         super().initialize(source, *args, **options)
-        from dwsr_probe.export.exposition import registry  # a run that nobody scrapes does without prometheus_client
+        # a run that nobody scrapes does without prometheus_client
+        from dwsr_probe.export.exposition import registry
+
         self.registry = registry(source)
 
     async def get(self):
         from prometheus_client.exposition import choose_encoder
+
         encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
         with self.source.locked():
             text = encode(self.registry)
@@ -95,7 +110,8 @@ class Metrics(Handler):
 
 
 class Tasks(Handler):
-    """NDJSON: records, with running=1 those that run, then {"cursor": ..., "lost": ...}: where to go on, and how many were lost since."""
+    """NDJSON: records, with running=1 those that run, then {"cursor": ..., "lost": ...}: where
+    to go on, and how many were lost since."""
 
     async def get(self):
         since = self.get_query_argument("since", "0")
@@ -106,26 +122,34 @@ class Tasks(Handler):
         self._packer = None
         if self.takes_gzip():
             import zlib
+
             self.set_header("Content-Encoding", "gzip")
             self._packer = zlib.compressobj(1, zlib.DEFLATED, 31)
         try:
             since, lost = await self.stream(since, limit, time.monotonic() + wait)
             last = self.source.running() if running else []
             await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
-        except StreamClosedError:  # the reader has gone, and asks for the same again when it comes back
+        # the reader has gone, and asks for the same again when it comes back
+        except StreamClosedError:
             pass
 
     async def stream(self, since, limit, deadline):
         lost = sent = 0
         while True:
-            over = self.settings.get(ENDING) or self.request.connection.stream.closed() or time.monotonic() >= deadline  # asked before the last read
+            # asked before the last read
+            over = (
+                self.settings.get(ENDING)
+                or self.request.connection.stream.closed()
+                or time.monotonic() >= deadline
+            )
             batch = self.source.read(since, min(BATCH, limit - sent))
             since, lost, sent = batch.cursor, lost + batch.lost, sent + len(batch.lines)
             if batch.lines:
                 await self.send(batch.lines)
             if sent >= limit or (not batch.more and (sent or over)):
                 return since, lost
-            # Also when the write was taken at once: an await that need not wait does not let others in.
+            # Also when the write was taken at once: an await that need not wait does not let others
+            # in.
             await asyncio.sleep(0 if batch.lines else POLL_S)
 
     async def send(self, lines, end=False):
@@ -137,7 +161,8 @@ class Tasks(Handler):
 
 
 class Discovery(Handler):
-    """Prometheus' HTTP service discovery: this exporter, and the ports of Dask workers on this machine."""
+    """Prometheus' HTTP service discovery: this exporter, and the ports of Dask workers on this
+    machine."""
 
     async def get(self):
         self.set_header("Content-Type", "application/json")
@@ -148,16 +173,21 @@ def targets(source, target, scheme):
     """target: how this exporter is reached."""
     found = [{"targets": [target], "labels": {"dwsr_kind": "exporter", "__scheme__": scheme}}]
     for _, worker in source.workers():
-        found.append({"targets": [worker["http"]], "labels": {"dwsr_kind": "worker", "dwsr_worker": str(worker.get("name") or "")}})
+        found.append(
+            {
+                "targets": [worker["http"]],
+                "labels": {"dwsr_kind": "worker", "dwsr_worker": str(worker.get("name") or "")},
+            }
+        )
     return found
 
 
 class Index(Handler):
     TEXT = """dwsr-probe: memory of tasks, live.
 
-/metrics                                              for Prometheus (text, or OpenMetrics when asked for)
-/dwsr/tasks?since=CURSOR&limit=N&wait=S&running=1     records as NDJSON; the last line has the next cursor
-/sd                                                   of an exporter: Prometheus' HTTP service discovery
+/metrics                                            for Prometheus: text, or OpenMetrics on request
+/dwsr/tasks?since=CURSOR&limit=N&wait=S&running=1   records as NDJSON; the last has the cursor
+/sd                                                 of an exporter: targets, for Prometheus
 /-/healthy
 """
 

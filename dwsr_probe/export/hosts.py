@@ -1,9 +1,10 @@
 """Which names a port of ours answers to: the Host header of each request is checked.
 
-A page in somebody's browser can have its own name resolve to this machine (DNS rebinding) and would then read the port as
-if it were its own server. Such a request carries the page's name, which is none of ours. An address instead of a name
-cannot be rebound.
+A page in somebody's browser can have its own name resolve to this machine (DNS rebinding) and
+would then read the port as if it were its own server. Such a request carries the page's name,
+which is none of ours. An address instead of a name cannot be rebound.
 """
+
 import asyncio
 import re
 import socket
@@ -16,7 +17,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.-]+)(?::[0-9]*)?", re.ASCI
 
 class Hosts:
     def __init__(self, more=()):
-        """more: names beside this machine's own: `name`, `.domain` for all names below it, `*` for every name."""
+        """more: names beside this machine's own: `name`, `.domain` for all names below it, `*`
+        for every name."""
         own = socket.gethostname().lower()
         self._short, self._full = own.partition(".")[0], None
         names = [name.strip().lower().rstrip(".") for name in (*more, *allowed_hosts())]
@@ -30,7 +32,12 @@ class Hosts:
         name = name_of(header)
         if name is None:
             return False
-        return _is_address(name) or name in self._names or name.endswith(self._domains) or await self._is_full_name(name)
+        return (
+            _is_address(name)
+            or name in self._names
+            or name.endswith(self._domains)
+            or await self._is_full_name(name)
+        )
 
     async def _is_full_name(self, name):
         """Only a name that begins as ours is looked up, once: it may take seconds."""

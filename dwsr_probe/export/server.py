@@ -1,8 +1,11 @@
-"""A port of our own, in a thread of its own: for `run --metrics`, `export` and `predict serve`. Never in the job's process.
+"""A port of our own, in a thread of its own: for `run --metrics`, `export` and `predict serve`.
+Never in the job's process.
 
-Loopback unless asked otherwise. Slow clients hold nothing but their own connection: headers have a deadline, connections a cap, and at the cap the oldest
-one that is not being answered makes room.
+Loopback unless asked otherwise. Slow clients hold nothing but their own connection: headers have
+a deadline, connections a cap, and at the cap the oldest one that is not being answered makes
+room.
 """
+
 import asyncio
 import base64
 import hmac
@@ -25,7 +28,12 @@ CONNECTIONS_MOST = 256
 HEADER_S = 10.0
 END_S = 0.5  # for answers that are being given when the port closes
 HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
-ROUTES = (("/", handlers.Index), ("/metrics", handlers.Metrics), ("/dwsr/tasks", handlers.Tasks), ("/-/healthy", handlers.Healthy))
+ROUTES = (
+    ("/", handlers.Index),
+    ("/metrics", handlers.Metrics),
+    ("/dwsr/tasks", handlers.Tasks),
+    ("/-/healthy", handlers.Healthy),
+)
 
 
 class ServeError(Exception):
@@ -55,7 +63,10 @@ class Access:
                 os.stat(path)  # OpenSSL does not say which; not opened: it may be a pipe
             context.load_cert_chain(self.cert, self.key, password=_no_password)
         except ssl.SSLError as error:
-            raise ServeError(f"cannot use the TLS certificate {files}: {error}; it must be PEM, with its key (no password) in it or in --tls-key FILE") from error
+            raise ServeError(
+                f"cannot use the TLS certificate {files}: {error}; it must be PEM, with its key (no"
+                " password) in it or in --tls-key FILE"
+            ) from error
         except OSError as error:
             raise ServeError(f"cannot use the TLS certificate {files}: {error}") from error
         return context
@@ -91,16 +102,26 @@ def secret(path, what):
 class Guard:
     def __init__(self, accepted):
         self._accepted = [text.encode() for text in accepted]
-        self.challenge = ", ".join(sorted({text.split()[0] + (' realm="dwsr-probe"' if text.startswith("Basic") else "") for text in accepted}))
+        self.challenge = ", ".join(
+            sorted(
+                {
+                    text.split()[0] + (' realm="dwsr-probe"' if text.startswith("Basic") else "")
+                    for text in accepted
+                }
+            )
+        )
 
     def admits(self, request):
         kind, _, secret = request.headers.get("Authorization", "").partition(" ")
-        given = f"{kind.capitalize()} {secret.strip()}".encode("latin-1", "replace")  # as it came; the kind in any case
-        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])  # all of them: time tells nothing
+        # as it came; the kind in any case
+        given = f"{kind.capitalize()} {secret.strip()}".encode("latin-1", "replace")
+        # all of them: time tells nothing
+        return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])
 
 
 class _Server(HTTPServer):
-    """Caps connections: the oldest one that waits for its client is closed for a new one; if all are being answered, the oldest."""
+    """Caps connections: the oldest one that waits for its client is closed for a new one; if all
+    are being answered, the oldest."""
 
     def initialize(self, *args, **kwargs):
         super().initialize(*args, **kwargs)
@@ -116,7 +137,8 @@ class _Server(HTTPServer):
         super().handle_stream(stream, address)
 
     def on_close(self, server_conn):
-        self._streams.pop(server_conn.stream, None)  # not by a close callback: Tornado's connections replace it
+        # not by a close callback: Tornado's connections replace it
+        self._streams.pop(server_conn.stream, None)
         super().on_close(server_conn)
 
     def answering(self):
@@ -139,22 +161,51 @@ def parse_address(text):
 
 
 class Server:
-    """Opened at once, so that what is wrong is said before the job starts; served from `start` to `stop`."""
+    """Opened at once, so that what is wrong is said before the job starts; served from `start`
+    to `stop`."""
 
-    def __init__(self, source, address, port, access=None, discovery=False, advertise=None, routes=ROUTES, body_bytes=BODY_BYTES):
+    def __init__(
+        self,
+        source,
+        address,
+        port,
+        access=None,
+        discovery=False,
+        advertise=None,
+        routes=ROUTES,
+        body_bytes=BODY_BYTES,
+    ):
         access = access or Access()
         self._context, guard = access.context(), access.guard()
         try:
             self._sockets = bind_sockets(port, address, backlog=1024)
         except (OSError, UnicodeError) as error:
-            raise ServeError(f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error}; choose another port, or 0 for any that is free") from error
+            raise ServeError(
+                f"cannot listen on {address}:{port}: {getattr(error, 'strerror', None) or error};"
+                " choose another port, or 0 for any that is free"
+            ) from error
         self.address, self.port = address, self._sockets[0].getsockname()[1]
         hosts = Hosts([*access.allow_hosts, address, (advertise or "").rpartition(":")[0]])
-        common = {"source": source, "hosts": hosts, "guard": guard, "target": advertise or f"{socket.gethostname()}:{self.port}"}
+        common = {
+            "source": source,
+            "hosts": hosts,
+            "guard": guard,
+            "target": advertise or f"{socket.gethostname()}:{self.port}",
+        }
         routes = [*routes, *([("/sd", handlers.Discovery)] if discovery else [])]
-        self._application = Application([(path, handler, common) for path, handler in routes], log_function=lambda handler: None,
-                                        default_handler_class=handlers.NotFound, default_handler_args=common)
-        self._source, self._loop, self._thread, self._failure, self._body_bytes = source, None, None, None, body_bytes
+        self._application = Application(
+            [(path, handler, common) for path, handler in routes],
+            log_function=lambda handler: None,
+            default_handler_class=handlers.NotFound,
+            default_handler_args=common,
+        )
+        self._source, self._loop, self._thread, self._failure, self._body_bytes = (
+            source,
+            None,
+            None,
+            None,
+            body_bytes,
+        )
         self.secured, self._stopping = guard is not None, False
 
     @property
@@ -167,13 +218,18 @@ class Server:
         if all(ip_address(s.getsockname()[0]).is_loopback for s in self._sockets):
             return None
         readers = "whoever has the token or password" if self.secured else "anybody who reaches it"
-        return f"{self.url} is open to other machines: {readers} can read task names, keys, shapes, users and memory figures (no data)"
+        return (
+            f"{self.url} is open to other machines: {readers} can read task names, keys, shapes,"
+            " users and memory figures (no data)"
+        )
 
     def start(self):
         """ServeError if there is no thread or no descriptor left for it."""
         ready, thread = threading.Event(), None
         try:
-            thread = threading.Thread(target=self._serve, args=(ready,), name="dwsr-serve", daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(ready,), name="dwsr-serve", daemon=True
+            )
             thread.start()
         except RuntimeError as error:
             raise ServeError(f"cannot serve {self.url}: {error}") from error
@@ -183,7 +239,8 @@ class Server:
         self._thread = thread
 
     def _serve(self, ready):
-        for name in ("tornado.access", "tornado.application", "tornado.general"):  # a scanner must not fill the job's terminal
+        # a scanner must not fill the job's terminal
+        for name in ("tornado.access", "tornado.application", "tornado.general"):
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         try:
@@ -204,8 +261,14 @@ class Server:
         self._loop.close()
 
     async def _begin(self):
-        self._server = _Server(self._application, ssl_options=self._context, idle_connection_timeout=HEADER_S, max_header_size=HEADER_BYTES,
-                               max_body_size=self._body_bytes, body_timeout=HEADER_S)
+        self._server = _Server(
+            self._application,
+            ssl_options=self._context,
+            idle_connection_timeout=HEADER_S,
+            max_header_size=HEADER_BYTES,
+            max_body_size=self._body_bytes,
+            body_timeout=HEADER_S,
+        )
         self._server.add_sockets(self._sockets)
 
     async def _end(self):

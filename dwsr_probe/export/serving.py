@@ -1,4 +1,6 @@
-"""`run --metrics`: the parent's port, from before the command starts until the last scrape after it."""
+"""`run --metrics`: the parent's port, from before the command starts until the last scrape after
+it."""
+
 import signal
 import time
 
@@ -16,7 +18,13 @@ class Serving:
     Error = ServeError
 
     def __init__(self, address, port, access=None, linger_s=0.0, quiet=False):
-        self._address, self._port, self._access, self._linger_s, self._quiet = address, port, access or Access(), linger_s, quiet
+        self._address, self._port, self._access, self._linger_s, self._quiet = (
+            address,
+            port,
+            access or Access(),
+            linger_s,
+            quiet,
+        )
         self._server = self._source = None
 
     def open(self, store, settings):

@@ -1,7 +1,10 @@
-"""What stands behind a port: this process, a run, or all boards of this machine. Each gives a view for the metrics and lines for the stream.
+"""What stands behind a port: this process, a run, or all boards of this machine. Each gives a
+view for the metrics and lines for the stream.
 
-A cursor of the stream is a text: where it came from, a position there, and how many records had been lost by then. A cursor from elsewhere (before a restart) begins anew.
+A cursor of the stream is a text: where it came from, a position there, and how many records had
+been lost by then. A cursor from elsewhere (before a restart) begins anew.
 """
+
 import glob
 import os
 import pwd
@@ -36,15 +39,21 @@ class Batch:
 
 
 def _cursor(text, origin, count=2):
-    """The numbers of a cursor from this origin; zeros of any other, and of one that nobody here wrote."""
+    """The numbers of a cursor from this origin; zeros of any other, and of one that nobody here
+    wrote."""
     found, *numbers = text.rsplit("~", count)
-    if found == origin and len(numbers) == count and all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS_MOST for n in numbers):
+    if (
+        found == origin
+        and len(numbers) == count
+        and all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS_MOST for n in numbers)
+    ):
         return tuple(map(int, numbers))
     return (0,) * count
 
 
 class Source:
-    """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a view's totals are read."""
+    """own_port: series are not counted so strictly as on a Dask worker's. locked(): while a
+    view's totals are read."""
 
     own_port = True
     metrics = METRICS
@@ -57,7 +66,8 @@ class Source:
 
 
 class LiveBoards:
-    """Boards of living processes in some directories, looked at anew each time; one that vanishes meanwhile is left out."""
+    """Boards of living processes in some directories, looked at anew each time; one that
+    vanishes meanwhile is left out."""
 
     def __init__(self, directories, wanted=lambda board: True):
         self._directories, self._wanted = directories, wanted
@@ -70,7 +80,8 @@ class LiveBoards:
             return self._look()
 
     def _look(self):
-        newest, unreadable = {}, 0  # by process: one that has started its probe again has two boards for a while
+        # by process: one that has started its probe again has two boards for a while
+        newest, unreadable = {}, 0
         paths = [path for directory in self._directories() for path in list_boards(directory)]
         for path in self._open.keys() - set(paths):
             self._close(path)
@@ -81,13 +92,19 @@ class LiveBoards:
                     self._open[path] = board if self._wanted(board) else None
                 board = self._open[path]
                 if board and board.is_alive(live := board.live()):
-                    same = newest.setdefault((board.header["pid_namespace"], board.pid, board.start_ticks), (board, live))
+                    same = newest.setdefault(
+                        (board.header["pid_namespace"], board.pid, board.start_ticks), (board, live)
+                    )
                     if board.header["start_ns"] > same[0].header["start_ns"]:
-                        newest[board.header["pid_namespace"], board.pid, board.start_ticks] = board, live
+                        newest[board.header["pid_namespace"], board.pid, board.start_ticks] = (
+                            board,
+                            live,
+                        )
             except _core.BoardError as error:
                 unreadable += error.reason not in ("not ready", "unreadable")
                 self._close(path)
-        boards = sorted(newest.values(), key=lambda pair: pair[0].header["start_ns"])  # those that began first keep their series
+        # those that began first keep their series
+        boards = sorted(newest.values(), key=lambda pair: pair[0].header["start_ns"])
         found, names = [], set()
         for board, live in boards[:PROCESSES_MOST]:
             name = str(board.pid)
@@ -124,17 +141,20 @@ def _owner(path):
 
 
 class OwnProcess(Source):
-    """(a) This process, on its Dask worker's port. Its board counts what ends, and so did those of killed predecessors: a view is made on the
-    worker's event loop, and reads no single records."""
+    """(a) This process, on its Dask worker's port. Its board counts what ends, and so did those
+    of killed predecessors: a view is made on the worker's event loop, and reads no single
+    records."""
 
     own_port = False
     locked = staticmethod(nullcontext)
 
     def __init__(self, dead=None):
-        """dead: what killed predecessors left (dwsr_probe.dask.dead): `news`, and in pieces `count`, `rows_of`, `lost_of`."""
+        """dead: what killed predecessors left (dwsr_probe.dask.dead): `news`, and in pieces
+        `count`, `rows_of`, `lost_of`."""
         self.totals = Totals(series_most=NAMES_SERIES_MOST)
         self._board = self._path = None
-        self._dead, self._dead_added, self._dead_read = dead, 0, (None, [])  # _dead_added: boards in the totals
+        # _dead_added: boards in the totals
+        self._dead, self._dead_added, self._dead_read = dead, 0, (None, [])
 
     def _current(self):
         """The board, anew after a restart of the probe; None without one."""
@@ -162,7 +182,7 @@ class OwnProcess(Source):
         return self._dead_read[1]
 
     def view(self):
-        for news in self._dead.news()[self._dead_added:] if self._dead else ():
+        for news in self._dead.news()[self._dead_added :] if self._dead else ():
             self.totals.add_news(news)
             self._dead_added += 1
         board = self._current()
@@ -181,13 +201,14 @@ class OwnProcess(Source):
             return self._read(board, most, 0, 0, 0, 0)
 
     def _read(self, board, most, dead, dead_row, position, seq):
-        """The boards taken over first. What comes later there is read then: a cursor says how far it is in both."""
+        """The boards taken over first. What comes later there is read then: a cursor says how
+        far it is in both."""
         rows, lost = [], 0
         while len(rows) < most and dead < self._dead_count():
             piece = self._dead_rows(dead)
             if piece and dead_row == 0:
                 lost += self._dead.lost_of(dead)
-            found = piece[dead_row:dead_row + most - len(rows)]
+            found = piece[dead_row : dead_row + most - len(rows)]
             rows += found
             dead_row += len(found)
             if dead_row >= len(piece):
@@ -200,7 +221,12 @@ class OwnProcess(Source):
             rows += [row_of(board, raw) for raw in raws]
             seq = rows[-1][0]
             lost += seq
-        return Batch([json_of_row(row) for row in rows], f"{board.process}~{dead}~{dead_row}~{position}~{seq}", lost, len(rows) >= most)
+        return Batch(
+            [json_of_row(row) for row in rows],
+            f"{board.process}~{dead}~{dead_row}~{position}~{seq}",
+            lost,
+            len(rows) >= most,
+        )
 
     def running(self):
         board = self._current()
@@ -208,7 +234,8 @@ class OwnProcess(Source):
 
 
 class Run(Source):
-    """(b) A run, served by its parent: totals from its collector, the stream from its store, gauges from the living boards."""
+    """(b) A run, served by its parent: totals from its collector, the stream from its store,
+    gauges from the living boards."""
 
     def __init__(self, store_at, run, directory):
         """store_at: opens the store for reading, in the server's thread."""
@@ -243,16 +270,23 @@ class Run(Source):
         found = self._store.rows_after(position, most)
         if found:
             position = found[-1][0]
-        return Batch([json_of_row(row) for _, row in found], f"{self._run}~{position}~{lost}", max(0, lost - lost_before), len(found) == most)
+        return Batch(
+            [json_of_row(row) for _, row in found],
+            f"{self._run}~{position}~{lost}",
+            max(0, lost - lost_before),
+            len(found) == most,
+        )
 
     def running(self):
         return self._boards.running()
 
 
 class Recent:
-    """A store in memory for the collector: the newest records as lines, by position, and totals. Samples are not kept.
+    """A store in memory for the collector: the newest records as lines, by position, and totals.
+    Samples are not kept.
 
-    A round is there as a whole or not at all, as in the run store: one that fails is read again, and must not count twice. Readers hold `lock`.
+    A round is there as a whole or not at all, as in the run store: one that fails is read again,
+    and must not count twice. Readers hold `lock`.
     """
 
     counts = True
@@ -260,7 +294,8 @@ class Recent:
     def __init__(self, most):
         self.totals, self.lock = Totals(histograms_most=HISTOGRAMS_MOST), threading.RLock()
         self.lines, self.end = deque(maxlen=most), 0
-        self.lost, self._lost_ended = {}, 0  # records, by living process, and of all that have ended
+        # records, by living process, and of all that have ended
+        self.lost, self._lost_ended = {}, 0
         self.counting = True  # into the totals
         self.ended = {}  # pid → state, of the processes that ended last; None: it did not say
         self.ended_before = set()  # processes that had ended before we came
@@ -331,7 +366,8 @@ class Recent:
 
 
 class Machine(Source):
-    """(c) All boards of this machine: of this user, or of all users for root. Boards are left where they are."""
+    """(c) All boards of this machine: of this user, or of all users for root. Boards are left
+    where they are."""
 
     def __init__(self, directories=None, keep=50_000, say=lambda text: None):
         self._directories = (lambda: directories) if directories else board_directories
@@ -340,7 +376,8 @@ class Machine(Source):
         self._collectors, self._failing = {}, set()  # by directory
         self._lock = self._recent.lock
         self._origin = f"{os.getpid()}-{time.time_ns()}"
-        self._recent.counting = False  # what ended before we came: a restart of ours must not count it twice
+        # what ended before we came: a restart of ours must not count it twice
+        self._recent.counting = False
         self.follow()
         self._recent.counting, self._lost_before = True, self._recent.all_lost()
 
@@ -351,21 +388,28 @@ class Machine(Source):
     def follow(self):
         """What is new on all boards; a few times a second."""
         there = self._directories()
-        for directory in [*there, *(self._collectors.keys() - set(there))]:  # one that is gone has boards that we hold open, killed tasks on them
+        # one that is gone has boards that we hold open, killed tasks on them
+        for directory in [*there, *(self._collectors.keys() - set(there))]:
             if directory not in self._collectors:
-                self._collectors[directory] = Collector(self._recent, None, directory, self._say, remove=False)
+                self._collectors[directory] = Collector(
+                    self._recent, None, directory, self._say, remove=False
+                )
             try:
                 alive = self._collectors[directory].round()
                 self._failing.discard(directory)
                 if not alive and directory not in there:
                     del self._collectors[directory]
-            except Exception as error:  # boards are their users' own: one of them must not stop the others
+            # boards are their users' own: one of them must not stop the others
+            except Exception as error:
                 if directory not in self._failing:
                     self._say(f"cannot follow the boards in {directory}: {error!r}; trying again")
                 self._failing.add(directory)
 
     def view(self):
-        return View(self.totals, *_with_lost(self._boards.look(), self._recent.all_lost() - self._lost_before))
+        return View(
+            self.totals,
+            *_with_lost(self._boards.look(), self._recent.all_lost() - self._lost_before),
+        )
 
     def locked(self):
         return self._lock
@@ -382,7 +426,12 @@ class Machine(Source):
             position = max(position, oldest)
             lines = list(islice(recent.lines, position - oldest, position - oldest + most))
             end = position + len(lines)
-            return Batch(lines, f"{self._origin}~{end}~{lost}", max(0, lost - lost_before) + overwritten, end < recent.end)
+            return Batch(
+                lines,
+                f"{self._origin}~{end}~{lost}",
+                max(0, lost - lost_before) + overwritten,
+                end < recent.end,
+            )
 
     def running(self):
         return self._boards.running()
@@ -394,21 +443,33 @@ class Machine(Source):
 
     @property
     def ended_before(self):
-        """Processes that had ended before we came: their boards lie there until somebody collects them."""
+        """Processes that had ended before we came: their boards lie there until somebody
+        collects them."""
         return self._recent.ended_before
 
     def workers(self):
         processes, _, _ = self._boards.look()
-        return [(process, worker) for process in processes for worker in process.workers if worker.get("http")]
+        return [
+            (process, worker)
+            for process in processes
+            for worker in process.workers
+            if worker.get("http")
+        ]
 
 
 def board_directories():
     """Where boards are on this machine: of this user; of everybody for who may read them all."""
     from dwsr_probe.settings import default_board_directory
+
     own = default_board_directory()
     if not _reads_everything():
         return [own]
-    found = {own, *glob.glob("/dev/shm/dwsr-probe-*"), *glob.glob("/tmp/dwsr-probe-*"), *glob.glob("/run/user/*/dwsr-probe")}
+    found = {
+        own,
+        *glob.glob("/dev/shm/dwsr-probe-*"),
+        *glob.glob("/tmp/dwsr-probe-*"),
+        *glob.glob("/run/user/*/dwsr-probe"),
+    }
     return sorted(path for path in found if os.path.isdir(path) and not os.path.islink(path))
 
 

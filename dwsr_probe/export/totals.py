@@ -1,11 +1,15 @@
-"""What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Read by metrics.py.
+"""What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Read by
+metrics.py.
 
-Fed with the totals of boards (total.Total), of which what is new since the last time is added, and with rows (record.row_of) of tasks that
+Fed with the totals of boards (total.Total), of which what is new since the last time is added,
+and with rows (record.row_of) of tasks that
 no board has counted: killed ones, and those of boards before version 6.
 
-A name beyond the most that are kept goes to `other`. Where series are counted (a Dask worker's port), so does every figure that would be one series too many: another
-outcome or device of a known name. Sums only grow, so that they may be counters.
+A name beyond the most that are kept goes to `other`. Where series are counted (a Dask worker's
+port), so does every figure that would be one series too many: another outcome or device of a
+known name. Sums only grow, so that they may be counters.
 """
+
 from bisect import bisect_left
 
 from dwsr_probe.record import FIELDS, growth_of
@@ -20,8 +24,21 @@ OUTCOMES = ("ok", "error", "cancelled", "killed")
 BUCKETS = tuple(4**n << 20 for n in range(11))  # 1 MiB to 1 TiB, by fours
 _DISTINCT_MOST = 10_000  # beyond which names are no longer told apart
 
-(_NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION) = (FIELDS.index(name) for name in (
-    "task_name", "process", "state", "rss_before_bytes", "rss_peak_bytes", "alloc_peak_bytes", "gpu", "input_bytes", "output_bytes", "duration"))
+_NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
+    FIELDS.index(name)
+    for name in (
+        "task_name",
+        "process",
+        "state",
+        "rss_before_bytes",
+        "rss_peak_bytes",
+        "alloc_peak_bytes",
+        "gpu",
+        "input_bytes",
+        "output_bytes",
+        "duration",
+    )
+)
 
 
 class Sum:
@@ -67,14 +84,25 @@ class Histogram:
 
 
 class NameTotals:
-    __slots__ = ("_all", "_is_other", "duration", "histogram", "input", "of_limit", "outcomes", "output", "peaks")
+    __slots__ = (
+        "_all",
+        "_is_other",
+        "duration",
+        "histogram",
+        "input",
+        "of_limit",
+        "outcomes",
+        "output",
+        "peaks",
+    )
 
     def __init__(self, everything, is_other, histogram):
         self._all, self._is_other = everything, is_other
         self.outcomes, self.peaks = {}, {}  # peaks: (kind, device) → Sum
         self.input, self.output, self.duration = Sum(), Sum(), Sum()
         self.histogram = Histogram() if histogram else None
-        self.of_limit = None  # largest own peak as a share of the limit of the process that it was in
+        # largest own peak as a share of the limit of the process that it was in
+        self.of_limit = None
 
     def series(self):
         return SUMS + len(self.outcomes) + 2 * len(self.peaks)
@@ -88,16 +116,23 @@ class NameTotals:
                 self._peak(kind, "").add(value)
         for number, value in devices:
             self._peak("cupy", number).add(value)
-        for sum_, value in ((self.input, row[_IN]), (self.output, row[_OUT]), (self.duration, row[_DURATION])):
+        for sum_, value in (
+            (self.input, row[_IN]),
+            (self.output, row[_OUT]),
+            (self.duration, row[_DURATION]),
+        ):
             if value is not None:
                 sum_.add(value)
         if self.histogram is not None and alloc is not None:
             self.histogram.add(alloc)
 
     def add_total(self, now, then, limit):
-        """What a board's total has counted since an earlier look at it; then: None, or that earlier one."""
+        """What a board's total has counted since an earlier look at it; then: None, or that
+        earlier one."""
+
         def more(name):
             return getattr(now, name) - (getattr(then, name) if then else 0)
+
         for outcome in COUNTED:
             if more(outcome):
                 self._count(outcome, more(outcome))
@@ -105,7 +140,9 @@ class NameTotals:
             self.of_limit = max(now.own_max_bytes / limit, self.of_limit or 0.0)
         for kind, name in (("rss_growth", "growth"), ("alloc", "alloc")):
             if more(f"{name}_count"):
-                self._peak(kind, "").raise_by(more(f"{name}_bytes"), getattr(now, f"{name}_max_bytes"))
+                self._peak(kind, "").raise_by(
+                    more(f"{name}_bytes"), getattr(now, f"{name}_max_bytes")
+                )
         for number, (sum_, most) in now.devices.items():
             before = then.devices.get(number) if then else None
             if before is None or sum_ != before[0]:
@@ -138,7 +175,11 @@ class Totals:
     def __init__(self, names_most=NAMES_MOST, histograms_most=0, series_most=None):
         """series_most: of all names but `other`, which always has room."""
         self.names, self.all, self.series = {}, Histogram(), 0
-        self._names_most, self._histograms_most, self._series_most = names_most, histograms_most, series_most
+        self._names_most, self._histograms_most, self._series_most = (
+            names_most,
+            histograms_most,
+            series_most,
+        )
         self._folded, self._folded_on_board = set(), 0
         self._counted = {}  # process → {name on its board: what of it is counted here}
 
@@ -155,10 +196,13 @@ class Totals:
             own = growth if alloc is None else alloc
             if own is not None:
                 self.all.add(own)
-            self._of(row[_NAME]).add(row, own, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS]))
+            self._of(row[_NAME]).add(
+                row, own, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS])
+            )
 
     def add_totals(self, process, totals, limit=None):
-        """What the totals of a board have that was not added before. None of them: a board without totals."""
+        """What the totals of a board have that was not added before. None of them: a board
+        without totals."""
         counted = self._counted.setdefault(process, {})
         for now in totals or ():
             then = counted.get(now.name)
@@ -203,20 +247,26 @@ class Totals:
         name = visible(name)  # two names that look the same are one
         if name in self.names:
             return self.names[name]
-        if name == OTHER or (len(self.names) - (OTHER in self.names) < self._names_most and self._has_room(SERIES_OF_A_NAME)):
+        if name == OTHER or (
+            len(self.names) - (OTHER in self.names) < self._names_most
+            and self._has_room(SERIES_OF_A_NAME)
+        ):
             return self._new(name)
         if len(self._folded) < _DISTINCT_MOST:
             self._folded.add(hash(name))
         return self.other()
 
     def _new(self, name):
-        found = self.names[name] = NameTotals(self, name == OTHER, len(self.names) < self._histograms_most)
+        found = self.names[name] = NameTotals(
+            self, name == OTHER, len(self.names) < self._histograms_most
+        )
         self.series += SUMS
         return found
 
 
 def _buckets(now, then, name):
-    """{bucket: how many} that a board's histogram has got since an earlier look. Bounds of buckets are bounds of its cells."""
+    """{bucket: how many} that a board's histogram has got since an earlier look. Bounds of
+    buckets are bounds of its cells."""
     found, before = {}, getattr(then, f"{name}_cells") if then else {}
     for cell, count in getattr(now, f"{name}_cells").items():
         if count != before.get(cell, 0):
@@ -231,13 +281,28 @@ def _bucket_of(cell):
 
 
 def visible(text):
-    """Names are data. What cannot be printed is shown as Python would: some of it has no form in Prometheus' text format."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Names are data. What cannot be printed is shown as Python would: some of it has no form in
+    Prometheus' text format."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )
 
 
 def devices_of(found):
-    """Those of a record's devices that are what they should be: who reads all users' boards reads what they wrote."""
-    return [d for d in found if isinstance(d, dict) and all(isinstance(d.get(name), int) for name in ("device", "peak_bytes", "end_bytes"))] if isinstance(found, list) else []
+    """Those of a record's devices that are what they should be: who reads all users' boards
+    reads what they wrote."""
+    return (
+        [
+            d
+            for d in found
+            if isinstance(d, dict)
+            and all(isinstance(d.get(name), int) for name in ("device", "peak_bytes", "end_bytes"))
+        ]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _devices(text):
@@ -245,6 +310,7 @@ def _devices(text):
     if not text or text == "[]":
         return ()
     import json
+
     try:
         return [(str(d["device"]), d["peak_bytes"]) for d in devices_of(json.loads(text))]
     except ValueError:

@@ -1,4 +1,6 @@
-"""One moment of everything behind a port, as metrics.py reads it: totals of what has ended, and each living process now."""
+"""One moment of everything behind a port, as metrics.py reads it: totals of what has ended, and
+each living process now."""
+
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
@@ -10,7 +12,14 @@ SERIES_MOST = 999  # on a Dask worker's port. Names come first, then devices, th
 NAMES_SERIES_MOST = NAMES_MOST * SERIES_OF_A_NAME
 _FIXED = 42  # series that are always there
 _PER_DEVICE, _PER_SLOT, _PER_SLOT_DEVICE = 10, 4, 2
-_WORKER = {"address": str, "name": str, "http": str, "memory_limit_bytes": int, "managed_bytes": int, "spilled_bytes": int}
+_WORKER = {
+    "address": str,
+    "name": str,
+    "http": str,
+    "memory_limit_bytes": int,
+    "managed_bytes": int,
+    "spilled_bytes": int,
+}
 _NVML = {number: state for state, number in _core.NVML_STATES.items()}
 
 
@@ -45,14 +54,24 @@ class Process:
     @property
     def limit_bytes(self):
         """The tightest: its own, or the cgroup's."""
-        return min((limit for limit in (self.own_limit_bytes, self.header["limit_bytes"]) if limit), default=None)
+        return min(
+            (limit for limit in (self.own_limit_bytes, self.header["limit_bytes"]) if limit),
+            default=None,
+        )
 
     @property
     def headroom_bytes(self):
-        """What it may still take: of its cgroup and machine, as its board says, and of its worker's limit, whichever is less."""
+        """What it may still take: of its cgroup and machine, as its board says, and of its
+        worker's limit, whichever is less."""
         left, own, rss = self.live["headroom_bytes"], self.own_limit_bytes, self.live["rss_bytes"]
-        return min((bytes_ for bytes_ in (left, max(0, own - rss) if own and rss is not None else None)
-                    if bytes_ is not None), default=None)
+        return min(
+            (
+                bytes_
+                for bytes_ in (left, max(0, own - rss) if own and rss is not None else None)
+                if bytes_ is not None
+            ),
+            default=None,
+        )
 
     def of_workers(self, field):
         return ",".join(str(w.get(field) or "") for w in self.workers[:4])
@@ -61,9 +80,16 @@ class Process:
     def fallbacks(self):
         """What does not work as it should, by name; 1 if so."""
         live = self.live
-        state = {"rss": live["rss_source"] == 2, "alloc": live["alloc_state"] == 2, "dask": live["dask_hooks"] == 2}
+        state = {
+            "rss": live["rss_source"] == 2,
+            "alloc": live["alloc_state"] == 2,
+            "dask": live["dask_hooks"] == 2,
+        }
         if live["gpu_hook"]:
-            state |= {"cupy": live["gpu_hook"] == 2, "nvml": _NVML.get(live["nvml_state"]) not in ("ok", "none")}
+            state |= {
+                "cupy": live["gpu_hook"] == 2,
+                "nvml": _NVML.get(live["nvml_state"]) not in ("ok", "none"),
+            }
         return {name: int(bool(value)) for name, value in state.items()}
 
 
@@ -79,14 +105,16 @@ class View:
     board_version: str = str(_core.BOARD_VERSION)
 
     def __post_init__(self):
-        self._slots = [slot for process in self.processes for slot in process.slots][:SLOTS_OWN_PORT_MOST if self.own_port else SLOTS_MOST]
+        self._slots = [slot for process in self.processes for slot in process.slots][
+            : SLOTS_OWN_PORT_MOST if self.own_port else SLOTS_MOST
+        ]
         if not self.own_port:
             self._make_fit()
 
     def _make_fit(self):
         room = SERIES_MOST - _FIXED - self.totals.series
         for process in self.processes:
-            process.devices = process.devices[:max(1, (room - 4 * _PER_SLOT) // _PER_DEVICE)]
+            process.devices = process.devices[: max(1, (room - 4 * _PER_SLOT) // _PER_DEVICE)]
             room -= _PER_DEVICE * len(process.devices)
         shown = []
         for slot in self._slots:
@@ -106,20 +134,54 @@ class View:
 
     def devices_of(self, slot):
         """On which its task has allocated, if they are shown."""
-        return [d for d in devices_of(slot.record.gpu) if self.own_port or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)]
+        return [
+            d
+            for d in devices_of(slot.record.gpu)
+            if self.own_port
+            or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)
+        ]
 
 
 def look_at(board, live, pid=None, user="", tasks=True):
-    """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name, where its number is not one. tasks: with what it runs, which is most of the work."""
+    """A Process, from its board; _core.BoardError if it cannot be read any more. pid: its name,
+    where its number is not one. tasks: with what it runs, which is most of the work."""
     facts = board.facts()
     pid = pid or str(board.pid)
     now = board.epoch_of(board.now_ns(live))  # by the board's clock, which nobody sets
-    slots = [Slot(pid, str(number), record, max(0.0, now - record.start)) for _, number, record in sorted(board.running(live) if tasks else (), key=lambda found: found[1])]
-    return Process(pid, board.name(facts), board.run or "", user, board.python, live, board.header, board.devices(), _workers(facts), slots)
+    slots = [
+        Slot(pid, str(number), record, max(0.0, now - record.start))
+        for _, number, record in sorted(
+            board.running(live) if tasks else (), key=lambda found: found[1]
+        )
+    ]
+    return Process(
+        pid,
+        board.name(facts),
+        board.run or "",
+        user,
+        board.python,
+        live,
+        board.header,
+        board.devices(),
+        _workers(facts),
+        slots,
+    )
 
 
 def _workers(facts):
-    """What a board says of its workers, as far as it is what it should be: who reads all users' boards reads what they wrote."""
+    """What a board says of its workers, as far as it is what it should be: who reads all users'
+    boards reads what they wrote."""
     found = facts.get("workers")
-    return [{name: w[name] for name, kind in _WORKER.items() if isinstance(w.get(name), kind) and (kind is str or 0 <= w[name] < 1 << 63)}
-            for w in found if isinstance(w, dict)] if isinstance(found, list) else []
+    return (
+        [
+            {
+                name: w[name]
+                for name, kind in _WORKER.items()
+                if isinstance(w.get(name), kind) and (kind is str or 0 <= w[name] < 1 << 63)
+            }
+            for w in found
+            if isinstance(w, dict)
+        ]
+        if isinstance(found, list)
+        else []
+    )

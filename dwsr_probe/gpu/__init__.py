@@ -1,1 +1,2 @@
-"""Device memory: CuPy's allocators (hook.pxi, cupy_hook), and what the driver says of the devices (nvml, monitor)."""
+"""Device memory: CuPy's allocators (hook.pxi, cupy_hook), and what the driver says of the
+devices (nvml, monitor)."""

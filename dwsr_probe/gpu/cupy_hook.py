@@ -1,7 +1,10 @@
-"""Put our allocators before CuPy's, keep them there, take them out again. The allocators themselves are in hook.pxi.
+"""Put our allocators before CuPy's, keep them there, take them out again. The allocators
+themselves are in hook.pxi.
 
-Called when the job has imported cupy, never before: a job without it pays nothing. What fails here is one line on stderr; CuPy works on without us.
+Called when the job has imported cupy, never before: a job without it pays nothing. What fails
+here is one line on stderr; CuPy works on without us.
 """
+
 import functools
 import warnings
 from weakref import WeakValueDictionary
@@ -13,7 +16,8 @@ from dwsr_probe.say import say_once
 _replaced = []  # (module, name, original, ours)
 _memory = _pinned_memory = None  # CuPy's modules, while hooked
 _originals = {}  # CuPy's own functions by name
-_allocators = WeakValueDictionary()  # the job's allocator → ours: asked for twice, it is the same one
+# the job's allocator → ours: asked for twice, it is the same one
+_allocators = WeakValueDictionary()
 _pinned_inner = None  # CuPy does not tell which allocator of page-locked memory is in use
 
 
@@ -36,11 +40,23 @@ def is_hooked():
 def _install(cupy, at_import):
     global _memory, _pinned_memory, _pinned_inner
     memory, pinned = cupy.cuda.memory, cupy.cuda.pinned_memory
-    _originals.update(set_allocator=memory.set_allocator, get_allocator=memory.get_allocator, set_thread_local=memory._set_thread_local_allocator,
-                      get_thread_local=memory._get_thread_local_allocator, set_pinned=pinned.set_pinned_memory_allocator)
+    _originals.update(
+        set_allocator=memory.set_allocator,
+        get_allocator=memory.get_allocator,
+        set_thread_local=memory._set_thread_local_allocator,
+        get_thread_local=memory._get_thread_local_allocator,
+        set_pinned=pinned.set_pinned_memory_allocator,
+    )
     _memory, _pinned_memory = memory, pinned  # from here on there is something to undo
     monitor.use(cupy)
-    _core.use_cupy(memory, _standing_in(memory.UnownedMemory), cupy.cuda.runtime.getDevice, _put_in_place, monitor.start, _failed)
+    _core.use_cupy(
+        memory,
+        _standing_in(memory.UnownedMemory),
+        cupy.cuda.runtime.getDevice,
+        _put_in_place,
+        monitor.start,
+        _failed,
+    )
     for module in (memory, cupy.cuda):
         _replace(module, "set_allocator", _around_set_allocator)
         _replace(module, "get_allocator", _around_get_allocator)
@@ -56,7 +72,8 @@ def _install(cupy, at_import):
 
 
 def unhook(state="none"):
-    """CuPy as it was. An allocator that another thread uses inside `using_allocator` stays until that ends, and only passes on."""
+    """CuPy as it was. An allocator that another thread uses inside `using_allocator` stays until
+    that ends, and only passes on."""
     global _memory, _pinned_memory, _pinned_inner
     _core.note_gpu_hook(state)
     if _memory is None:
@@ -81,14 +98,19 @@ def _failed(error):
     if _memory is None:  # stopped at the same moment
         return
     try:
-        say_once("cupy memory", f"the hook on CuPy's memory failed: {error!r}; device memory of tasks is not measured from here on")
+        say_once(
+            "cupy memory",
+            f"the hook on CuPy's memory failed: {error!r}; device memory of tasks is not measured"
+            " from here on",
+        )
         unhook("off")
     except Exception:
         _core.note_gpu_hook("off")
 
 
 def _standing_in(unowned):
-    """A class of memory that stands for the job's own and answers as that would: managed memory has methods, RMM's an owner."""
+    """A class of memory that stands for the job's own and answers as that would: managed memory
+    has methods, RMM's an owner."""
     token_of = unowned._owner.__get__
 
     class FollowedMemory(unowned):
@@ -122,7 +144,8 @@ def _bare(allocator):
 
 
 def _put_in_place(current):
-    """Wrap the calling thread's current allocator: its own inside using_allocator, else the global one."""
+    """Wrap the calling thread's current allocator: its own inside using_allocator, else the
+    global one."""
     if _originals["get_thread_local"]() is not None:
         _originals["set_thread_local"](_wrapped(current))
     else:
@@ -130,7 +153,8 @@ def _put_in_place(current):
 
 
 def _change_allocators(change):
-    """The calling thread's and the global one, which CuPy does not let us change inside using_allocator."""
+    """The calling thread's and the global one, which CuPy does not let us change inside
+    using_allocator."""
     local = _originals["get_thread_local"]()
     _originals["set_thread_local"](None)
     try:
@@ -146,7 +170,9 @@ def _replace(module, name, around):
     setattr(module, name, ours)
 
 
-# The job may have imported these by name and call them after the stop: then they do what CuPy's own do.
+# The job may have imported these by name and call them after the stop: then they do what CuPy's own
+# do.
+
 
 def _around_set_allocator(original):
     def set_allocator(allocator=None):

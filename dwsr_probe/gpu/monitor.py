@@ -1,7 +1,10 @@
-"""A thread that asks the driver about the devices in use, ten times a second, and puts the answers on the board.
+"""A thread that asks the driver about the devices in use, ten times a second, and puts the
+answers on the board.
 
-Begins with the first allocation on a device. Everything that is slow about a device (its name, its UUID, NVML's start) happens here, never in a task.
+Begins with the first allocation on a device. Everything that is slow about a device (its name,
+its UUID, NVML's start) happens here, never in a task.
 """
+
 import os
 import sys
 import threading
@@ -24,14 +27,18 @@ def use(cupy):
 
 
 def start():
-    """A device is in use: idempotent, from any thread, inside its allocation; nothing that fails here is that allocation's affair."""
+    """A device is in use: idempotent, from any thread, inside its allocation; nothing that fails
+    here is that allocation's affair."""
     global _thread, _stop
     if _thread is not None or _cupy is None or not _starting.acquire(blocking=False):
         return
     try:
-        if _thread is None and not (_hanging is not None and _hanging.is_alive()):  # a second one would hang beside it
+        # a second one would hang beside it
+        if _thread is None and not (_hanging is not None and _hanging.is_alive()):
             stop_ = threading.Event()
-            thread = threading.Thread(target=_work, args=(_cupy, stop_), name="dwsr-nvml", daemon=True)
+            thread = threading.Thread(
+                target=_work, args=(_cupy, stop_), name="dwsr-nvml", daemon=True
+            )
             thread.start()
             _stop, _thread = stop_, thread
     except RuntimeError:  # no more threads for this user, or the interpreter is on its way out
@@ -54,7 +61,8 @@ def stop():
         _stop.set()
         deadline = time.monotonic() + JOIN_S
         thread.join(JOIN_S)
-        # Joined is not gone: the kernel counts a thread until it has buried it, and its count is what Python looks at.
+        # Joined is not gone: the kernel counts a thread until it has buried it, and its count is
+        # what Python looks at.
         while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < deadline:
             time.sleep(0.0001)
         if thread.is_alive():
@@ -62,7 +70,8 @@ def stop():
 
 
 def forked():
-    """In the child: whatever another thread of the parent was about to do here, it will not be done."""
+    """In the child: whatever another thread of the parent was about to do here, it will not be
+    done."""
     global _thread, _hanging, _starting
     _thread = _hanging = None
     _starting = threading.Lock()
@@ -72,7 +81,8 @@ def forked():
 def _work(cupy, stop):
     nvml, names, periods_lost = Nvml(), {}, 0
     try:
-        _core.adopt_handle(0)  # started inside a task, by its first allocation: what is allocated here is not the task's
+        # started inside a task, by its first allocation: what is allocated here is not the task's
+        _core.adopt_handle(0)
         _core.note_nvml(nvml.open())
         stopping, period = False, 0
         while not stopping:  # once more at the end: a short job is over before the second look
@@ -106,7 +116,12 @@ def _identify(cupy, nvml, device):
     except Exception:
         pass  # this CUDA does not say; the device still has its number
     full = nvml.find(uuid, pci) if nvml.works() else None
-    _core.identify_device(device, name if isinstance(name, bytes) else str(name).encode(), (full or (f"GPU-{uuid}" if uuid else "")).encode(), total)
+    _core.identify_device(
+        device,
+        name if isinstance(name, bytes) else str(name).encode(),
+        (full or (f"GPU-{uuid}" if uuid else "")).encode(),
+        total,
+    )
     return full
 
 

@@ -1,9 +1,13 @@
-"""How far past forecasts were off, in their own deviations, so that a bound of 99 % is exceeded one time in a hundred.
+"""How far past forecasts were off, in their own deviations, so that a bound of 99 % is exceeded
+one time in a hundred.
 
-A conformal factor, online: each value is compared with the forecast made before it was learned, the scores are counted in bins, and a quantile of all scores says how many
-deviations a bound must lie above the mean. While a task has few scores, those of all tasks and the posterior itself count as well (as so many scores), so that nothing jumps.
+A conformal factor, online: each value is compared with the forecast made before it was learned,
+the scores are counted in bins, and a quantile of all scores says how many deviations a bound
+must lie above the mean. While a task has few scores, those of all tasks and the posterior itself
+count as well (as so many scores), so that nothing jumps.
 Counts are additive and fade: models merge, and what changed is followed.
 """
+
 import numpy as np
 
 # Bins are as fine as a tenth of their distance from the mean.
@@ -32,7 +36,8 @@ class Scores:
         self._fade()
 
     def forget_surprises(self, others):
-        """Here, and among those of all: what a change was off by says nothing of what comes after it."""
+        """Here, and among those of all: what a change was off by says nothing of what comes
+        after it."""
         surprises = np.where(_FAR, self.counts, 0)
         self.counts = self.counts - surprises
         others.counts = np.maximum(others.counts - surprises, 0)
@@ -52,7 +57,8 @@ class Calibrated:
     def __init__(self, predictive, own, others):
         self.predictive, self.n = predictive, own.n
         below, total = own.below(), own.n
-        rest = np.maximum(others.counts - own.counts, 0)  # its own are among those of all: one surprise must not count twice
+        # its own are among those of all: one surprise must not count twice
+        rest = np.maximum(others.counts - own.counts, 0)
         if (n := float(rest.sum())) > 0:
             weight = min(n, _OTHERS)
             below, total = below + np.cumsum(rest)[:-1] * (weight / n), total + weight
@@ -65,10 +71,11 @@ class Calibrated:
         return (_POSTERIOR * self.predictive.below(y) + scores) / (_POSTERIOR + self._total)
 
     def quantile(self, q):
-        """Found in three steps, each among a few points: a level costs more than a step. A high one is not below the mean, even where few believed parts, far away, raise that."""
+        """Found in three steps, each among a few points: a level costs more than a step. A high
+        one is not below the mean, even where few believed parts, far away, raise that."""
         points = EDGES[::_COARSE]
         at = self._reaches(q, points)
-        points = EDGES[at * _COARSE:(at + 1) * _COARSE + 1]
+        points = EDGES[at * _COARSE : (at + 1) * _COARSE + 1]
         at = self._reaches(q, points)
         points = points[at] + (points[at + 1] - points[at]) * _FRACTIONS
         z = points[self._reaches(q, points) + 1]
@@ -76,10 +83,18 @@ class Calibrated:
 
     def _reaches(self, q, points):
         """The last point before the one whose level is q."""
-        return max(0, min(int(np.searchsorted(np.maximum.accumulate(self.level(points)), q)), len(points) - 1) - 1)
+        return max(
+            0,
+            min(int(np.searchsorted(np.maximum.accumulate(self.level(points)), q)), len(points) - 1)
+            - 1,
+        )
 
     def above(self, y):
         """P(y' > y)."""
         z = (y - self.predictive.mean) / self.predictive.deviation
-        scores = max(0.0, self._total - float(np.interp(z, EDGES, self._below, left=0.0))) if self._total else 0.0
+        scores = (
+            max(0.0, self._total - float(np.interp(z, EDGES, self._below, left=0.0)))
+            if self._total
+            else 0.0
+        )
         return (_POSTERIOR * float(self.predictive.above(y)) + scores) / (_POSTERIOR + self._total)

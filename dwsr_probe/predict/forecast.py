@@ -1,16 +1,20 @@
 """What a model says about a task that has not run yet, or still runs; and what became of it."""
+
 import math
 from dataclasses import dataclass
 
 from dwsr_probe.predict.calibration import Calibrated
 
 TRUST = ("none", "low", "fair", "good")
-_SURPRISE = 1e-6  # that it is like nothing seen: then any size is as likely as any other, so that one half of those beyond x are beyond 2x
+# that it is like nothing seen: then any size is as likely as any other, so that one half of those
+# beyond x are beyond 2x
+_SURPRISE = 1e-6
 
 
 @dataclass(frozen=True)
 class Round:
-    """One forecast and what it was compared with. censored: it was a lower bound. reward: the log score, of the logarithm of the peak, so that no size counts more."""
+    """One forecast and what it was compared with. censored: it was a lower bound. reward: the
+    log score, of the logarithm of the peak, so that no size counts more."""
 
     task_name: str
     kind: str
@@ -59,7 +63,9 @@ class Forecast:
             return 1.0
         if math.isinf(y):
             return 0.0
-        return float(self.calibrated.above(y)) + _SURPRISE * min(1.0, (self.mean + self.calibrated.predictive.deviation) / y)
+        return float(self.calibrated.above(y)) + _SURPRISE * min(
+            1.0, (self.mean + self.calibrated.predictive.deviation) / y
+        )
 
 
 def _level(q):

@@ -1,4 +1,6 @@
-"""The predictor's HTTP side: /forecast and /models beside the handlers that every port of ours has."""
+"""The predictor's HTTP side: /forecast and /models beside the handlers that every port of ours
+has."""
+
 import asyncio
 import json
 
@@ -27,9 +29,16 @@ class Forecast(_Json):
     SUPPORTED_METHODS = ("GET", "HEAD", "POST")
 
     async def get(self):
-        given = {name: self.get_query_argument(name, None) for name in ("task", "kind", "q", "limit", "above")}
+        given = {
+            name: self.get_query_argument(name, None)
+            for name in ("task", "kind", "q", "limit", "above")
+        }
         try:
-            given["inputs"] = inputs_of(self.get_query_arguments("shape"), self.get_query_arguments("dtype"), self.get_query_arguments("nbytes"))
+            given["inputs"] = inputs_of(
+                self.get_query_arguments("shape"),
+                self.get_query_arguments("dtype"),
+                self.get_query_arguments("nbytes"),
+            )
             self.say(self.answered([given])[0])
         except ValueError as error:
             self.refuse(error)
@@ -42,7 +51,7 @@ class Forecast(_Json):
                 raise ValueError(f"at most {QUESTIONS_MOST} questions at once")
             found = []
             for first in range(0, len(many), PIECE):
-                found += self.answered(many[first:first + PIECE])
+                found += self.answered(many[first : first + PIECE])
                 await asyncio.sleep(0)
             self.say(found if isinstance(asked, list) else found[0])
         except (ValueError, RecursionError) as error:
@@ -55,16 +64,20 @@ class Forecast(_Json):
 
 
 class Models(_Json):
-    """What is known of each task name, at the largest inputs seen of it; by name, from `after` on."""
+    """What is known of each task name, at the largest inputs seen of it; by name, from `after`
+    on."""
 
     async def get(self):
-        limit, after = self.number("limit", MODELS_DEFAULT, 1, MODELS_MOST), self.get_query_argument("after", "")
+        limit, after = (
+            self.number("limit", MODELS_DEFAULT, 1, MODELS_MOST),
+            self.get_query_argument("after", ""),
+        )
         with self.source.locked():
             names = [name for name in self.source.model.names() if name > after]
         found = []
         for first in range(0, min(limit, len(names)), PIECE):
             with self.source.locked():
-                for name in names[first:min(first + PIECE, limit)]:
+                for name in names[first : min(first + PIECE, limit)]:
                     found += [self.described(name, kind) for kind in self.source.model.kinds(name)]
             await asyncio.sleep(0)
         self.say({"models": found, "more": len(names) > limit})
@@ -73,16 +86,29 @@ class Models(_Json):
         model, ledger = self.source.model, self.source.ledger
         inputs, account = ledger.inputs_of(name, model, kind), ledger.account(name, kind)
         forecast = model.predict(inputs, name, kind=kind)
-        return {"task": name, "kind": kind, "n": forecast.n, "trust": forecast.trust, "notes": list(forecast.notes), "inputs": inputs, "mean_bytes": whole_bytes(forecast.mean),
-                "upper_bytes": whole_bytes(forecast.upper(QUANTILE)), "error": account and account.error, "scored": account.scored if account else 0,
-                "exceeded": account.exceeded if account else 0, "reward": account and account.reward}
+        return {
+            "task": name,
+            "kind": kind,
+            "n": forecast.n,
+            "trust": forecast.trust,
+            "notes": list(forecast.notes),
+            "inputs": inputs,
+            "mean_bytes": whole_bytes(forecast.mean),
+            "upper_bytes": whole_bytes(forecast.upper(QUANTILE)),
+            "error": account and account.error,
+            "scored": account.scored if account else 0,
+            "exceeded": account.exceeded if account else 0,
+            "reward": account and account.reward,
+        }
 
 
 class Index(handlers.Handler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
-/forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]     several shapes: several inputs; nbytes=N for one without a shape
-POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "kind", "q", "limit", "above"}, or a list of such
+/forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
+                    several shapes: several inputs; nbytes=N for one without a shape
+POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "kind", "q", "limit",
+                    "above"}, or a list of such
 /models             what is known, by task name
 /metrics            for Prometheus
 /-/healthy
@@ -93,4 +119,10 @@ POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "k
         self.finish(self.TEXT)
 
 
-ROUTES = (("/", Index), ("/forecast", Forecast), ("/models", Models), ("/metrics", handlers.Metrics), ("/-/healthy", handlers.Healthy))
+ROUTES = (
+    ("/", Index),
+    ("/forecast", Forecast),
+    ("/models", Models),
+    ("/metrics", handlers.Metrics),
+    ("/-/healthy", handlers.Healthy),
+)

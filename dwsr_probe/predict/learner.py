@@ -1,4 +1,6 @@
-"""What is kept of one kind of memory of one task name: the sums of exact values, lower bounds, scores, a sample of shapes. model.py has one per name and kind."""
+"""What is kept of one kind of memory of one task name: the sums of exact values, lower bounds,
+scores, a sample of shapes. model.py has one per name and kind."""
+
 import math
 import zlib
 
@@ -8,7 +10,8 @@ from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.posterior import Sums, posterior
 from dwsr_probe.predict.sizes import BY_SHAPE, INPUTS, MOST_BYTES, arrays_of, axes_of, whole
 
-# Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's granularity, an object's header.
+# Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's
+# granularity, an object's header.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _MEMORY = 1000.0  # exact values that count; older ones fade
 _AFTER_A_CHANGE = 0.5
@@ -16,7 +19,9 @@ _MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
 _MOST_NUMBERS = 2048  # in the bounds of a learner
 _MOST_AXES = 8
 _FEW = 3  # exact values before a forecast is scored: with fewer it says little
-_MANY = 20  # before it counts in full: until then its deviation is a guess, and one surprise would widen bounds twentyfold for long
+# before it counts in full: until then its deviation is a guess, and one surprise would widen bounds
+# twentyfold for long
+_MANY = 20
 _SURE = 0.999  # a bound that everything seen implies
 _CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
 
@@ -27,27 +32,38 @@ class Learner:
         self.sums = Sums(FLOORS[kind])
         self.scores = Scores()
         self.killed = []  # (arrays, bytes, near)
-        self.shapes = {}  # hash -> [input bytes, count, sum, sum of squares]: those with the smallest hashes, whatever their order
+        # hash -> [input bytes, count, sum, sum of squares]: those with the smallest hashes,
+        # whatever their order
+        self.shapes = {}
         self.n = 0  # exact values, ever
         self.shared = 0  # of them not this task's alone
         self.largest_bytes = 0  # of inputs
         self.axes = set()  # how many the largest inputs had
         self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
         self.changed_at = None  # n when it was last seen to have changed
-        self._scoring = None  # the posterior that scores, renewed as n grows by half: predict must not change it
+        # the posterior that scores, renewed as n grows by half: predict must not change it
+        self._scoring = None
         self._renew_at = 0
         self._fresh = self._with_running = None
 
     # -- learn
 
     def learn(self, arrays, at, y, asked, output_deviation, kept, others):
-        """An exact value. at, asked: sizes as they were, and as they would have been asked for. kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted, bound, actual, reward, n) once there are enough to compare."""
+        """An exact value. at, asked: sizes as they were, and as they would have been asked for.
+        kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted,
+        bound, actual, reward, n) once there are enough to compare."""
         scored = None
         if self.n >= _FEW:
             if self._scoring is None or self.n >= self._renew_at:
                 self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
             predictive = self.expects(self._scoring, arrays, asked, output_deviation)
-            scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), y, predictive.log_density(y) + math.log(max(y, 1)), self.n)
+            scored = (
+                predictive.mean,
+                float(Calibrated(predictive, self.scores, others).quantile(0.99)),
+                y,
+                predictive.log_density(y) + math.log(max(y, 1)),
+                self.n,
+            )
             self._score(predictive, y, others)
         self.sums.add(at, y)
         self.n += 1
@@ -81,7 +97,13 @@ class Learner:
         """A lower bound that stays. Returns as learn does."""
         predictive = self.expects(self.posterior(kept), arrays, at)
         share = float(predictive.above(bound))
-        scored = (predictive.mean, float(Calibrated(predictive, self.scores, others).quantile(0.99)), bound, math.log(max(share, 1e-300)), self.n)
+        scored = (
+            predictive.mean,
+            float(Calibrated(predictive, self.scores, others).quantile(0.99)),
+            bound,
+            math.log(max(share, 1e-300)),
+            self.n,
+        )
         if self.n >= _FEW and share < _CANNOT_BE:
             self._change(others)
         self.killed.append((arrays, float(bound), near))
@@ -114,8 +136,15 @@ class Learner:
             return self._fresh
         if self._with_running is None or [*map(id, self._with_running[0])] != [*map(id, running)]:
             telling, least = self._telling(self._fresh, running)
-            sums = self.sums.scaled(_AFTER_A_CHANGE) if self.n >= _FEW and least < _CANNOT_BE else self.sums
-            self._with_running = running, posterior(sums, [*kept, *telling]) if telling else self._fresh
+            sums = (
+                self.sums.scaled(_AFTER_A_CHANGE)
+                if self.n >= _FEW and least < _CANNOT_BE
+                else self.sums
+            )
+            self._with_running = (
+                running,
+                (posterior(sums, [*kept, *telling]) if telling else self._fresh),
+            )
         return self._with_running[1]
 
     def _conclude(self, kept):
@@ -126,7 +155,9 @@ class Learner:
     def _telling(self, mixture, terms):
         """Those that are not implied, and the least of all shares."""
         shares = mixture.shares_above(terms, [self.beyond(term.sizes) for term in terms])
-        return [term for term, share in zip(terms, shares, strict=True) if term.near or share < _SURE], shares.min()
+        return [
+            term for term, share in zip(terms, shares, strict=True) if term.near or share < _SURE
+        ], shares.min()
 
     def forget_conclusions(self):
         self._fresh = self._with_running = None
@@ -142,11 +173,15 @@ class Learner:
         return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
 
     def misses_shape(self, arrays):
-        """Has the largest input as many axes as never before, or none, of a task that was seen with some? Functions of single axes would mean something else."""
+        """Has the largest input as many axes as never before, or none, of a task that was seen
+        with some? Functions of single axes would mean something else."""
         return bool(arrays and self.axes) and axes_of(arrays) not in self.axes
 
     def seen(self):
-        return sorted((input_bytes, total / count, count) for input_bytes, count, total, _ in self.shapes.values())
+        return sorted(
+            (input_bytes, total / count, count)
+            for input_bytes, count, total, _ in self.shapes.values()
+        )
 
     def value_noise(self):
         """Relative deviation among tasks of the very same shapes; None if too few recurred."""
@@ -155,7 +190,7 @@ class Learner:
             mean = total / count
             if count > 1 and mean > 0:
                 free += count - 1
-                squares += max(0.0, square - total * mean) / (mean * mean + self.sums.floor ** 2)
+                squares += max(0.0, square - total * mean) / (mean * mean + self.sums.floor**2)
         return math.sqrt(squares / free) if free >= 3 else None
 
     def trust(self, arrays, mixture):
@@ -184,7 +219,11 @@ class Learner:
         if self.n == 0:
             return ("low" if self.killed else "none"), tuple(notes)
         doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared", "no-shape"}
-        if self.n < _FEW or sigma > 0.2 or ("no-shape" in notes and mixture.share_of(BY_SHAPE) > 0.5):
+        if (
+            self.n < _FEW
+            or sigma > 0.2
+            or ("no-shape" in notes and mixture.share_of(BY_SHAPE) > 0.5)
+        ):
             return "low", tuple(notes)
         return ("fair" if doubts or self.n < 10 else "good"), tuple(notes)
 
@@ -200,7 +239,14 @@ class Learner:
             kept = self.shapes.setdefault(key, [input_bytes, 0, 0.0, 0.0])
             kept[1:] = kept[1] + count, kept[2] + total, kept[3] + square
         self.shapes = dict(sorted(self.shapes.items())[:_MOST_SHAPES])
-        since = min((learner.n - learner.changed_at for learner in (self, other) if learner.changed_at is not None), default=None)
+        since = min(
+            (
+                learner.n - learner.changed_at
+                for learner in (self, other)
+                if learner.changed_at is not None
+            ),
+            default=None,
+        )
         self.n += other.n
         self.changed_at = None if since is None else self.n - since
         self.shared += other.shared
@@ -210,29 +256,60 @@ class Learner:
         self.forget_conclusions()
 
     def to_dict(self):
-        return {"scalars": self.sums.scalars.tolist(), "vectors": self.sums.vectors.tolist(), "scores": self.scores.counts.tolist(),
-                "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
-                "shapes": {str(key): kept for key, kept in self.shapes.items()}, "n": self.n, "shared": self.shared, "largest_bytes": self.largest_bytes, "axes": sorted(self.axes),
-                "drift": self.drift, "changed_at": self.changed_at}
+        return {
+            "scalars": self.sums.scalars.tolist(),
+            "vectors": self.sums.vectors.tolist(),
+            "scores": self.scores.counts.tolist(),
+            "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
+            "shapes": {str(key): kept for key, kept in self.shapes.items()},
+            "n": self.n,
+            "shared": self.shared,
+            "largest_bytes": self.largest_bytes,
+            "axes": sorted(self.axes),
+            "drift": self.drift,
+            "changed_at": self.changed_at,
+        }
 
     @classmethod
     def from_dict(cls, kind, kept):
-        """ValueError where it cannot be what to_dict gave: a forecast from it would be no number."""
+        """ValueError where it cannot be what to_dict gave: a forecast from it would be no
+        number."""
         self = cls(kind)
-        for ours, name in ((self.sums.scalars, "scalars"), (self.sums.vectors, "vectors"), (self.scores.counts, "scores")):
+        for ours, name in (
+            (self.sums.scalars, "scalars"),
+            (self.sums.vectors, "vectors"),
+            (self.scores.counts, "scores"),
+        ):
             ours[...] = numbers(kept[name], ours.shape, name)
         if not self.sums.could_be():
             raise ValueError("a damaged model: sums of no values")
         for arrays, bound, near in kept["killed"]:
-            given = arrays_of([{"shape": shape, "nbytes": whole(nbytes, "bytes"), "dtype": dtype} for shape, nbytes, dtype in arrays])
+            given = arrays_of(
+                [
+                    {"shape": shape, "nbytes": whole(nbytes, "bytes"), "dtype": dtype}
+                    for shape, nbytes, dtype in arrays
+                ]
+            )
             self.killed.append((given, float(whole(bound, "a bound")), bool(near)))
         self.killed = _undominated(self.killed)
-        for key, (input_bytes, count, *moments) in sorted(kept["shapes"].items(), key=lambda item: int(item[0]))[:_MOST_SHAPES]:
-            self.shapes[int(key)] = [whole(input_bytes, "input bytes", math.inf), max(1, whole(count, "a count")), *numbers(moments, (2,), "shapes").tolist()]
-        self.n, self.shared, self.largest_bytes = whole(kept["n"], "n"), whole(kept["shared"], "shared"), whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES)
+        for key, (input_bytes, count, *moments) in sorted(
+            kept["shapes"].items(), key=lambda item: int(item[0])
+        )[:_MOST_SHAPES]:
+            self.shapes[int(key)] = [
+                whole(input_bytes, "input bytes", math.inf),
+                max(1, whole(count, "a count")),
+                *numbers(moments, (2,), "shapes").tolist(),
+            ]
+        self.n, self.shared, self.largest_bytes = (
+            whole(kept["n"], "n"),
+            whole(kept["shared"], "shared"),
+            whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES),
+        )
         self.axes = {whole(axes, "axes") for axes in kept["axes"][:_MOST_AXES]}
         self.drift = float(np.clip(kept["drift"], -6.0, 6.0))
-        self.changed_at = None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
+        self.changed_at = (
+            None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
+        )
         if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):
             raise ValueError("a damaged model: n")
         return self
@@ -247,18 +324,28 @@ def numbers(values, shape, what):
 
 
 def _undominated(bounds):
-    """Without those that another one implies: more bytes from smaller inputs. Few, in an order of their own."""
+    """Without those that another one implies: more bytes from smaller inputs. Few, in an order
+    of their own."""
     kept, most = [], {False: -1.0, True: -1.0}
-    for arrays, bound, near in sorted(bounds, key=lambda given: (sum(a.nbytes for a in given[0]), -given[1], given[2], repr(given[0]))):
+    for arrays, bound, near in sorted(
+        bounds,
+        key=lambda given: (sum(a.nbytes for a in given[0]), -given[1], given[2], repr(given[0])),
+    ):
         if bound > most[near]:
             most[near] = bound
             kept.append((arrays, bound, near))
     if len(kept) > _MOST_BOUNDS or sum(map(_numbers, kept)) > _MOST_NUMBERS:
-        kept, room = sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[:_MOST_BOUNDS], _MOST_NUMBERS
+        kept, room = (
+            sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[
+                :_MOST_BOUNDS
+            ],
+            _MOST_NUMBERS,
+        )
         kept = [given for given in kept if (room := room - _numbers(given)) >= 0] or kept[:1]
     return kept
 
 
 def _numbers(bound):
-    """How many a bound keeps: of thousands of names, with tens of inputs of tens of axes each, they would be gigabytes."""
+    """How many a bound keeps: of thousands of names, with tens of inputs of tens of axes each,
+    they would be gigabytes."""
     return sum(3 + len(array.shape or ()) for array in bound[0])

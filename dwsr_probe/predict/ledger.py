@@ -1,7 +1,9 @@
-"""What forecasts were worth: error, coverage and reward by task name and kind, in bounded space; and the largest inputs seen of each name. Fed by the service, read by its metrics.
+"""What forecasts were worth: error, coverage and reward by task name and kind, in bounded space;
+and the largest inputs seen of each name. Fed by the service, read by its metrics.
 
 Names are kept as in export/totals.py: the first 80, then `other`.
 """
+
 import math
 from dataclasses import asdict, dataclass
 
@@ -9,7 +11,8 @@ from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
 from dwsr_probe.predict.learner import FLOORS
 from dwsr_probe.predict.sizes import MOST_BYTES, arrays_of, whole
 
-ERROR_WEIGHT = 0.1  # of the newest round in the relative error: it forgets within some twenty rounds
+# of the newest round in the relative error: it forgets within some twenty rounds
+ERROR_WEIGHT = 0.1
 _LARGEST_MOST, _INPUTS_MOST = 1_000, 256
 _NAME_MOST = 100_000  # of a model's name ten characters for each that cannot be printed
 
@@ -26,7 +29,9 @@ class Account:
         exceeded = round_.actual > round_.bound
         if not round_.censored:
             error = abs(round_.predicted - round_.actual) / max(round_.actual, FLOORS[round_.kind])
-            self.error = error if self.error is None else self.error + ERROR_WEIGHT * (error - self.error)
+            self.error = (
+                error if self.error is None else self.error + ERROR_WEIGHT * (error - self.error)
+            )
         elif not exceeded:
             return  # a lower bound below the bound says nothing
         self.scored += 1
@@ -41,7 +46,9 @@ class Ledger:
 
     def add(self, rounds):
         for round_ in rounds:
-            self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(round_.kind, Account()).add(round_)
+            self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(
+                round_.kind, Account()
+            ).add(round_)
 
     def note(self, record):
         """A record that was learned."""
@@ -50,12 +57,18 @@ class Ledger:
         if size is None:  # of some input it is not known: the others count
             size = sum(array.nbytes for array in arrays_of(record["inputs"] or []))
         self.accounts.setdefault(self.label(name), {})
-        if (name in self._largest or len(self._largest) < _LARGEST_MOST) and size >= self._largest.get(name, (-1,))[0]:
+        if (
+            name in self._largest or len(self._largest) < _LARGEST_MOST
+        ) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]
 
     def miss(self, lost, refused):
-        """Of a look. A target may claim any number: the sum stays one that can be shown and read again."""
-        self.lost, self.refused = min(MOST_BYTES, self.lost + lost), min(MOST_BYTES, self.refused + refused)
+        """Of a look. A target may claim any number: the sum stays one that can be shown and read
+        again."""
+        self.lost, self.refused = (
+            min(MOST_BYTES, self.lost + lost),
+            min(MOST_BYTES, self.refused + refused),
+        )
 
     def account(self, name, kind):
         return self.accounts.get(visible(name), {}).get(kind)
@@ -70,21 +83,42 @@ class Ledger:
     def label(self, name):
         """What a name is called in metrics."""
         name = visible(name)
-        return name if name in self.accounts or len(self.accounts) - (OTHER in self.accounts) < NAMES_MOST else OTHER
+        return (
+            name
+            if name in self.accounts or len(self.accounts) - (OTHER in self.accounts) < NAMES_MOST
+            else OTHER
+        )
 
     def to_dict(self):
-        return {"accounts": {name: {kind: asdict(account) for kind, account in kinds.items()} for name, kinds in self.accounts.items()},
-                "largest": {name: list(found) for name, found in self._largest.items()}, "learned": self.learned, "refused": self.refused, "lost": self.lost}
+        return {
+            "accounts": {
+                name: {kind: asdict(account) for kind, account in kinds.items()}
+                for name, kinds in self.accounts.items()
+            },
+            "largest": {name: list(found) for name, found in self._largest.items()},
+            "learned": self.learned,
+            "refused": self.refused,
+            "lost": self.lost,
+        }
 
     @classmethod
     def from_dict(cls, found):
-        """Of its own to_dict; TypeError, KeyError, ValueError, OverflowError or AttributeError of anything else."""
+        """Of its own to_dict; TypeError, KeyError, ValueError, OverflowError or AttributeError
+        of anything else."""
         made = cls()
-        made.accounts = {_name(name): {_kind(kind): _account(account) for kind, account in kinds.items()} for name, kinds in found["accounts"].items()}
-        made._largest = {_name(name): (whole(size, "input bytes", MOST_BYTES << 10), _inputs(inputs)) for name, (size, inputs) in found["largest"].items()}
+        made.accounts = {
+            _name(name): {_kind(kind): _account(account) for kind, account in kinds.items()}
+            for name, kinds in found["accounts"].items()
+        }
+        made._largest = {
+            _name(name): (whole(size, "input bytes", MOST_BYTES << 10), _inputs(inputs))
+            for name, (size, inputs) in found["largest"].items()
+        }
         if len(made.accounts) > NAMES_MOST + 1 or len(made._largest) > _LARGEST_MOST:
             raise ValueError("damaged scores: names")
-        made.learned, made.refused, made.lost = (whole(found[count], count) for count in ("learned", "refused", "lost"))
+        made.learned, made.refused, made.lost = (
+            whole(found[count], count) for count in ("learned", "refused", "lost")
+        )
         return made
 
 
@@ -102,7 +136,9 @@ def _kind(kind):
 
 def _account(found):
     account = Account(**found)
-    if whole(account.exceeded, "exceeded") > whole(account.scored, "scored") or not all(map(math.isfinite, (account.reward, account.error or 0.0))):
+    if whole(account.exceeded, "exceeded") > whole(account.scored, "scored") or not all(
+        map(math.isfinite, (account.reward, account.error or 0.0))
+    ):
         raise ValueError("damaged scores: not a number")
     return account
 

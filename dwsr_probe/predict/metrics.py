@@ -1,7 +1,10 @@
-"""The predictor's own metrics, one table in the manner of export/metrics.py; docs/metrics.md has it as its second.
+"""The predictor's own metrics, one table in the manner of export/metrics.py; docs/metrics.md has
+it as its second.
 
-`read(view)` reads service.View. A worker is the label `target`, not `instance`: that one is the predictor's, and Prometheus would rename ours.
+`read(view)` reads service.View. A worker is the label `target`, not `instance`: that one is the
+predictor's, and Prometheus would rename ours.
 """
+
 import math
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, rows
@@ -13,52 +16,209 @@ KIND, SLOT = ("task_name", "kind"), ("target", "pid", "slot", "task_name")
 
 
 def _forecasts(value):
-    return lambda view: ((name, kind, found) for name, kind, forecast in view.forecasts if math.isfinite(found := value(forecast)))
+    return lambda view: (
+        (name, kind, found)
+        for name, kind, forecast in view.forecasts
+        if math.isfinite(found := value(forecast))
+    )
 
 
 def _accounts(value):
-    return lambda view: ((name, kind, found) for name, kind, account in view.accounts if (found := value(account)) is not None)
+    return lambda view: (
+        (name, kind, found)
+        for name, kind, account in view.accounts
+        if (found := value(account)) is not None
+    )
 
 
 def _slots(value):
-    return lambda view: ((s.target, s.pid, s.slot, view.ledger.label(s.task_name), found) for s in view.slots if (found := value(s)) is not None)
+    return lambda view: (
+        (s.target, s.pid, s.slot, view.ledger.label(s.task_name), found)
+        for s in view.slots
+        if (found := value(s)) is not None
+    )
 
 
 METRICS = (
     # -- forecasts, by task name
-    Metric("dwsr_forecast_mean_bytes", GAUGE, "Forecast for the largest inputs seen of this task name.", KIND, "model", _forecasts(lambda f: f.mean)),
-    Metric("dwsr_forecast_bound_bytes", GAUGE, "Its 99 % bound.", KIND, "model", _forecasts(lambda f: f.upper(0.99))),
-    Metric("dwsr_forecast_trust", GAUGE, "How far it can be trusted: 0 none, 1 low, 2 fair, 3 good.", KIND, "model", _forecasts(lambda f: TRUST.index(f.trust))),
-    Metric("dwsr_forecast_error_ratio", GAUGE, "Relative error of the mean, of the tasks that ended; the newest weigh most.", KIND, "rounds", _accounts(lambda a: a.error)),
-    Metric("dwsr_forecasts_scored_total", COUNTER, "Forecasts that could be compared with the truth.", KIND, "rounds", _accounts(lambda a: a.scored)),
-    Metric("dwsr_forecasts_exceeded_total", COUNTER, "Those of them whose 99 % bound was exceeded.", KIND, "rounds", _accounts(lambda a: a.exceeded)),
-    Metric("dwsr_forecast_reward", GAUGE, "Sum of their rewards (censored log scores); it may fall.", KIND, "rounds", _accounts(lambda a: a.reward)),
-
+    Metric(
+        "dwsr_forecast_mean_bytes",
+        GAUGE,
+        "Forecast for the largest inputs seen of this task name.",
+        KIND,
+        "model",
+        _forecasts(lambda f: f.mean),
+    ),
+    Metric(
+        "dwsr_forecast_bound_bytes",
+        GAUGE,
+        "Its 99 % bound.",
+        KIND,
+        "model",
+        _forecasts(lambda f: f.upper(0.99)),
+    ),
+    Metric(
+        "dwsr_forecast_trust",
+        GAUGE,
+        "How far it can be trusted: 0 none, 1 low, 2 fair, 3 good.",
+        KIND,
+        "model",
+        _forecasts(lambda f: TRUST.index(f.trust)),
+    ),
+    Metric(
+        "dwsr_forecast_error_ratio",
+        GAUGE,
+        "Relative error of the mean, of the tasks that ended; the newest weigh most.",
+        KIND,
+        "rounds",
+        _accounts(lambda a: a.error),
+    ),
+    Metric(
+        "dwsr_forecasts_scored_total",
+        COUNTER,
+        "Forecasts that could be compared with the truth.",
+        KIND,
+        "rounds",
+        _accounts(lambda a: a.scored),
+    ),
+    Metric(
+        "dwsr_forecasts_exceeded_total",
+        COUNTER,
+        "Those of them whose 99 % bound was exceeded.",
+        KIND,
+        "rounds",
+        _accounts(lambda a: a.exceeded),
+    ),
+    Metric(
+        "dwsr_forecast_reward",
+        GAUGE,
+        "Sum of their rewards (censored log scores); it may fall.",
+        KIND,
+        "rounds",
+        _accounts(lambda a: a.reward),
+    ),
     # -- tasks that run
-    Metric("dwsr_forecast_overrun_ratio", GAUGE, "Probability that the running task exceeds what its process has left for it.", SLOT, "model, headroom", _slots(lambda s: s.probability)),
-    Metric("dwsr_forecast_overrun_seconds", GAUGE, "When it would, at its pace of the last half minute; no series if it does not grow.", SLOT, "peak so far", _slots(lambda s: s.seconds)),
-    Metric("dwsr_forecast_room_bytes", GAUGE, "What its process has left for it: its own live bytes and the headroom.", SLOT, "headroom", _slots(lambda s: s.room_bytes)),
-
+    Metric(
+        "dwsr_forecast_overrun_ratio",
+        GAUGE,
+        "Probability that the running task exceeds what its process has left for it.",
+        SLOT,
+        "model, headroom",
+        _slots(lambda s: s.probability),
+    ),
+    Metric(
+        "dwsr_forecast_overrun_seconds",
+        GAUGE,
+        "When it would, at its pace of the last half minute; no series if it does not grow.",
+        SLOT,
+        "peak so far",
+        _slots(lambda s: s.seconds),
+    ),
+    Metric(
+        "dwsr_forecast_room_bytes",
+        GAUGE,
+        "What its process has left for it: its own live bytes and the headroom.",
+        SLOT,
+        "headroom",
+        _slots(lambda s: s.room_bytes),
+    ),
     # -- the predictor itself
-    Metric("dwsr_predictor_records_learned_total", COUNTER, "Records of tasks that have ended and were learned.", (), "service", lambda view: ((view.ledger.learned,),)),
-    Metric("dwsr_predictor_records_refused_total", COUNTER, "Records that could not be: not what a record should be.", (), "service", lambda view: ((view.ledger.refused,),)),
-    Metric("dwsr_predictor_records_lost_total", COUNTER, "Records that targets had overwritten before they were read.", (), "service", lambda view: ((view.ledger.lost,),)),
-    Metric("dwsr_predictor_looks_total", COUNTER, "Looks at targets; failed: no answer, or none of ours.", ("outcome",), "service", lambda view: (("ok", view.looked), ("failed", view.failed))),
-    Metric("dwsr_predictor_targets", GAUGE, "Targets, by state: up or down.", ("state",), "service", lambda view: (("up", view.up), ("down", view.down))),
-    Metric("dwsr_predictor_models", GAUGE, "Task names with a model.", (), "service", lambda view: ((view.models,),)),
-    Metric("dwsr_predictor_turn_seconds", GAUGE, "How long the last turn took: looks that are due, and up to 0.4 s with their results.", (), "service", lambda view: ((view.turn_seconds,),)),
-    Metric("dwsr_predictor_waiting_bytes", GAUGE, "Records that were read and wait to be learned: at most 64 MiB, and above 16 MiB targets are asked less often.", (), "service",
-           lambda view: ((view.waiting_bytes,),)),
+    Metric(
+        "dwsr_predictor_records_learned_total",
+        COUNTER,
+        "Records of tasks that have ended and were learned.",
+        (),
+        "service",
+        lambda view: ((view.ledger.learned,),),
+    ),
+    Metric(
+        "dwsr_predictor_records_refused_total",
+        COUNTER,
+        "Records that could not be: not what a record should be.",
+        (),
+        "service",
+        lambda view: ((view.ledger.refused,),),
+    ),
+    Metric(
+        "dwsr_predictor_records_lost_total",
+        COUNTER,
+        "Records that targets had overwritten before they were read.",
+        (),
+        "service",
+        lambda view: ((view.ledger.lost,),),
+    ),
+    Metric(
+        "dwsr_predictor_looks_total",
+        COUNTER,
+        "Looks at targets; failed: no answer, or none of ours.",
+        ("outcome",),
+        "service",
+        lambda view: (("ok", view.looked), ("failed", view.failed)),
+    ),
+    Metric(
+        "dwsr_predictor_targets",
+        GAUGE,
+        "Targets, by state: up or down.",
+        ("state",),
+        "service",
+        lambda view: (("up", view.up), ("down", view.down)),
+    ),
+    Metric(
+        "dwsr_predictor_models",
+        GAUGE,
+        "Task names with a model.",
+        (),
+        "service",
+        lambda view: ((view.models,),),
+    ),
+    Metric(
+        "dwsr_predictor_turn_seconds",
+        GAUGE,
+        "How long the last turn took: looks that are due, and up to 0.4 s with their results.",
+        (),
+        "service",
+        lambda view: ((view.turn_seconds,),),
+    ),
+    Metric(
+        "dwsr_predictor_waiting_bytes",
+        GAUGE,
+        "Records that were read and wait to be learned: at most 64 MiB, and above 16 MiB targets"
+        " are asked less often.",
+        (),
+        "service",
+        lambda view: ((view.waiting_bytes,),),
+    ),
     next(metric for metric in MEASURED if metric.name == "dwsr_build_info"),
 )
 
 
 def markdown():
     """docs/metrics.md: `python -m dwsr_probe.predict.metrics > docs/metrics.md`."""
-    return "\n".join([
-        measured_markdown(), "## Of the predictor", "", "Made from the table in `dwsr_probe/predict/metrics.py`; served by `dwsr-probe predict serve` ([predict.md](predict.md)).", "", *rows(METRICS), "",
-        "`kind` is alloc (own peak), rss (growth of the process), gpu (peak on the fullest device) or output. `target` is host and port of the worker as the predictor asks it; `slot` numbers a process's running tasks",
-        "as the predictor met them, which is not the worker's own number. 80 task names have series of their own, scores of further ones are in `other`; 256 running tasks, those most in danger.", ""])
+    return "\n".join(
+        [
+            measured_markdown(),
+            "## Of the predictor",
+            "",
+            (
+                "Made from the table in `dwsr_probe/predict/metrics.py`; served by `dwsr-probe"
+                " predict serve` ([predict.md](predict.md))."
+            ),
+            "",
+            *rows(METRICS),
+            "",
+            (
+                "`kind` is alloc (own peak), rss (growth of the process), gpu (peak on the fullest"
+                " device) or output. `target` is host and port of the worker as the predictor asks"
+                " it; `slot` numbers a process's running tasks"
+            ),
+            (
+                "as the predictor met them, which is not the worker's own number. 80 task names"
+                " have series of their own, scores of further ones are in `other`; 256 running"
+                " tasks, those most in danger."
+            ),
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

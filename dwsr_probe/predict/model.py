@@ -1,9 +1,14 @@
-"""The model: two verbs, learn(record) and predict(inputs, task_name). One learner per task name and kind of memory; numpy and scipy only.
+"""The model: two verbs, learn(record) and predict(inputs, task_name). One learner per task name
+and kind of memory; numpy and scipy only.
 
-Finished tasks are exact values, killed and failed ones lower bounds that are kept, running ones open bounds that are replaced as their peak rises and dropped when they end. What
-is kept is bounded: sums, a few bounds, a sample of shapes. Order of arrival does not matter for what is forecast, but for forgetting (past _MEMORY values of a task, or when it
-changed) and for the calibration, which compares each value with the forecast before it. Predict changes nothing. Nothing here is for several threads at once.
+Finished tasks are exact values, killed and failed ones lower bounds that are kept, running ones
+open bounds that are replaced as their peak rises and dropped when they end. What
+is kept is bounded: sums, a few bounds, a sample of shapes. Order of arrival does not matter for
+what is forecast, but for forgetting (past _MEMORY values of a task, or when it changed) and for
+the calibration, which compares each value with the forecast before it. Predict changes nothing.
+Nothing here is for several threads at once.
 """
+
 import json
 import os
 import tempfile
@@ -33,19 +38,24 @@ class Model:
         self._ended = OrderedDict()  # identities of those that ended last
         self.evicted = 0  # names that made room for others
 
-    # -- learn ------------------------------------------------------------------------------------------------------------------------------
+    # -- learn
 
     def learn(self, record):
-        """One record, finished or running, as TaskRecord or dict. Returns the rounds: what had been forecast, beside what came. ValueError for figures that cannot be."""
+        """One record, finished or running, as TaskRecord or dict. Returns the rounds: what had
+        been forecast, beside what came. ValueError for figures that cannot be."""
         get = _getter(record)
         name, state = get("task_name"), get("state", "ok")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
-            raise ValueError(f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters")
+            raise ValueError(
+                f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters"
+            )
         if state not in _STATES:
             raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
-        arrays = _with_rest(arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0)
+        arrays = _with_rest(
+            arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0
+        )
         figures = _figures(get)
         output, output_bytes = _output(get("output")), figures.get("output", 0)
         requests = _failed_requests(get("oom")) if state == "error" else {}
@@ -53,7 +63,8 @@ class Model:
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state == "running":
             figures.pop("output", None)
-            if identity is not None and identity not in self._ended:  # else nothing would ever close it
+            # else nothing would ever close it
+            if identity is not None and identity not in self._ended:
                 self._run(identity, name, arrays, figures)
             return []
         if identity is not None:
@@ -63,11 +74,24 @@ class Model:
             figures.pop("output", None)
             return self._learn_bounds(task, name, arrays, figures, requests)
         rounds = []
-        guess, deviation = task.output_bytes(arrays)  # what predict would have gone by: forecasts are not scored by what they could not know
+        # what predict would have gone by: forecasts are not scored by what they could not know
+        guess, deviation = task.output_bytes(arrays)
         for kind, y in figures.items():
             learner = task.learners.setdefault(kind, Learner(kind))
-            at, asked = (sizes(arrays, 0 if kind == "output" else given) for given in (output_bytes, guess))
-            if (scored := learner.learn(arrays, at, y, asked, 0.0 if kind == "output" else deviation, partial(task.kept, kind), self._scores[kind])) is not None:
+            at, asked = (
+                sizes(arrays, 0 if kind == "output" else given) for given in (output_bytes, guess)
+            )
+            if (
+                scored := learner.learn(
+                    arrays,
+                    at,
+                    y,
+                    asked,
+                    0.0 if kind == "output" else deviation,
+                    partial(task.kept, kind),
+                    self._scores[kind],
+                )
+            ) is not None:
                 rounds.append(Round(name, kind, *scored))
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1
@@ -83,7 +107,21 @@ class Model:
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
-            rounds.append(Round(name, kind, *learner.learn_bound(arrays, task.sizes(kind, arrays), bound, near, task.kept(kind), self._scores[kind]), censored=True))
+            rounds.append(
+                Round(
+                    name,
+                    kind,
+                    *learner.learn_bound(
+                        arrays,
+                        task.sizes(kind, arrays),
+                        bound,
+                        near,
+                        task.kept(kind),
+                        self._scores[kind],
+                    ),
+                    censored=True,
+                )
+            )
         task.changed()
         return rounds
 
@@ -107,7 +145,8 @@ class Model:
             self._close(next(iter(self._open)))
 
     def _end(self, identity):
-        """Remembered for a while: of two ways to tell of a process the slower may say that it runs when it has ended."""
+        """Remembered for a while: of two ways to tell of a process the slower may say that it
+        runs when it has ended."""
         self._close(identity)
         self._ended[identity] = None
         while len(self._ended) > _MOST_OPEN:
@@ -120,14 +159,17 @@ class Model:
 
     def forget_running(self, process=None):
         """Open bounds of a process that went away, or of all."""
-        for identity in [identity for identity in self._open if process is None or identity[0] == process]:
+        for identity in [
+            identity for identity in self._open if process is None or identity[0] == process
+        ]:
             self._close(identity)
 
-    # -- predict ----------------------------------------------------------------------------------------------------------------------------
+    # -- predict
 
     def predict(self, inputs, task_name, kind="alloc", output=None, running=None):
-        """What a task of this name would need for these inputs. output: what it returns, where the caller knows. running: the record of this very task, if it runs, whose own bound
-        is left out (Forecast.exceeds takes it as `above`)."""
+        """What a task of this name would need for these inputs. output: what it returns, where
+        the caller knows. running: the record of this very task, if it runs, whose own bound is
+        left out (Forecast.exceeds takes it as `above`)."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
         if not isinstance(task_name, str):
@@ -144,7 +186,9 @@ class Model:
         learner = task.learners.get(kind) or Learner(kind)
         without = _identity(_getter(running)) if running else None
         mixture = learner.posterior(task.kept(kind), task.running(kind, without))
-        calibrated = Calibrated(learner.expects(mixture, arrays, at, deviation), learner.scores, self._scores[kind])
+        calibrated = Calibrated(
+            learner.expects(mixture, arrays, at, deviation), learner.scores, self._scores[kind]
+        )
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 
@@ -152,14 +196,18 @@ class Model:
         return sorted(self._tasks)
 
     def kinds(self, task_name):
-        return [kind for kind in KINDS if task_name in self._tasks and kind in self._tasks[task_name].learners]
+        return [
+            kind
+            for kind in KINDS
+            if task_name in self._tasks and kind in self._tasks[task_name].learners
+        ]
 
     def seen(self, task_name, kind="alloc"):
         """(input bytes, mean peak, count) of some shapes, smallest first."""
         learner = self._tasks[task_name].learners.get(kind) if task_name in self._tasks else None
         return learner.seen() if learner else []
 
-    # -- keep -------------------------------------------------------------------------------------------------------------------------------
+    # -- keep
 
     def merge(self, other):
         """What another model learned from other records; running tasks of both."""
@@ -183,28 +231,47 @@ class Model:
     def to_dict(self):
         """Everything but the running tasks, which tell themselves again."""
         return {
-            "format": FORMAT, "version": VERSION, "functions": [name for name, _ in FUNCTIONS], "evicted": self.evicted,
+            "format": FORMAT,
+            "version": VERSION,
+            "functions": [name for name, _ in FUNCTIONS],
+            "evicted": self.evicted,
             "scores": {kind: scores.counts.tolist() for kind, scores in self._scores.items()},
-            "tasks": {name: {"learners": {kind: learner.to_dict() for kind, learner in task.learners.items()}, "output": task.output.to_dict()}
-                      for name, task in self._tasks.items()},
+            "tasks": {
+                name: {
+                    "learners": {
+                        kind: learner.to_dict() for kind, learner in task.learners.items()
+                    },
+                    "output": task.output.to_dict(),
+                }
+                for name, task in self._tasks.items()
+            },
         }
 
     @classmethod
     def from_dict(cls, kept):
         if not isinstance(kept, dict) or kept.get("format") != FORMAT:
             raise ValueError("not a model of dwsr-probe")
-        if kept.get("version") != VERSION or kept.get("functions") != [name for name, _ in FUNCTIONS]:
+        if kept.get("version") != VERSION or kept.get("functions") != [
+            name for name, _ in FUNCTIONS
+        ]:
             raise ValueError("a model of another version of dwsr-probe; learn again from the runs")
         self = cls()
         try:
             self.evicted = whole(kept["evicted"], "evicted")
             for kind in KINDS:
-                self._scores[kind] = Scores(numbers(kept["scores"][kind], Scores().counts.shape, "scores"))
-            if len(kept["tasks"]) > _MOST_NAMES or not all(0 < len(name) <= _NAME_MOST for name in kept["tasks"]):
+                self._scores[kind] = Scores(
+                    numbers(kept["scores"][kind], Scores().counts.shape, "scores")
+                )
+            if len(kept["tasks"]) > _MOST_NAMES or not all(
+                0 < len(name) <= _NAME_MOST for name in kept["tasks"]
+            ):
                 raise ValueError("a damaged model: task names")
             for name, values in kept["tasks"].items():
                 task = self._tasks[name] = Task()
-                task.learners = {kind: Learner.from_dict(kind, values["learners"][kind]) for kind in values["learners"]}
+                task.learners = {
+                    kind: Learner.from_dict(kind, values["learners"][kind])
+                    for kind in values["learners"]
+                }
                 task.output = OutputShape.from_dict(values["output"])
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"a damaged model: {error!r}") from error
@@ -213,7 +280,9 @@ class Model:
     def save(self, path):
         """Atomically: a reader, or a crash, finds the old one or the new one. A link stays one."""
         path = os.path.realpath(path)
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=os.path.basename(path) + ".")
+        handle, temporary = tempfile.mkstemp(
+            dir=os.path.dirname(path), prefix=os.path.basename(path) + "."
+        )
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(self.to_dict(), file, separators=(",", ":"), allow_nan=False)
@@ -236,7 +305,11 @@ class Model:
 
 
 def _getter(record):
-    return record.get if isinstance(record, dict) else lambda name, otherwise=None: getattr(record, name, otherwise)
+    return (
+        record.get
+        if isinstance(record, dict)
+        else lambda name, otherwise=None: getattr(record, name, otherwise)
+    )
 
 
 def _identity(get):
@@ -244,7 +317,9 @@ def _identity(get):
     identity = get("process"), get("thread"), get("start")
     for part in identity:
         if part is not None and (not isinstance(part, (str, int, float)) or part != part):
-            raise ValueError(f"process, thread or start is {str(part)[:60]!r}, not a text or a number")
+            raise ValueError(
+                f"process, thread or start is {str(part)[:60]!r}, not a text or a number"
+            )
     return None if identity[0] is None or identity[2] is None else identity
 
 
@@ -253,7 +328,12 @@ def _output(given):
     if not given:
         return None
     (array,) = arrays_of([given]) or (Array(None, 0),)
-    return {"type": text(given.get("type")), "dtype": array.dtype, "shape": array.shape, "nbytes": array.nbytes}
+    return {
+        "type": text(given.get("type")),
+        "dtype": array.dtype,
+        "shape": array.shape,
+        "nbytes": array.nbytes,
+    }
 
 
 def _with_rest(arrays, input_bytes, omitted):
@@ -274,13 +354,32 @@ def _figures(get):
     if devices := get("gpu"):
         if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
             raise ValueError(f"gpu is {devices!r}, not a list of devices")
-        found["gpu"] = max(whole(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices)
-    return {kind: whole(value, f"{kind} peak") for kind, value in found.items() if value is not None}
+        found["gpu"] = max(
+            whole(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices
+        )
+    return {
+        kind: whole(value, f"{kind} peak") for kind, value in found.items() if value is not None
+    }
 
 
 def _failed_requests(oom):
     """{kind: bytes} that were live and asked for when an allocation failed."""
     if not isinstance(oom, dict) or oom.get("requested_bytes") is None:
         return {}
-    kind = "gpu" if str(oom.get("where", "")).startswith("gpu") else "alloc" if oom.get("where") == "host" else None
-    return {kind: whole(oom["requested_bytes"], "oom.requested_bytes") + whole(oom.get("live_bytes") or 0, "oom.live_bytes")} if kind else {}
+    kind = (
+        "gpu"
+        if str(oom.get("where", "")).startswith("gpu")
+        else "alloc"
+        if oom.get("where") == "host"
+        else None
+    )
+    return (
+        {
+            kind: (
+                whole(oom["requested_bytes"], "oom.requested_bytes")
+                + whole(oom.get("live_bytes") or 0, "oom.live_bytes")
+            )
+        }
+        if kind
+        else {}
+    )

@@ -1,8 +1,9 @@
 """A few threads that take looks for the service. Daemons: an end does not wait for them.
 
-Two lanes: targets that are slow, or do not answer, wait for threads of their own. So they never hold up the others,
-however many they are.
+Two lanes: targets that are slow, or do not answer, wait for threads of their own. So they never
+hold up the others, however many they are.
 """
+
 import queue
 import threading
 import time
@@ -14,10 +15,16 @@ class Pool:
     def __init__(self, quick_threads=QUICK_THREADS, slow_threads=SLOW_THREADS):
         self._lanes, self._done = (queue.SimpleQueue(), queue.SimpleQueue()), queue.SimpleQueue()
         for number in range(quick_threads + slow_threads):
-            threading.Thread(target=self._work, args=(self._lanes[number >= quick_threads],), name=f"dwsr-look-{number}", daemon=True).start()
+            threading.Thread(
+                target=self._work,
+                args=(self._lanes[number >= quick_threads],),
+                name=f"dwsr-look-{number}",
+                daemon=True,
+            ).start()
 
     def submit(self, owner, function, slow=False):
-        """owner gets its own back with the result of the function, or with what it raised, and the seconds that it took."""
+        """owner gets its own back with the result of the function, or with what it raised, and
+        the seconds that it took."""
         self._lanes[slow].put((owner, function))
 
     def results(self):

@@ -1,4 +1,6 @@
-"""A question to the model and its answer, as the command line and the service's HTTP side ask it: texts and JSON in, JSON out."""
+"""A question to the model and its answer, as the command line and the service's HTTP side ask
+it: texts and JSON in, JSON out."""
+
 import math
 import re
 from dataclasses import dataclass, field
@@ -41,25 +43,45 @@ class Question:
 def question_of(given):
     """From JSON; ValueError with a text for whoever asks."""
     if not isinstance(given, dict):
-        raise ValueError('a question is an object, such as {"task": "smooth", "inputs": [{"dtype": "float32", "shape": [512, 512]}]}')
+        raise ValueError(
+            'a question is an object, such as {"task": "smooth", "inputs": [{"dtype": "float32",'
+            ' "shape": [512, 512]}]}'
+        )
     unknown = set(given) - _FIELDS
     if unknown:
-        raise ValueError(f"{min(unknown)!r} is not known; a question has {', '.join(sorted(_FIELDS))}")
-    return Question(given.get("task"), **{name: value for name, value in given.items() if name != "task" and value is not None})
+        raise ValueError(
+            f"{min(unknown)!r} is not known; a question has {', '.join(sorted(_FIELDS))}"
+        )
+    return Question(
+        given.get("task"),
+        **{name: value for name, value in given.items() if name != "task" and value is not None},
+    )
 
 
 def inputs_of(shapes, dtypes, sizes=()):
-    """From words: shapes as 512,512,512, with a dtype each or one for all; sizes in bytes of inputs that have no shape."""
+    """From words: shapes as 512,512,512, with a dtype each or one for all; sizes in bytes of
+    inputs that have no shape."""
     if len(dtypes) not in (1, len(shapes)) and shapes:
-        raise ValueError("give one dtype for all shapes, or one for each" if dtypes else "a shape needs its dtype, such as float32")
-    found = [{"dtype": dtype, "shape": _shape(shape)} for shape, dtype in zip(shapes, dtypes * len(shapes) if len(dtypes) == 1 else dtypes, strict=False)]
+        raise ValueError(
+            "give one dtype for all shapes, or one for each"
+            if dtypes
+            else "a shape needs its dtype, such as float32"
+        )
+    found = [
+        {"dtype": dtype, "shape": _shape(shape)}
+        for shape, dtype in zip(
+            shapes, dtypes * len(shapes) if len(dtypes) == 1 else dtypes, strict=False
+        )
+    ]
     return found + [{"nbytes": int(bytes_of(size))} for size in sizes]
 
 
 def bytes_of(given):
     """8GiB, 500 MB, 1e9, 123: bytes. As everywhere, GB is 10**9 and GiB is 2**30."""
     if isinstance(given, str):
-        found = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*", given, re.IGNORECASE)
+        found = re.fullmatch(
+            r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*", given, re.IGNORECASE
+        )
         if not found:
             raise ValueError(f"{given!r} is not a number of bytes; write 8GiB, 500MB or 1000000")
         number, unit, binary = found.groups()
@@ -74,11 +96,23 @@ def answer(model, question):
     """JSON-able."""
     forecast = model.predict(question.inputs, question.task, kind=question.kind)
     found = {
-        "task": question.task, "kind": question.kind, "inputs": question.inputs, "mean_bytes": whole_bytes(forecast.mean), "q": question.q,
-        "upper_bytes": whole_bytes(forecast.upper(question.q)), "promised": bool(forecast.promised(question.q)), "output": forecast.output,
-        "n": forecast.n, "trust": forecast.trust, "notes": list(forecast.notes)}
+        "task": question.task,
+        "kind": question.kind,
+        "inputs": question.inputs,
+        "mean_bytes": whole_bytes(forecast.mean),
+        "q": question.q,
+        "upper_bytes": whole_bytes(forecast.upper(question.q)),
+        "promised": bool(forecast.promised(question.q)),
+        "output": forecast.output,
+        "n": forecast.n,
+        "trust": forecast.trust,
+        "notes": list(forecast.notes),
+    }
     if question.limit is not None:
-        found |= {"limit_bytes": question.limit, "exceeds": float(forecast.exceeds(question.limit, question.above))}
+        found |= {
+            "limit_bytes": question.limit,
+            "exceeds": float(forecast.exceeds(question.limit, question.above)),
+        }
     return found
 
 
@@ -88,7 +122,8 @@ def whole_bytes(value):
 
 
 def input_bytes(inputs):
-    """As the model counts: of inputs of known size. None: there are inputs, and no size is known."""
+    """As the model counts: of inputs of known size. None: there are inputs, and no size is
+    known."""
     arrays = arrays_of(inputs)
     return sum(array.nbytes for array in arrays) if arrays or not inputs else None
 
@@ -112,11 +147,18 @@ def _shape(text):
 
 def _checked(given):
     if not isinstance(given, dict):
-        raise ValueError('an input is an object: {"dtype": "float32", "shape": [512, 512]} or {"nbytes": 1048576}')
+        raise ValueError(
+            'an input is an object: {"dtype": "float32", "shape": [512, 512]} or {"nbytes":'
+            " 1048576}"
+        )
     shape, dtype, nbytes = given.get("shape"), given.get("dtype"), given.get("nbytes")
     if shape is None and nbytes is None:
         raise ValueError("an input needs its shape and dtype, or its nbytes")
-    if shape is not None and (not isinstance(shape, list) or len(shape) > _AXES_MOST or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape)):
+    if shape is not None and (
+        not isinstance(shape, list)
+        or len(shape) > _AXES_MOST
+        or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
+    ):
         raise ValueError("a shape is a list of numbers, such as [512, 512]")
     if nbytes is not None:
         bytes_of(nbytes)
@@ -125,7 +167,14 @@ def _checked(given):
             if not isinstance(dtype, str):
                 raise TypeError
             np.dtype(dtype)
-        except (TypeError, ValueError, SyntaxError) as error:  # SyntaxError: of texts with commas in them
+        # SyntaxError: of texts with commas in them
+        except (TypeError, ValueError, SyntaxError) as error:
             if nbytes is None:
-                raise ValueError(f"{dtype!r} is not a dtype; write float32, int16, complex64, ...") from error
-    return {name: value for name, value in given.items() if name in ("type", "dtype", "shape", "nbytes") and value is not None}
+                raise ValueError(
+                    f"{dtype!r} is not a dtype; write float32, int16, complex64, ..."
+                ) from error
+    return {
+        name: value
+        for name, value in given.items()
+        if name in ("type", "dtype", "shape", "nbytes") and value is not None
+    }

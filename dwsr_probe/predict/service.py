@@ -1,8 +1,11 @@
-"""The predictor as a service: looks at its targets each second, learns, keeps its state. Its HTTP side is handlers.py and metrics.py.
+"""The predictor as a service: looks at its targets each second, learns, keeps its state. Its
+HTTP side is handlers.py and metrics.py.
 
-One thread learns (the caller of `turn`), a pool takes looks, the server's thread asks. One lock around the model, held for a few records at a time.
+One thread learns (the caller of `turn`), a pool takes looks, the server's thread asks. One lock
+around the model, held for a few records at a time.
 Targets are not trusted: whatever one of them sends, memory is bounded and the others are asked.
 """
+
 import threading
 import time
 from collections import deque
@@ -29,9 +32,11 @@ from dwsr_probe.predict.watch import LOOK_BYTES, RECORDS_MOST, Login, Worker, un
 TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
 AGAIN_MOST_S = REFUSED_S = 60.0
-SLOW_S, PROBATION_S = 1.0, 60.0  # a look that took longer; how long its target stays in the slow lane
+# a look that took longer; how long its target stays in the slow lane
+SLOW_S, PROBATION_S = 1.0, 60.0
 WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what looks under way may bring
-PRESSED_BYTES = WAITING_BYTES // 4  # more: we do not keep up, and take a piece of each target instead of all that it has
+# more: we do not keep up, and take a piece of each target instead of all that it has
+PRESSED_BYTES = WAITING_BYTES // 4
 _PROCESSES_MOST, _WHO_MOST = 20_000, 512
 
 
@@ -68,21 +73,41 @@ class View:
 class Predictor(Source):
     metrics = METRICS
 
-    def __init__(self, places, directories=(), login=None, state=None, interval_s=1.0, save_s=30.0, say=lambda text: None):
-        """places: of targets.py. directories: RunDirectory makers, called with their saved state. state: a State, or None to keep nothing."""
-        self._login, self._state, self._interval_s, self._save_s, self._say = login or Login(), state, interval_s, save_s, say
-        self.model, self.ledger, self._seen = Model(), Ledger(), {}  # seen: (host, process) → the newest seq that was learned
+    def __init__(
+        self,
+        places,
+        directories=(),
+        login=None,
+        state=None,
+        interval_s=1.0,
+        save_s=30.0,
+        say=lambda text: None,
+    ):
+        """places: of targets.py. directories: RunDirectory makers, called with their saved
+        state. state: a State, or None to keep nothing."""
+        self._login, self._state, self._interval_s, self._save_s, self._say = (
+            login or Login(),
+            state,
+            interval_s,
+            save_s,
+            say,
+        )
+        # seen: (host, process) → the newest seq that was learned
+        self.model, self.ledger, self._seen = Model(), Ledger(), {}
         self._slots, self._watched, self._saved_states = Slots(), {}, {}
         self._lock, self._asking = threading.RLock(), 0
         self._found, self._rounds = {}, []
-        self._backlog, self.waiting_bytes, self._under_way = deque(), 0, 0  # records to be learned, and looks being taken
+        # records to be learned, and looks being taken
+        self._backlog, self.waiting_bytes, self._under_way = deque(), 0, 0
         self._short_of_memory = False
         self.looked, self.failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
         if state is not None:
             state.load(self._restore)
         self._places = {place: 0.0 for place in places}  # when each is asked again
         for name, make in directories:
-            self._watched[name] = Watched(make(self._saved_states.get(name)), self._saved_states.get(name))
+            self._watched[name] = Watched(
+                make(self._saved_states.get(name)), self._saved_states.get(name)
+            )
         self._save_due = time.monotonic() + save_s
         self._pool = Pool()
 
@@ -100,12 +125,40 @@ class Predictor(Source):
 
     def view(self):
         """Called while locked."""
-        shown = {visible(name): name for name in self.model.names() if visible(name) in self.ledger.accounts}
-        forecasts = [(label, kind, self.model.predict(self.ledger.inputs_of(name, self.model, kind), name, kind=kind)) for label, name in shown.items() for kind in self.model.kinds(name)]
-        accounts = [(name, kind, account) for name, kinds in self.ledger.accounts.items() for kind, account in kinds.items()]
+        shown = {
+            visible(name): name
+            for name in self.model.names()
+            if visible(name) in self.ledger.accounts
+        }
+        forecasts = [
+            (
+                label,
+                kind,
+                self.model.predict(self.ledger.inputs_of(name, self.model, kind), name, kind=kind),
+            )
+            for label, name in shown.items()
+            for kind in self.model.kinds(name)
+        ]
+        accounts = [
+            (name, kind, account)
+            for name, kinds in self.ledger.accounts.items()
+            for kind, account in kinds.items()
+        ]
         watched = [w for w in self._watched.values() if w.ours and w.up is not None]
         up = sum(w.up for w in watched)
-        return View(forecasts, accounts, self._slots.shown(), self.ledger, up, len(watched) - up, len(self.model.names()), self.looked, self.failed, self._turn_seconds, self.waiting_bytes)
+        return View(
+            forecasts,
+            accounts,
+            self._slots.shown(),
+            self.ledger,
+            up,
+            len(watched) - up,
+            len(self.model.names()),
+            self.looked,
+            self.failed,
+            self._turn_seconds,
+            self.waiting_bytes,
+        )
 
     # -- the learner's side
 
@@ -117,7 +170,10 @@ class Predictor(Source):
             return more
         except MemoryError:  # what it was needed for is freed by now
             if not self._short_of_memory:
-                self._say("there is not enough memory; some records or a save were left out, forecasts go on")
+                self._say(
+                    "there is not enough memory; some records or a save were left out, forecasts"
+                    " go on"
+                )
             self._short_of_memory = True
             return False
 
@@ -146,12 +202,17 @@ class Predictor(Source):
         return bool(self._backlog) or self._pool.has_results()
 
     def _ask(self, now):
-        """Those that have waited longest first, as many as there is memory for what they may send."""
+        """Those that have waited longest first, as many as there is memory for what they may
+        send."""
         most = PIECE if self.waiting_bytes > PRESSED_BYTES else RECORDS_MOST
-        for watched in sorted((w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due):
+        for watched in sorted(
+            (w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due
+        ):
             if self.waiting_bytes + (self._under_way + 1) * LOOK_BYTES > WAITING_BYTES:
                 return
-            self._pool.submit(watched, partial(watched.target.look, most), slow=now < watched.slow_until)
+            self._pool.submit(
+                watched, partial(watched.target.look, most), slow=now < watched.slow_until
+            )
             watched.busy = True
             self._under_way += 1
 
@@ -174,7 +235,11 @@ class Predictor(Source):
                     self._watched[url] = Watched(None, None)  # so that it is said once
                     self._watched[url].busy = True
                     self._say(f"{url[:200]!r} is not a target: {error}")
-        for url in [url for url, watched in self._watched.items() if url not in wanted and not isinstance(url, tuple)]:
+        for url in [
+            url
+            for url, watched in self._watched.items()
+            if url not in wanted and not isinstance(url, tuple)
+        ]:
             watched = self._watched.pop(url)
             watched.gone = True
             if watched.learned_state:
@@ -195,7 +260,11 @@ class Predictor(Source):
             watched.failures += 1
             refused = isinstance(error, StreamRefused)
             watched.ours = not (refused and error.status == 404)
-            watched.due = now + (REFUSED_S if refused else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10)))
+            watched.due = now + (
+                REFUSED_S
+                if refused
+                else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10))
+            )
             if watched.up is not False and watched.ours:
                 how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
                 self._say(f"{watched.target.name} {how}: {error or 'out of memory'}; trying again")
@@ -238,7 +307,8 @@ class Predictor(Source):
             else:
                 self._backlog.popleft()
                 watched.learned_state, watched.busy = state, False
-            while self._asking:  # a lock alone is not fair: we would have it back before they wake up
+            # a lock alone is not fair: we would have it back before they wake up
+            while self._asking:
                 time.sleep(0.0005)
 
     def _learn_one(self, record):
@@ -253,7 +323,8 @@ class Predictor(Source):
                 self._seen.pop(next(iter(self._seen)))
         try:
             rounds = self.model.learn(record)
-        except (ValueError, TypeError, KeyError, OverflowError):  # figures that cannot be: they come from elsewhere
+        # figures that cannot be: they come from elsewhere
+        except (ValueError, TypeError, KeyError, OverflowError):
             self.ledger.refused += 1
             return
         self._changed = True
@@ -268,18 +339,39 @@ class Predictor(Source):
         self._save_due = time.monotonic() + self._save_s
         if self._state is None or not self._changed:
             return
-        states = self._saved_states | {name: w.learned_state for name, w in self._watched.items() if w.learned_state}
-        self._state.save({  # without the lock: nobody else changes anything
-            "model": self.model.to_dict(), "ledger": self.ledger.to_dict(), "seen": list(self._seen.items()),
-            "targets": [[list(name) if isinstance(name, tuple) else name, state] for name, state in states.items()]})
+        states = self._saved_states | {
+            name: w.learned_state for name, w in self._watched.items() if w.learned_state
+        }
+        self._state.save(
+            {  # without the lock: nobody else changes anything
+                "model": self.model.to_dict(),
+                "ledger": self.ledger.to_dict(),
+                "seen": list(self._seen.items()),
+                "targets": [
+                    [list(name) if isinstance(name, tuple) else name, state]
+                    for name, state in states.items()
+                ],
+            }
+        )
         self._changed = False
 
     def _restore(self, found):
-        """Of a saved state, checked as what targets send is: an earlier version may have kept anything. ValueError and the like: it cannot be used."""
-        model, ledger, seen = Model.from_dict(found["model"]), Ledger.from_dict(found["ledger"]), dict(found["seen"])
-        if len(seen) > _PROCESSES_MOST or not all(len(who) <= _WHO_MOST and whole(seq, "seq", SEQ_MOST) == seq for who, seq in seen.items()):
+        """Of a saved state, checked as what targets send is: an earlier version may have kept
+        anything. ValueError and the like: it cannot be used."""
+        model, ledger, seen = (
+            Model.from_dict(found["model"]),
+            Ledger.from_dict(found["ledger"]),
+            dict(found["seen"]),
+        )
+        if len(seen) > _PROCESSES_MOST or not all(
+            len(who) <= _WHO_MOST and whole(seq, "seq", SEQ_MOST) == seq
+            for who, seq in seen.items()
+        ):
             raise ValueError("what was learned of each process")
-        states = {tuple(name) if isinstance(name, list) else name: state for name, state in found["targets"]}
+        states = {
+            tuple(name) if isinstance(name, list) else name: state
+            for name, state in found["targets"]
+        }
         for name, state in states.items():
             if isinstance(name, str):
                 state_of(state)

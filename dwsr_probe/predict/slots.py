@@ -1,8 +1,11 @@
-"""Tasks that run now: how probable it is that each one exceeds what its process has left for it, and when. Fed by the service with each look.
+"""Tasks that run now: how probable it is that each one exceeds what its process has left for it,
+and when. Fed by the service with each look.
 
-What is left for a task: its own live bytes and the headroom of its process, as if its neighbours stood still. A task whose allocations are not accounted is
-followed by the growth of its process instead.
+What is left for a task: its own live bytes and the headroom of its process, as if its neighbours
+stood still. A task whose allocations are not accounted is followed by the growth of its process
+instead.
 """
+
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +14,8 @@ from itertools import count
 WINDOW_S, POINTS_MOST = 30.0, 64
 SHOWN_MOST = 256
 NEWS = 1.01  # a peak that grew by less is no news
-AGAIN_S = 5.0  # after which a probability is computed anew, news or not: the model has learned meanwhile
+# after which a probability is computed anew, news or not: the model has learned meanwhile
+AGAIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,9 @@ class Slot:
 
     target: str
     pid: str
-    slot: str  # numbers a process's running tasks as they were met: thread numbers would be new series for ever
+    # numbers a process's running tasks as they were met: thread numbers would be new series for
+    # ever
+    slot: str
     task_name: str
     room_bytes: float
     probability: float
@@ -34,7 +40,8 @@ class Track:
         self.number = number
         self.points = deque(maxlen=POINTS_MOST)  # (when, peak so far)
         self.looks, self.learned_bytes = 0, -1.0
-        self._chance, self._for = None, None  # the probability, and what it was computed for: when, peak, room
+        # the probability, and what it was computed for: when, peak, room
+        self._chance, self._for = None, None
 
     def add(self, now, peak):
         self.looks += 1
@@ -43,20 +50,28 @@ class Track:
         self.points.append((now, peak))
 
     def seconds_until(self, room):
-        """At the pace of the window, from its first to its last point; None for a peak that does not grow."""
+        """At the pace of the window, from its first to its last point; None for a peak that does
+        not grow."""
         (first, low), (last, high) = self.points[0], self.points[-1]
         if high >= room:
             return 0.0
         return (room - high) * (last - first) / (high - low) if high > low else None
 
     def chance(self, now, peak, room, compute):
-        """Anew if something has changed: each costs about a millisecond, and there may be a thousand tasks."""
-        if self._for is None or now >= self._for[0] + AGAIN_S or peak > NEWS * self._for[1] or not 1 / NEWS < (room + 1) / (self._for[2] + 1) < NEWS:
+        """Anew if something has changed: each costs about a millisecond, and there may be a
+        thousand tasks."""
+        if (
+            self._for is None
+            or now >= self._for[0] + AGAIN_S
+            or peak > NEWS * self._for[1]
+            or not 1 / NEWS < (room + 1) / (self._for[2] + 1) < NEWS
+        ):
             self._chance, self._for = compute(), (now, peak, room)
         return self._chance
 
     def is_news(self, peak):
-        """For the model. A task that was seen once only may have ended by now: most tasks are short."""
+        """For the model. A task that was seen once only may have ended by now: most tasks are
+        short."""
         return self.looks > 1 and peak > NEWS * self.learned_bytes
 
 
@@ -74,13 +89,22 @@ def need_of(record, room):
     if _is_bytes(peak) and _is_bytes(live):
         return "alloc", peak, live
     peak, before = record.get("rss_peak_bytes"), record.get("rss_before_bytes")
-    if _is_bytes(peak) and _is_bytes(before) and room is not None and room.resident_bytes is not None:
+    if (
+        _is_bytes(peak)
+        and _is_bytes(before)
+        and room is not None
+        and room.resident_bytes is not None
+    ):
         return "rss", max(0, peak - before), max(0, room.resident_bytes - before)
     return None
 
 
 def _chance(model, record, kind, peak, room):
-    return float(model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(room, peak))
+    return float(
+        model.predict(record["inputs"], record["task_name"], kind=kind, running=record).exceeds(
+            room, peak
+        )
+    )
 
 
 def _is_bytes(value):
@@ -95,16 +119,21 @@ class Slots:
         self._shown = {}  # target → {identity: Slot}
 
     def follow(self, target, look, model, now):
-        """Takes what runs at a target now. What the model should learn of it, and the processes of which a task has gone without an end that was told."""
+        """Takes what runs at a target now. What the model should learn of it, and the processes
+        of which a task has gone without an end that was told."""
         before, tracks, shown, news = self._tracks.get(target, {}), {}, {}, []
-        taken = {(who[0], before[who].number) for who in map(identity, look.running) if who in before}
+        taken = {
+            (who[0], before[who].number) for who in map(identity, look.running) if who in before
+        }
         for record in look.running:
             who, room = identity(record), look.rooms.get(str(record.get("pid")))
             need = need_of(record, room)
             if need is None:
                 continue
             kind, peak, live = need
-            track = tracks[who] = before.get(who) or Track(next(n for n in count() if (who[0], n) not in taken))
+            track = tracks[who] = before.get(who) or Track(
+                next(n for n in count() if (who[0], n) not in taken)
+            )
             taken.add((who[0], track.number))
             track.add(now, peak)
             if track.is_news(peak):
@@ -113,15 +142,35 @@ class Slots:
             if room is not None and room.headroom_bytes is not None:
                 left = live + room.headroom_bytes
                 try:
-                    chance = track.chance(now, peak, left, partial(_chance, model, record, kind, peak, left))
+                    chance = track.chance(
+                        now, peak, left, partial(_chance, model, record, kind, peak, left)
+                    )
                 except (ValueError, TypeError, KeyError):  # of inputs that are none
                     continue
-                shown[who] = Slot(target, str(record["pid"]), str(track.number), record["task_name"], left, chance, track.seconds_until(left))
+                shown[who] = Slot(
+                    target,
+                    str(record["pid"]),
+                    str(track.number),
+                    record["task_name"],
+                    left,
+                    chance,
+                    track.seconds_until(left),
+                )
         self._tracks[target], self._shown[target] = tracks, shown
-        gone = {who[0] for who, track in before.items() if who not in tracks and who not in look.ended and track.learned_bytes >= 0}
+        gone = {
+            who[0]
+            for who, track in before.items()
+            if who not in tracks and who not in look.ended and track.learned_bytes >= 0
+        }
         # The model forgets a process's running tasks together: those that still run are told again.
         told = set(map(identity, news))
-        news += [record for record in look.running if record["process"] in gone and identity(record) not in told and tracks.get(identity(record), _NEVER).learned_bytes >= 0]
+        news += [
+            record
+            for record in look.running
+            if record["process"] in gone
+            and identity(record) not in told
+            and tracks.get(identity(record), _NEVER).learned_bytes >= 0
+        ]
         return news, gone
 
     def drop(self, target):
@@ -131,6 +180,9 @@ class Slots:
         return {who[0] for who, track in tracks.items() if track.learned_bytes >= 0}
 
     def shown(self):
-        """Each task once, though two targets may tell of it; those most in danger first, as many as are shown."""
-        once = {who: slot for target in sorted(self._shown) for who, slot in self._shown[target].items()}
+        """Each task once, though two targets may tell of it; those most in danger first, as many
+        as are shown."""
+        once = {
+            who: slot for target in sorted(self._shown) for who, slot in self._shown[target].items()
+        }
         return sorted(once.values(), key=lambda slot: -slot.probability)[:SHOWN_MOST]

@@ -1,7 +1,10 @@
-"""The service's directory: state.json, the model and how far each target was read, in one file that is there as a whole; rounds.jsonl, what each forecast was worth.
+"""The service's directory: state.json, the model and how far each target was read, in one file
+that is there as a whole; rounds.jsonl, what each forecast was worth.
 
-One service at a time: the directory is locked. A state that cannot be read is put aside, and the service begins anew.
+One service at a time: the directory is locked. A state that cannot be read is put aside, and the
+service begins anew.
 """
+
 import fcntl
 import json
 import os
@@ -14,8 +17,13 @@ ROUNDS_BYTES_MOST = 16 << 20  # then it is renamed, and the one before it goes
 
 
 def _opened(path, mode):
-    """For this user alone: names of tasks are in it. Also one that an earlier version left readable."""
-    file = open(path, mode, encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115 - the caller's
+    """For this user alone: names of tasks are in it. Also one that an earlier version left
+    readable."""
+
+    def private(path, flags):
+        return os.open(path, flags, 0o600)
+
+    file = open(path, mode, encoding="utf-8", opener=private)  # noqa: SIM115 - the caller's
     os.fchmod(file.fileno(), 0o600)
     return file
 
@@ -25,9 +33,13 @@ class StateError(Exception):
 
 
 def default_directory():
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
     if not os.path.isabs(state):
-        raise StateError("there is no home directory to keep the state in; name one with --state DIR")
+        raise StateError(
+            "there is no home directory to keep the state in; name one with --state DIR"
+        )
     return os.path.join(state, "dwsr-probe", "predict")
 
 
@@ -36,35 +48,57 @@ class State:
         self._directory, self._say, self._failing = directory, say, False
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            self._lock = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(
+                os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            raise StateError(f"cannot keep the state in {directory}: {error}; choose another directory with --state DIR") from error
+            raise StateError(
+                f"cannot keep the state in {directory}: {error}; choose another directory with"
+                " --state DIR"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise StateError(f"another predictor uses {directory}; choose another directory with --state DIR") from error
+            raise StateError(
+                f"another predictor uses {directory}; choose another directory with --state DIR"
+            ) from error
 
     def load(self, use):
-        """What `use` makes of the saved dict; None without one. `use` may raise what a damaged file makes it raise."""
+        """What `use` makes of the saved dict; None without one. `use` may raise what a damaged
+        file makes it raise."""
         path = os.path.join(self._directory, FILE)
         try:
             with open(path, encoding="utf-8") as f:
                 if os.fstat(f.fileno()).st_size > STATE_BYTES_MOST:
-                    raise ValueError(f"it has more than {STATE_BYTES_MOST >> 20} MiB, which no honest one has")
+                    raise ValueError(
+                        f"it has more than {STATE_BYTES_MOST >> 20} MiB, which no honest one has"
+                    )
                 found = json.load(f)
             if found["version"] != VERSION:
                 raise ValueError(f"version {found['version']}, this dwsr-probe knows {VERSION}")
             return use(found)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            MemoryError,
+        ) as error:
             aside = f"{path}.damaged"
             try:
                 os.replace(path, aside)
             except OSError:
                 pass
-            self._say(f"the state in {path} cannot be used ({str(error)[:200] or type(error).__name__}); it is now {aside}, and the model begins anew")
+            self._say(
+                f"the state in {path} cannot be used ({str(error)[:200] or type(error).__name__});"
+                f" it is now {aside}, and the model begins anew"
+            )
             return None
 
     def save(self, found):
@@ -87,7 +121,9 @@ class State:
         path = os.path.join(self._directory, ROUNDS)
         try:
             with _opened(path, "a") as f:
-                f.writelines(json.dumps({"time": round(now, 3), **asdict(r)}) + "\n" for r in rounds)
+                f.writelines(
+                    json.dumps({"time": round(now, 3), **asdict(r)}) + "\n" for r in rounds
+                )
                 size = f.tell()
             if size > ROUNDS_BYTES_MOST:
                 os.replace(path, f"{path}.1")
@@ -96,7 +132,10 @@ class State:
 
     def _failed(self, error):
         if not self._failing:
-            self._say(f"cannot write to {self._directory}: {error or 'out of memory'}; forecasts go on, a restart would begin where it was saved last")
+            self._say(
+                f"cannot write to {self._directory}: {error or 'out of memory'}; forecasts go on, a"
+                " restart would begin where it was saved last"
+            )
         self._failing = True
 
     def close(self):

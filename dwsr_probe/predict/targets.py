@@ -1,7 +1,10 @@
-"""Where the service looks for workers: named one by one, in a file_sd file, or known to a Prometheus. Called from the service's own thread pool.
+"""Where the service looks for workers: named one by one, in a file_sd file, or known to a
+Prometheus. Called from the service's own thread pool.
 
-Each has `find()`: the URLs as they are now, None if it cannot tell at the moment (the last answer holds).
+Each has `find()`: the URLs as they are now, None if it cannot tell at the moment (the last
+answer holds).
 """
+
 import json
 import os
 from urllib.parse import urlencode, urlsplit
@@ -21,7 +24,8 @@ class Listed:
 
 
 class FileSd:
-    """Prometheus' file_sd, JSON: [{"targets": ["host:port"], "labels": {"__scheme__": "https"}}]. Read again when it has changed."""
+    """Prometheus' file_sd, JSON: [{"targets": ["host:port"], "labels": {"__scheme__":
+    "https"}}]. Read again when it has changed."""
 
     def __init__(self, path, say):
         self._path, self._say, self._stamp, self._bad = path, say, None, None
@@ -33,7 +37,11 @@ class FileSd:
             if stamp == self._stamp:
                 return None
             with open(self._path, encoding="utf-8") as f:
-                found = [f"{group.get('labels', {}).get('__scheme__', 'http')}://{target}" for group in json.load(f) for target in group["targets"]]
+                found = [
+                    f"{group.get('labels', {}).get('__scheme__', 'http')}://{target}"
+                    for group in json.load(f)
+                    for target in group["targets"]
+                ]
             self._stamp, self._bad = stamp, None
             return found
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -44,11 +52,21 @@ class FileSd:
 
 
 class Prometheus:
-    """Active targets of a Prometheus, those of some jobs only if they are named. Which of them are ours is seen when they are asked."""
+    """Active targets of a Prometheus, those of some jobs only if they are named. Which of them
+    are ours is seen when they are asked."""
 
     def __init__(self, url, jobs=(), say=lambda text: None):
-        self._server, self._jobs, self._say, self._bad = Stream(url, timeout_s=10.0), set(jobs), say, False
-        self._path = urlsplit(url if "//" in url else f"http://{url}").path.rstrip("/") + "/api/v1/targets?" + urlencode({"state": "active"})
+        self._server, self._jobs, self._say, self._bad = (
+            Stream(url, timeout_s=10.0),
+            set(jobs),
+            say,
+            False,
+        )
+        self._path = (
+            urlsplit(url if "//" in url else f"http://{url}").path.rstrip("/")
+            + "/api/v1/targets?"
+            + urlencode({"state": "active"})
+        )
 
     def find(self):
         try:
@@ -56,7 +74,11 @@ class Prometheus:
             found = []
             for target in active:
                 parts = urlsplit(target["scrapeUrl"])
-                if len(target["scrapeUrl"]) <= _URL_MOST and (not self._jobs or target.get("scrapePool") in self._jobs or target["labels"].get("job") in self._jobs):
+                if len(target["scrapeUrl"]) <= _URL_MOST and (
+                    not self._jobs
+                    or target.get("scrapePool") in self._jobs
+                    or target["labels"].get("job") in self._jobs
+                ):
                     found.append(f"{parts.scheme}://{parts.netloc}")
             self._bad = False
             return found

@@ -1,8 +1,10 @@
-"""One look at a worker, an exporter or a run directory: what has ended since the last one, what runs, and how much room each process has.
+"""One look at a worker, an exporter or a run directory: what has ended since the last one, what
+runs, and how much room each process has.
 
-A look is taken in a thread of the service's pool. What is in it was written by others: it is checked and packed as it is
-read, so that a look has a known size whatever the target sends.
+A look is taken in a thread of the service's pool. What is in it was written by others: it is
+checked and packed as it is read, so that a look has a known size whatever the target sends.
 """
+
 import marshal
 import math
 import os
@@ -21,7 +23,10 @@ from dwsr_probe.store import Store, StoreError
 RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one look
 LOOK_BYTES = 1 << 20  # of its records, packed
 ASK_S = 5.0
-_ROOM = {"dwsr_process_headroom_bytes": "headroom_bytes", "dwsr_process_resident_bytes": "resident_bytes"}
+_ROOM = {
+    "dwsr_process_headroom_bytes": "headroom_bytes",
+    "dwsr_process_resident_bytes": "resident_bytes",
+}
 
 
 @dataclass
@@ -45,7 +50,8 @@ class Look:
 
 
 class Packing:
-    """What a look keeps of each record. Finished ones wait to be learned: as bytes, which take a fifth of the memory and can be counted."""
+    """What a look keeps of each record. Finished ones wait to be learned: as bytes, which take a
+    fifth of the memory and can be counted."""
 
     def __init__(self):
         self.ended, self.bytes, self.running = set(), 0, 0
@@ -96,8 +102,16 @@ class Worker:
             self._fits = max(1, limit // 2)
             raise
         self._fits = min(RECORDS_MOST, 2 * self._fits)
-        return Look(found.records, packing.ended, found.running, self._rooms() if found.running else {}, found.lost, found.refused,
-                    self._stream.state, len(found.records) + found.refused >= limit)
+        return Look(
+            found.records,
+            packing.ended,
+            found.running,
+            self._rooms() if found.running else {},
+            found.lost,
+            found.refused,
+            self._stream.state,
+            len(found.records) + found.refused >= limit,
+        )
 
     def _rooms(self):
         try:
@@ -119,19 +133,27 @@ def rooms_of(page):
 
 
 class RunDirectory:
-    """A run of this machine by its directory: its store, also while it is being written, and the boards of its living processes."""
+    """A run of this machine by its directory: its store, also while it is being written, and the
+    boards of its living processes."""
 
     def __init__(self, directory, state=None):
         """StoreError: there is no run."""
-        self._directory, self.name = os.path.abspath(directory), os.path.basename(os.path.abspath(directory))
+        self._directory, self.name = (
+            os.path.abspath(directory),
+            os.path.basename(os.path.abspath(directory)),
+        )
         store = Store.open(self._directory)
         try:
             self._meta = store.meta()
         finally:
             store.close()
         state = state or {}
-        self._position = state.get("position", 0) if state.get("run") == self._meta.get("run") else 0
-        self._boards = LiveBoards(lambda: [self._meta["board_dir"]], lambda board: board.run == self._meta["run"])
+        self._position = (
+            state.get("position", 0) if state.get("run") == self._meta.get("run") else 0
+        )
+        self._boards = LiveBoards(
+            lambda: [self._meta["board_dir"]], lambda board: board.run == self._meta["run"]
+        )
 
     def look(self, most=RECORDS_MOST):
         try:
@@ -155,5 +177,13 @@ class RunDirectory:
         rooms = {p.pid: Room(None, p.live["rss_bytes"]) for p in view.processes}
         for pid, left in view.headrooms():
             rooms[pid].headroom_bytes = left
-        return Look(records, packing.ended, [slot.record.to_dict() for slot in view.slots()], rooms, 0, refused,
-                    {"run": self._meta.get("run"), "position": self._position}, full or len(rows) >= most)
+        return Look(
+            records,
+            packing.ended,
+            [slot.record.to_dict() for slot in view.slots()],
+            rooms,
+            0,
+            refused,
+            {"run": self._meta.get("run"), "position": self._position},
+            full or len(rows) >= most,
+        )

@@ -1,10 +1,15 @@
-"""A run's records as columns: CSV, and Parquet if pyarrow is there. Used by `report --format csv|parquet`.
+"""A run's records as columns: CSV, and Parquet if pyarrow is there. Used by `report --format
+csv|parquet`.
 
-Tasks first, then processes (`kind` tells them apart), with the names of the record. Nested fields are JSON text in both, as they are in the store: their shape differs from record to
-record, so that a schema of structs would differ from run to run. Rows are written as they are read.
+Tasks first, then processes (`kind` tells them apart), with the names of the record. Nested
+fields are JSON text in both, as they are in the store: their shape differs from record to
+record, so that a schema of structs would differ from run to run. Rows are written as they are
+read.
 
-Names are data: a spreadsheet would calculate a cell that begins with one of _FORMULA. Such a text gets an apostrophe in front, which a spreadsheet takes for "this is text".
+Names are data: a spreadsheet would calculate a cell that begins with one of _FORMULA. Such a
+text gets an apostrophe in front, which a spreadsheet takes for "this is text".
 """
+
 import csv
 import io
 from itertools import chain, islice
@@ -13,7 +18,8 @@ from dwsr_probe.record import FIELDS, TYPES, to_row
 
 MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
 _BATCH = 20_000
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")  # the apostrophe, so that removing one gives back every text as it was
+# the apostrophe, so that removing one gives back every text as it was
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")
 _TEXTS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
 
 
@@ -23,8 +29,11 @@ def rows(store):
 
 
 def write_csv(store, file):
-    """RFC 4180, UTF-8, a head of names; what was not measured is empty. A NUL is written as \\x00: many readers stop at one, and Python 3.10 cannot write it."""
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=False)
+    """RFC 4180, UTF-8, a head of names; what was not measured is empty. A NUL is written as
+    \\x00: many readers stop at one, and Python 3.10 cannot write it."""
+    text = io.TextIOWrapper(
+        file, encoding="utf-8", errors="backslashreplace", newline="", write_through=False
+    )
     try:
         writer = csv.writer(text)
         writer.writerow(FIELDS)
@@ -48,14 +57,35 @@ def write_parquet(store, file):
     """ImportError without pyarrow."""
     import pyarrow as pa
     from pyarrow import parquet
-    schema = pa.schema([(name, {int: pa.int64(), float: pa.float64()}.get(kind, pa.string())) for name, kind in TYPES.items()])
+
+    schema = pa.schema(
+        [
+            (name, {int: pa.int64(), float: pa.float64()}.get(kind, pa.string()))
+            for name, kind in TYPES.items()
+        ]
+    )
     found = rows(store)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while batch := list(islice(found, _BATCH)):
-            columns = (map(_utf8, column) if schema.field(name).type == pa.string() else column for name, column in zip(FIELDS, zip(*batch, strict=True), strict=True))
-            writer.write_table(pa.Table.from_arrays([pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)], schema=schema))
+            columns = (
+                map(_utf8, column) if schema.field(name).type == pa.string() else column
+                for name, column in zip(FIELDS, zip(*batch, strict=True), strict=True)
+            )
+            writer.write_table(
+                pa.Table.from_arrays(
+                    [
+                        pa.array(column, kind.type)
+                        for column, kind in zip(columns, schema, strict=True)
+                    ],
+                    schema=schema,
+                )
+            )
 
 
 def _utf8(text):
     """Half a surrogate pair is no text to Arrow."""
-    return text if text is None or text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return (
+        text
+        if text is None or text.isascii()
+        else text.encode("utf-8", "backslashreplace").decode()
+    )

@@ -4,6 +4,7 @@ For the table that ends every run, comparisons and forecasts.
 
 Not rich: its import alone takes almost the CPU time that a run may cost.
 """
+
 import os
 import unicodedata
 from collections import namedtuple
@@ -32,8 +33,16 @@ def cells(text):
     """How many cells of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else
-               2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        (
+            0
+            if unicodedata.category(c) in ("Mn", "Me", "Cf")
+            else 2
+            if unicodedata.east_asian_width(c) in "WF"
+            else 1
+        )
+        for c in text
+    )
 
 
 def cut(text, most):
@@ -52,8 +61,11 @@ class Lines:
         environ = os.environ
         self._file, self.wraps = file, file.isatty()
         wanted = self.wraps or environ.get("FORCE_COLOR")
-        self._colours = (wanted and not environ.get("NO_COLOR")
-                         and environ.get("TERM") not in ("dumb", "unknown"))
+        self._colours = (
+            wanted
+            and not environ.get("NO_COLOR")
+            and environ.get("TERM") not in ("dumb", "unknown")
+        )
         self.width = self._columns(environ.get("COLUMNS", ""))
         if not self.wraps:
             self.width = max(self.width, _IN_A_LOG)
@@ -73,7 +85,7 @@ class Lines:
         for start, end in _broken(text, self.width) if self.wraps else [(0, len(text))]:
             line, at = [], 0
             for piece, style in pieces:
-                line.append(self._styled(piece[max(0, start - at):max(0, end - at)], style))
+                line.append(self._styled(piece[max(0, start - at) : max(0, end - at)], style))
                 at += len(piece)
             self._file.write("".join(line) + "\n")
 
@@ -88,10 +100,15 @@ class Lines:
                 goes = max(range(len(columns)), key=lambda i: columns[i].rank)
                 del columns[goes], wide[goes]
             room = max(1, self.width - sum(wide))
-        self.table(["task", *(column.title for column in columns)],
-                   zip([cut(name, room) for name in names], *(column.cells for column in columns),
-                       strict=True),
-                   {i for i, column in enumerate(columns, 1) if column.left})
+        self.table(
+            ["task", *(column.title for column in columns)],
+            zip(
+                [cut(name, room) for name in names],
+                *(column.cells for column in columns),
+                strict=True,
+            ),
+            {i for i, column in enumerate(columns, 1) if column.left},
+        )
         return columns
 
     def below(self, names, texts):

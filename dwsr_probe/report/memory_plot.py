@@ -1,4 +1,6 @@
-"""Memory over time as a Bokeh figure for notebooks: the resident size of the largest processes, least and largest per bucket so that no peak is lost, and their limit."""
+"""Memory over time as a Bokeh figure for notebooks: the resident size of the largest processes,
+least and largest per bucket so that no peak is lost, and their limit."""
+
 from html import escape
 
 import numpy as np
@@ -21,7 +23,16 @@ _LIMIT_NEAR = 3  # a limit further away than so many times the peak would flatte
 
 def figure_of(store, **options):
     processes = store.processes()
-    plot = figure(**{"height": 320, "sizing_mode": "stretch_width", "x_axis_type": "datetime", "y_axis_label": "resident size, MiB", "tools": "xpan,xwheel_zoom,xbox_zoom,reset,save", **options})
+    plot = figure(
+        **{
+            "height": 320,
+            "sizing_mode": "stretch_width",
+            "x_axis_type": "datetime",
+            "y_axis_label": "resident size, MiB",
+            "tools": "xpan,xwheel_zoom,xbox_zoom,reset,save",
+            **options,
+        }
+    )
     peak = 0.0
     lines = memory_lines(store, processes, lambda *_: None)[:_SHOWN_MOST]
     for line, colour in zip(lines, Category10_10, strict=False):
@@ -30,12 +41,27 @@ def figure_of(store, **options):
         name = line_of(process_title(record), 40)
         plot.varea(at, low, high, color=colour, alpha=0.3)
         drawn = plot.line(at, high, color=colour, legend_label=name, name=name, line_width=1.2)
-        plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("process", "$name"), ("time", "$x{%T.%3N}"), ("rss", "@y{0,0.0} MiB")], formatters={"$x": "datetime"}, mode="vline", visible=False))
+        plot.add_tools(
+            HoverTool(
+                renderers=[drawn],
+                tooltips=[("process", "$name"), ("time", "$x{%T.%3N}"), ("rss", "@y{0,0.0} MiB")],
+                formatters={"$x": "datetime"},
+                mode="vline",
+                visible=False,
+            )
+        )
         peak = max(peak, float(np.max(high)))
     limits = {health.get("limit_bytes") for _, health in processes} - {None}
     for limit in limits:
         if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
-            plot.add_layout(Span(location=limit / 2**20, dimension="width", line_dash="dashed", line_color="#c62828"))
+            plot.add_layout(
+                Span(
+                    location=limit / 2**20,
+                    dimension="width",
+                    line_dash="dashed",
+                    line_color="#c62828",
+                )
+            )
     plot.y_range.start = 0
     if lines:  # beside the plot: inside, it would cover a curve
         legend = plot.legend[0]
@@ -43,5 +69,8 @@ def figure_of(store, **options):
         legend.click_policy, legend.label_text_font_size = "hide", "9pt"
     # A page of its own in a frame: shows in any notebook without a set-up cell, and offline.
     height = (plot.height or 320) + 20
-    plot._repr_html_ = lambda: f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{escape(file_html(plot, INLINE, "memory"))}"></iframe>'
+    plot._repr_html_ = lambda: (
+        f'<iframe style="width:100%;height:{height}px;border:0"'
+        f' srcdoc="{escape(file_html(plot, INLINE, "memory"))}"></iframe>'
+    )
     return plot

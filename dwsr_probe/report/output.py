@@ -1,4 +1,6 @@
-"""Where a report goes: a file that is whole or not there, or standard output. Used by the `report` command."""
+"""Where a report goes: a file that is whole or not there, or standard output. Used by the
+`report` command."""
+
 import os
 import sys
 from contextlib import contextmanager

@@ -1,4 +1,6 @@
-"""A bar on stderr for work that takes long. On a terminal only, and not for what is done in a moment."""
+"""A bar on stderr for work that takes long. On a terminal only, and not for what is done in a
+moment."""
+
 import sys
 import time
 
@@ -26,7 +28,12 @@ class Progress:
         if self._bar is None:
             if not sys.stderr.isatty() or time.monotonic() - self._began < _SILENT_S:
                 return
-            self._bar = Bar(TextColumn("{task.description}"), BarColumn(), console=Console(file=sys.stderr), transient=True)
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                console=Console(file=sys.stderr),
+                transient=True,
+            )
             self._task = self._bar.add_task(what)
             self._bar.start()
         self._bar.update(self._task, description=what, completed=done, total=total or None)

@@ -2,6 +2,7 @@
 
 For notebooks: Run.summary and dask.records(client).summary.
 """
+
 import shutil
 
 import pandas as pd
@@ -11,12 +12,16 @@ from dwsr_probe.report.summary import Figures
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
-    "alloc_peak_median_bytes": ("own peak", "median"), "alloc_peak_max_bytes": ("own peak", "max"),
-    "gpu_peak_median_bytes": ("gpu peak", "median"), "gpu_peak_max_bytes": ("gpu peak", "max"),
+    "alloc_peak_median_bytes": ("own peak", "median"),
+    "alloc_peak_max_bytes": ("own peak", "max"),
+    "gpu_peak_median_bytes": ("gpu peak", "median"),
+    "gpu_peak_max_bytes": ("gpu peak", "max"),
     "rss_growth_median_bytes": ("rss growth", "median"),
     "rss_growth_max_bytes": ("rss growth", "max"),
-    "input_median_bytes": ("input", "median"), "output_median_bytes": ("output", "median"),
-    "duration_median": ("duration", "median"), "duration_max": ("duration", "max"),
+    "input_median_bytes": ("input", "median"),
+    "output_median_bytes": ("output", "median"),
+    "duration_median": ("duration", "median"),
+    "duration_max": ("duration", "max"),
 }
 _OF_KILLED = ("alloc_peak", "gpu_peak", "rss_growth")  # lower bounds where a task was killed
 
@@ -40,18 +45,25 @@ class Summary(pd.DataFrame):
         texts = pd.DataFrame({name: self._texts(name) for name in shown}, index=self.index)
         if shown:
             texts.columns = pd.MultiIndex.from_tuples(
-                [_TITLES.get(name, (name, "")) for name in shown])
+                [_TITLES.get(name, (name, "")) for name in shown]
+            )
         texts.index = pd.Index(
-            [line_of(name) if isinstance(name, str) else name for name in self.index])
+            [line_of(name) if isinstance(name, str) else name for name in self.index]
+        )
         return texts
 
     def _texts(self, name):
         values = [None if pd.isna(value) else value for value in self[name]]
         if name.startswith(_OF_KILLED) and "killed" in self.columns:
             exact = self._exact or ()
-            values = [AtLeast(value) if killed and value is not None and (name, of) not in exact
-                      else value
-                      for value, killed, of in zip(values, self["killed"], self.index, strict=True)]
+            values = [
+                (
+                    AtLeast(value)
+                    if killed and value is not None and (name, of) not in exact
+                    else value
+                )
+                for value, killed, of in zip(values, self["killed"], self.index, strict=True)
+            ]
         if name.endswith("_bytes"):
             return [bytes_text(value) for value in values]
         if name.startswith("duration"):
@@ -61,7 +73,8 @@ class Summary(pd.DataFrame):
     def __repr__(self):
         width = max(80, shutil.get_terminal_size().columns)
         return self.readable().to_string(
-            line_width=width, max_rows=pd.get_option("display.max_rows"))
+            line_width=width, max_rows=pd.get_option("display.max_rows")
+        )
 
     def _repr_html_(self):
         return self.readable()._repr_html_()
@@ -72,10 +85,15 @@ def summary_of(tasks):
     growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
     device = [largest_device(devices) for devices in tasks["gpu"]]
     tasks = tasks.assign(
-        rss_growth_bytes=growth, gpu_peak_bytes=pd.array(device, dtype="Int64"),
-        failed=tasks["state"] != "ok", killed=tasks["state"] == "killed")
+        rss_growth_bytes=growth,
+        gpu_peak_bytes=pd.array(device, dtype="Int64"),
+        failed=tasks["state"] != "ok",
+        killed=tasks["state"] == "killed",
+    )
     table = tasks.groupby("task_name", observed=True).agg(
-        count=("task_name", "size"), failed=("failed", "sum"), killed=("killed", "sum"),
+        count=("task_name", "size"),
+        failed=("failed", "sum"),
+        killed=("killed", "sum"),
         alloc_peak_median_bytes=("alloc_peak_bytes", "median"),
         alloc_peak_max_bytes=("alloc_peak_bytes", "max"),
         gpu_peak_median_bytes=("gpu_peak_bytes", "median"),
@@ -84,9 +102,12 @@ def summary_of(tasks):
         rss_growth_max_bytes=("rss_growth_bytes", "max"),
         input_median_bytes=("input_bytes", "median"),
         output_median_bytes=("output_bytes", "median"),
-        duration_median=("duration", "median"), duration_max=("duration", "max"))
-    found = Summary(table.sort_values(
-        ["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False))
+        duration_median=("duration", "median"),
+        duration_max=("duration", "max"),
+    )
+    found = Summary(
+        table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False)
+    )
     found._exact = _exact(tasks[tasks["task_name"].isin(table.index[table["killed"] > 0])])
     return found
 
@@ -99,6 +120,9 @@ def _exact(tasks):
             figures, measured = Figures(), group[group[f"{kind}_bytes"].notna()]
             for value, killed in zip(measured[f"{kind}_bytes"], measured["killed"], strict=True):
                 figures.add(value, killed)
-            found |= {(f"{kind}_{word}_bytes", name) for word in ("median", "max")
-                      if not isinstance(getattr(figures, word), AtLeast)}
+            found |= {
+                (f"{kind}_{word}_bytes", name)
+                for word in ("median", "max")
+                if not isinstance(getattr(figures, word), AtLeast)
+            }
     return found

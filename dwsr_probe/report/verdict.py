@@ -1,15 +1,25 @@
-"""A run in a few sentences: how it ended, what was killed and by what, what has no record, what needed most, what to do.
+"""A run in a few sentences: how it ended, what was killed and by what, what has no record, what
+needed most, what to do.
 
-Every sentence comes from the run's numbers; what they do not tell is not said. The HTML page shows all of them on top, the
-terminal those that somebody must know. A sentence is a tuple of texts, names among them as Name, so that each view can set
-them apart.
+Every sentence comes from the run's numbers; what they do not tell is not said. The HTML page
+shows all of them on top, the terminal those that somebody must know. A sentence is a tuple of
+texts, names among them as Name, so that each view can set them apart.
 """
+
 import signal
 from collections import Counter
 
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.report.summary import NANNY, binding, missing_tasks, process_limit, was_killed
-from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, line_of, percent_text, process_title
+from dwsr_probe.report.words import (
+    AtLeast,
+    bytes_text,
+    count_text,
+    inputs_text,
+    line_of,
+    percent_text,
+    process_title,
+)
 
 NEAR = 0.80  # of the limit: there Dask pauses a worker
 _LEVELS = ("empty", "good", "near", "bad")
@@ -62,13 +72,16 @@ class _Use:
 
 
 def verdict(names, processes, outlook=None, exit_code=None, missing=None):
-    """names: of summarise; processes: (record, health); exit_code: the job's, None where it is not known; missing: of missing_tasks."""
+    """names: of summarise; processes: (record, health); exit_code: the job's, None where it is
+    not known; missing: of missing_tasks."""
     missing = missing or missing_tasks(processes)
     on_device = binding(names) == "device"
     hosts, devices = _uses(processes)
     biggest = next((s for s in names if _need(s, on_device) is not None), None)
     uses = devices if on_device else hosts
-    nearest = max((use for use in uses if use.share is not None), key=lambda use: use.share, default=None)
+    nearest = max(
+        (use for use in uses if use.share is not None), key=lambda use: use.share, default=None
+    )
     dead = [use for use in hosts if use.record.state == "killed"]
     unknown = [use for use in hosts if use.record.state is None and (use.share or 0) >= NANNY]
     victim = next((s for s in names if s.worst), None)
@@ -77,20 +90,53 @@ def verdict(names, processes, outlook=None, exit_code=None, missing=None):
     sentences = [_most(biggest, on_device)] if biggest else []
     sentences += [_nearness(nearest)] if nearest and nearest not in dead else []
     sentences += [_binds(names, on_device)] if any(s.gpu_peaks for s in names) else []
-    level, headline = _headline(names, processes, nearest, dead, unknown, exit_code, missing.lost + missing.dropped)
+    level, headline = _headline(
+        names, processes, nearest, dead, unknown, exit_code, missing.lost + missing.dropped
+    )
     if victim and not on_device:  # its own process is what it must fit into
-        nearest = next((use for use in uses if use.record.process == victim.worst.process and use.share is not None), nearest)
+        nearest = next(
+            (
+                use
+                for use in uses
+                if use.record.process == victim.worst.process and use.share is not None
+            ),
+            nearest,
+        )
     return Verdict(level, headline, troubles, sentences, _advice(biggest, nearest, dead, outlook))
 
 
 def _uses(processes):
     hosts, devices = [], []
     for record, health in processes:
-        worker = next((w.get("name") or w["address"] for w in health.get("workers") or () if w.get("address")), None)
-        hosts.append(_Use(record, record.rss_peak_bytes, process_limit(health), worker, signal=health.get("signal"), was_killed=was_killed(record, health)))
+        worker = next(
+            (
+                w.get("name") or w["address"]
+                for w in health.get("workers") or ()
+                if w.get("address")
+            ),
+            None,
+        )
+        hosts.append(
+            _Use(
+                record,
+                record.rss_peak_bytes,
+                process_limit(health),
+                worker,
+                signal=health.get("signal"),
+                was_killed=was_killed(record, health),
+            )
+        )
         for d in health.get("devices") or ():
             name = f"device {d['device']}" + (f" ({line_of(d['name'])})" if d.get("name") else "")
-            devices.append(_Use(record, d.get("peak_bytes"), d.get("pool_limit_bytes") or d.get("total_bytes"), worker, name))
+            devices.append(
+                _Use(
+                    record,
+                    d.get("peak_bytes"),
+                    d.get("pool_limit_bytes") or d.get("total_bytes"),
+                    worker,
+                    name,
+                )
+            )
     return hosts, devices
 
 
@@ -112,20 +158,40 @@ def _headline(names, processes, nearest, dead, unknown, exit_code, missing):
     if early:
         under_way = count_text(sum(_under_way(names, p) for p in early), "task", "tasks", "one")
         more = "more " if killed else ""
-        bad.append(f"{count_text(len(early), f'{more}process', f'{more}processes', 'one')} ended with {under_way} under way{_at(early)}")
+        bad.append(
+            f"{count_text(len(early), f'{more}process', f'{more}processes', 'one')} ended with"
+            f" {under_way} under way{_at(early)}"
+        )
     if _has_failed(processes, exit_code) and not killed:
         bad.append(f"the job failed{_exit_text(exit_code)}")
     if left:
-        bad.append(f"{count_text(left, 'task was', 'tasks were', 'one')} under way when {'its' if left == 1 else 'their'} process ended")
-    near = [f"{count_text(len(unknown), 'process', 'processes', 'one')} ended{_at(unknown)}, how is not known"] if unknown else []
+        bad.append(
+            f"{count_text(left, 'task was', 'tasks were', 'one')} under way when"
+            f" {'its' if left == 1 else 'their'} process ended"
+        )
+    near = (
+        [
+            f"{count_text(len(unknown), 'process', 'processes', 'one')} ended{_at(unknown)}, how is"
+            " not known"
+        ]
+        if unknown
+        else []
+    )
     if failed:
         near.append(f"{failed:,} of {count_text(tasks, 'task', 'tasks', '1')} failed")
     if missing:
-        near.append(f"{missing:,} of {tasks + missing:,} tasks ({percent_text(missing / (tasks + missing))}) have no record")
+        near.append(
+            f"{missing:,} of {tasks + missing:,} tasks"
+            f" ({percent_text(missing / (tasks + missing))}) have no record"
+        )
     if killed:
         last = ["the job went on and ended well"] if exit_code == 0 else []
     else:
-        last = [f"memory peaked at {percent_text(share)} of {nearest.whose}"] if share is not None else []
+        last = (
+            [f"memory peaked at {percent_text(share)} of {nearest.whose}"]
+            if share is not None
+            else []
+        )
     if bad or near:
         text = "; ".join(bad + near + last)
         return "bad" if bad else "near", (f"{text[0].upper()}{text[1:]}.",)
@@ -133,12 +199,22 @@ def _headline(names, processes, nearest, dead, unknown, exit_code, missing):
         return "good", (f"No task was marked; {last[0]}." if last else "No task was marked.",)
     if share is not None and share >= NEAR:
         return "near", (f"It fitted, narrowly: {last[0]}.",)
-    return "good", (f"Everything fitted: {last[0]}." if last else f"{count_text(tasks, 'task', 'tasks')} ended well.",)
+    return "good", (
+        (
+            f"Everything fitted: {last[0]}."
+            if last
+            else f"{count_text(tasks, 'task', 'tasks')} ended well."
+        ),
+    )
 
 
 def _has_failed(processes, exit_code):
     """By the job's exit code; of a single board by what its process left."""
-    return exit_code != 0 if exit_code is not None else any(record.state == "error" for record, _ in processes)
+    return (
+        exit_code != 0
+        if exit_code is not None
+        else any(record.state == "error" for record, _ in processes)
+    )
 
 
 def _exit_text(exit_code):
@@ -163,17 +239,22 @@ def _killed_text(names, killed):
     under_way = sum(_under_way(names, p) for p in killed)
     known = killed[0].signal if len(killed) == 1 else None
     how = "killed" if known is None else f"killed by {_signal_text(known) or f'signal {known}'}"
-    return (f"{count_text(len(killed), 'process was', 'processes were', 'one')} {how}{_at(killed)}"
-            + (f", with {count_text(under_way, 'task', 'tasks', 'one')} under way" if under_way else ""))
+    return (
+        f"{count_text(len(killed), 'process was', 'processes were', 'one')} {how}{_at(killed)}"
+        + (f", with {count_text(under_way, 'task', 'tasks', 'one')} under way" if under_way else "")
+    )
 
 
 def _at(uses):
-    """" at 97 % of its limit", " at 96 % to 99 % of their limits"."""
+    """ " at 97 % of its limit", " at 96 % to 99 % of their limits"."""
     shares = sorted(p.share for p in uses if p.share is not None)
     if not shares:
         return ""
     low, high = percent_text(shares[0]), percent_text(shares[-1])
-    return f" at {low if low == high else f'{low} to {high}'} of {'its limit' if len(uses) == 1 else 'their limits'}"
+    return (
+        f" at {low if low == high else f'{low} to {high}'} of"
+        f" {'its limit' if len(uses) == 1 else 'their limits'}"
+    )
 
 
 def _victim(s, names, outlook, on_device):
@@ -183,27 +264,64 @@ def _victim(s, names, outlook, on_device):
     size = f", {bytes_text(record.known_input_bytes)} of input" if record.known_input_bytes else ""
     had = AtLeast((record.gpu_peak_bytes if on_device else record.own_peak_bytes) or 0)
     known = bytes_text(had, "at least ")
-    taken = (f"It had taken {known} on a device" if on_device else f"It had taken {known}" if record.alloc_peak_bytes is not None
-             else f"Its resident size had grown by {known}")
+    taken = (
+        f"It had taken {known} on a device"
+        if on_device
+        else (
+            f"It had taken {known}"
+            if record.alloc_peak_bytes is not None
+            else f"Its resident size had grown by {known}"
+        )
+    )
     more = sum(one.killed for one in names) > 1
-    parts = ["The largest task under way was " if more else "The task under way was ", _name(s.task_name), f" with {given}{size}" if given else "",
-             f". {taken} when it was killed."]
+    parts = [
+        "The largest task under way was " if more else "The task under way was ",
+        _name(s.task_name),
+        f" with {given}{size}" if given else "",
+        f". {taken} when it was killed.",
+    ]
     forecast = outlook.of_task(record, "gpu" if on_device else "alloc") if outlook else None
     if forecast is not None and forecast.trust in ("fair", "good") and forecast.mean > had:
-        parts.append(f" Judging by {count_text(forecast.n, 'task', 'tasks', 'one')} that finished, it needs about {bytes_text(forecast.mean)}.")
+        parts.append(
+            f" Judging by {count_text(forecast.n, 'task', 'tasks', 'one')} that finished, it needs"
+            f" about {bytes_text(forecast.mean)}."
+        )
     return tuple(parts)
 
 
 def _most(s, on_device):
-    figures, what = (s.gpu_peaks, "on a device") if on_device else (s.alloc_peaks, "of its own") if s.alloc_peaks else (s.growths, "of growth in resident size")
+    figures, what = (
+        (s.gpu_peaks, "on a device")
+        if on_device
+        else (
+            (s.alloc_peaks, "of its own")
+            if s.alloc_peaks
+            else (s.growths, "of growth in resident size")
+        )
+    )
     at_most = "" if figures.bounds else " at most"
-    typical = f", {bytes_text(figures.median, 'at least ')} in the median of {s.count:,} tasks" if s.count > 1 else ""
-    return (_name(s.task_name), f" needed most: {bytes_text(figures.max, 'at least ')} {what}{at_most}{typical}.")
+    typical = (
+        f", {bytes_text(figures.median, 'at least ')} in the median of {s.count:,} tasks"
+        if s.count > 1
+        else ""
+    )
+    return (
+        _name(s.task_name),
+        f" needed most: {bytes_text(figures.max, 'at least ')} {what}{at_most}{typical}.",
+    )
 
 
 def _nearness(use):
-    where, what = (f"the limit of {use.device}", "by its tasks") if use.device else ("its limit", "resident")
-    return (use.name(), f" came nearest to {where}: {bytes_text(use.peak_bytes)} {what} of {bytes_text(use.limit_bytes)}, {percent_text(use.share)}.")
+    where, what = (
+        (f"the limit of {use.device}", "by its tasks") if use.device else ("its limit", "resident")
+    )
+    return (
+        use.name(),
+        (
+            f" came nearest to {where}: {bytes_text(use.peak_bytes)} {what} of"
+            f" {bytes_text(use.limit_bytes)}, {percent_text(use.share)}."
+        ),
+    )
 
 
 def _losses(names, dead, unknown):
@@ -214,17 +332,44 @@ def _losses(names, dead, unknown):
     found = []
     for (killed, cause), some in causes.items():
         one = some[0]
-        at = f" with {bytes_text(one.peak_bytes)} of {bytes_text(one.limit_bytes)}, {percent_text(one.share)}" if len(some) == 1 and one.share is not None else _at(some)
+        at = (
+            f" with {bytes_text(one.peak_bytes)} of {bytes_text(one.limit_bytes)},"
+            f" {percent_text(one.share)}"
+            if len(some) == 1 and one.share is not None
+            else _at(some)
+        )
         how = "was killed" if killed else "ended with tasks under way"
-        who = (one.name(), f" {how}") if len(some) == 1 else (f"{len(some):,} processes {how.replace('was', 'were')}",)
+        who = (
+            (one.name(), f" {how}")
+            if len(some) == 1
+            else (f"{len(some):,} processes {how.replace('was', 'were')}",)
+        )
         found.append((*who, f"{at}: {cause}."))
-    found += [(p.name(), f" ended with {bytes_text(p.peak_bytes)} of {bytes_text(p.limit_bytes)}, {percent_text(p.share)}: it may have been killed for its memory.") for p in unknown[:3]]
+    found += [
+        (
+            p.name(),
+            (
+                f" ended with {bytes_text(p.peak_bytes)} of {bytes_text(p.limit_bytes)},"
+                f" {percent_text(p.share)}: it may have been killed for its memory."
+            ),
+        )
+        for p in unknown[:3]
+    ]
     tasks = Counter({s.task_name: s.killed for s in names if s.killed}).most_common()
     if sum(count for _, count in tasks) > 1:
         parts = ["Under way then: "]
         for i, (name, count) in enumerate(tasks[:3]):
             parts += [", " if i else "", _name(name), f" ({count:,})" if count > 1 else ""]
-        found.append((*parts, f", and {count_text(len(tasks) - 3, 'more name', 'more names', '1')}." if len(tasks) > 3 else "."))
+        found.append(
+            (
+                *parts,
+                (
+                    f", and {count_text(len(tasks) - 3, 'more name', 'more names', '1')}."
+                    if len(tasks) > 3
+                    else "."
+                ),
+            )
+        )
     return found
 
 
@@ -236,7 +381,11 @@ def _cause(p):
         return "no limit is known"
     if p.share < NANNY:
         return f"{'by SIGKILL, ' if p.signal else ''}probably not for want of memory"
-    return "by Dask's nanny, which ends a worker at 95 %, or by the kernel" if p.worker else "most likely by the kernel, for want of memory"
+    return (
+        "by Dask's nanny, which ends a worker at 95 %, or by the kernel"
+        if p.worker
+        else "most likely by the kernel, for want of memory"
+    )
 
 
 def _missing(names, processes, missing):
@@ -244,16 +393,48 @@ def _missing(names, processes, missing):
     lost, dropped, found = missing.lost, missing.dropped, []
     if missing.counted:
         tasks = sum(s.count for s in names)
-        found.append((f"{missing.counted:,} of {count_text(tasks, 'task has', 'tasks have', '1')} no record of their own: they ended faster than they could be stored."
-                      " Counts, sums and maxima include them; medians are from histograms, within 5 %.",))
+        found.append(
+            (
+                (
+                    f"{missing.counted:,} of {count_text(tasks, 'task has', 'tasks have', '1')} no"
+                    " record of their own: they ended faster than they could be stored. Counts,"
+                    " sums and maxima include them; medians are from histograms, within 5 %."
+                ),
+            )
+        )
     if lost:
-        found.append((f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster than they could be stored."
-                      " The table leaves them out; the figures of processes are complete. Larger tasks would all be recorded.",))
-    without_room = sum(health.get("tasks_dropped") or 0 for _, health in processes if health.get("room_for_tasks") == 0)
+        found.append(
+            (
+                (
+                    f"{count_text(lost, 'record was', 'records were')} lost: tasks ended faster"
+                    " than they could be stored. The table leaves them out; the figures of"
+                    " processes are complete. Larger tasks would all be recorded."
+                ),
+            )
+        )
+    without_room = sum(
+        health.get("tasks_dropped") or 0
+        for _, health in processes
+        if health.get("room_for_tasks") == 0
+    )
     if without_room:
-        found.append((f"{count_text(without_room, 'task was', 'tasks were')} not measured: there was no room for them on the board (a line on stderr said why).",))
+        found.append(
+            (
+                (
+                    f"{count_text(without_room, 'task was', 'tasks were')} not measured: there was"
+                    " no room for them on the board (a line on stderr said why)."
+                ),
+            )
+        )
     if dropped > without_room:
-        found.append((f"{count_text(dropped - without_room, 'task was', 'tasks were')} not measured: too many were under way at once in one process.",))
+        found.append(
+            (
+                (
+                    f"{count_text(dropped - without_room, 'task was', 'tasks were')} not measured:"
+                    " too many were under way at once in one process."
+                ),
+            )
+        )
     return found
 
 
@@ -262,9 +443,22 @@ def _ooms(names):
     found = []
     for s in sorted((s for s in names if s.ooms), key=lambda s: -s.ooms)[:3]:
         requested, live = s.oom.get("requested_bytes"), s.oom.get("live_bytes")
-        asked = f": the largest request was for {bytes_text(requested)}{f' beside {bytes_text(live)} of its own' if live else ''}" if requested else ""
+        asked = (
+            ": the largest request was for"
+            f" {bytes_text(requested)}{f' beside {bytes_text(live)} of its own' if live else ''}"
+            if requested
+            else ""
+        )
         where = "host" if s.oom.get("where") == "host" else "device"
-        found.append((_name(s.task_name), f" ran out of {where} memory in {count_text(s.ooms, 'task', 'tasks', 'one')}{asked}."))
+        found.append(
+            (
+                _name(s.task_name),
+                (
+                    f" ran out of {where} memory in"
+                    f" {count_text(s.ooms, 'task', 'tasks', 'one')}{asked}."
+                ),
+            )
+        )
     return found
 
 
@@ -273,46 +467,105 @@ def _binds(names, on_device):
     if not on_device:
         return ("Host memory binds: a larger block would exhaust it before the device's.",)
     s = max(names, key=lambda s: s.device_ratio or 0)
-    return ("Device memory binds: one task of ", _name(s.task_name),
-            f" took {percent_text(s.device_ratio)} of the device, and {percent_text(s.host_ratio)} of the host's limit{'' if s.killed else ' at most'}.")
+    return (
+        "Device memory binds: one task of ",
+        _name(s.task_name),
+        (
+            f" took {percent_text(s.device_ratio)} of the device, and {percent_text(s.host_ratio)}"
+            f" of the host's limit{'' if s.killed else ' at most'}."
+        ),
+    )
 
 
 def _advice(biggest, nearest, dead, outlook):
     tight = _is_tight(nearest, dead)
-    if biggest is None or (dead and not tight):  # killed far below the limit: then the limit says nothing about room
+    # killed far below the limit: then the limit says nothing about room
+    if biggest is None or (dead and not tight):
         return []
     kind = "gpu" if nearest is not None and nearest.device else "alloc"
     found = []
     word, scale = ("half", 0.5) if tight else ("twice", 2.0)
     other = outlook.at(biggest.task_name, scale, kind) if outlook else None
     if other is not None and other.trust in ("fair", "good"):
-        found.append((f"A block of {word} the volume of the largest would need about {bytes_text(other.mean)} in ", _name(biggest.task_name),
-                      f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than {bytes_text(other.upper(0.99))}{'' if other.promised(0.99) else ' (not promised yet)'}."))
+        found.append(
+            (
+                (
+                    f"A block of {word} the volume of the largest would need about"
+                    f" {bytes_text(other.mean)} in "
+                ),
+                _name(biggest.task_name),
+                (
+                    f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than"
+                    f" {bytes_text(other.upper(0.99))}"
+                    f"{'' if other.promised(0.99) else ' (not promised yet)'}."
+                ),
+            )
+        )
     if nearest is not None:
-        found[:0] = _room(biggest, nearest, tight, outlook, 0.0 if nearest.device else biggest.held_bytes, kind)
+        found[:0] = _room(
+            biggest, nearest, tight, outlook, 0.0 if nearest.device else biggest.held_bytes, kind
+        )
     return found
 
 
 def _is_tight(nearest, dead):
-    return nearest is not None and (nearest.share >= NEAR or any((p.share or 0) >= NANNY for p in dead))
+    return nearest is not None and (
+        nearest.share >= NEAR or any((p.share or 0) >= NANNY for p in dead)
+    )
 
 
 def _room(biggest, nearest, tight, outlook, held, kind):
     """What to change, from what is free beside what the process holds anyway."""
     together, limit, scale = biggest.overlap + 1, nearest.limit_bytes, None
     if outlook is not None and held is not None:
-        scale = outlook.largest_scale(biggest.task_name, (NEAR * limit - min(held, nearest.peak_bytes)) / together, kind)
+        scale = outlook.largest_scale(
+            biggest.task_name, (NEAR * limit - min(held, nearest.peak_bytes)) / together, kind
+        )
     beside = f" with {together} tasks at once" if together > 1 else ""
     if tight and scale is not None and scale < 0.95:
-        return [(f"Use smaller blocks: at most {outlook.inputs_text(biggest.task_name, scale)}, {percent_text(scale)} of the largest one. They keep ", _name(biggest.task_name),
-                 f" below {percent_text(NEAR)} of {nearest.whose}{beside}.")]
+        return [
+            (
+                (
+                    f"Use smaller blocks: at most {outlook.inputs_text(biggest.task_name, scale)},"
+                    f" {percent_text(scale)} of the largest one. They keep "
+                ),
+                _name(biggest.task_name),
+                f" below {percent_text(NEAR)} of {nearest.whose}{beside}.",
+            )
+        ]
     if tight:
-        fewer = f"Run fewer tasks at once ({together} shared a process), or use" if together > 1 else "Use"
-        larger = f"a device of more than {bytes_text(limit)}" if nearest.device else f"give each process more than {bytes_text(limit)}"
+        fewer = (
+            f"Run fewer tasks at once ({together} shared a process), or use"
+            if together > 1
+            else "Use"
+        )
+        larger = (
+            f"a device of more than {bytes_text(limit)}"
+            if nearest.device
+            else f"give each process more than {bytes_text(limit)}"
+        )
         return [(f"{fewer} smaller blocks, or {larger}.",)]
     if scale is not None and scale < 0.95 and together > 1:
-        return [("It could have been tighter: ", f"{together} of the largest ", _name(biggest.task_name), f" tasks at once may pass {percent_text(NEAR)} of {nearest.whose}. Blocks of {percent_text(scale)} of the volume would not.")]
+        return [
+            (
+                "It could have been tighter: ",
+                f"{together} of the largest ",
+                _name(biggest.task_name),
+                (
+                    f" tasks at once may pass {percent_text(NEAR)} of {nearest.whose}. Blocks of"
+                    f" {percent_text(scale)} of the volume would not."
+                ),
+            )
+        ]
     if scale is not None and scale >= 1.25:
         most = "8 times and more" if scale > 7.9 else f"about {scale:.1f} times"
-        return [("There is room: blocks of ", f"{most} the largest volume would fit below {percent_text(NEAR)} of {nearest.whose}{beside}.")]
+        return [
+            (
+                "There is room: blocks of ",
+                (
+                    f"{most} the largest volume would fit below {percent_text(NEAR)} of"
+                    f" {nearest.whose}{beside}."
+                ),
+            )
+        ]
     return []

@@ -1,7 +1,10 @@
-"""Benchmarks: `make bench`. Each module has run(quick) → Section; __main__ prints them and writes BENCHMARKS.md.
+"""Benchmarks: `make bench`. Each module has run(quick) → Section; __main__ prints them and
+writes BENCHMARKS.md.
 
-Figures are ratios or differences measured side by side in one run, interleaved, with their spread. None of them fails a test.
+Figures are ratios or differences measured side by side in one run, interleaved, with their
+spread. None of them fails a test.
 """
+
 import ctypes
 import os
 import subprocess
@@ -24,7 +27,14 @@ class Section:
     notes: list = field(default_factory=list)
 
     def markdown(self):
-        lines = [f"## {self.title}", "", f"Target: {self.target}", "", "| " + " | ".join(self.header) + " |", "|" + "---|" * len(self.header)]
+        lines = [
+            f"## {self.title}",
+            "",
+            f"Target: {self.target}",
+            "",
+            "| " + " | ".join(self.header) + " |",
+            "|" + "---|" * len(self.header),
+        ]
         lines += ["| " + " | ".join(map(str, row)) + " |" for row in self.rows]
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes), ""])
 
@@ -32,7 +42,22 @@ class Section:
 def compiled(name, *sources):
     """Path of a library compiled from C sources."""
     path = Path(tempfile.mkdtemp(prefix="dwsr-bench-")) / name
-    subprocess.run(["cc", "-O2", "-std=gnu11", "-shared", "-fPIC", "-ftls-model=initial-exec", "-pthread", "-Icsrc", "-o", path, *sources], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-O2",
+            "-std=gnu11",
+            "-shared",
+            "-fPIC",
+            "-ftls-model=initial-exec",
+            "-pthread",
+            "-Icsrc",
+            "-o",
+            path,
+            *sources,
+        ],
+        check=True,
+    )
     return path
 
 
@@ -53,10 +78,29 @@ def kernel(hold_gil=False):
     library.spike.argtypes = ctypes.c_size_t, ctypes.c_uint
     library.empty_loop.argtypes = ctypes.c_uint64, ctypes.c_double
     library.move_memory.argtypes = (ctypes.c_double,)
-    library.kernel_calls.argtypes, library.kernel_calls.restype = (ctypes.c_uint, ctypes.c_size_t, ctypes.c_int), ctypes.c_double
+    library.kernel_calls.argtypes, library.kernel_calls.restype = (
+        (
+            ctypes.c_uint,
+            ctypes.c_size_t,
+            ctypes.c_int,
+        ),
+        ctypes.c_double,
+    )
     library.touch_and_free.argtypes = (ctypes.c_size_t,)
-    library.malloc_pairs.argtypes, library.malloc_pairs.restype = (ctypes.c_uint, ctypes.c_size_t), ctypes.c_double
-    library.hold_blocks.argtypes, library.hold_blocks.restype = (ctypes.c_uint, ctypes.c_size_t), ctypes.c_uint64
+    library.malloc_pairs.argtypes, library.malloc_pairs.restype = (
+        (
+            ctypes.c_uint,
+            ctypes.c_size_t,
+        ),
+        ctypes.c_double,
+    )
+    library.hold_blocks.argtypes, library.hold_blocks.restype = (
+        (
+            ctypes.c_uint,
+            ctypes.c_size_t,
+        ),
+        ctypes.c_uint64,
+    )
     return library
 
 
@@ -77,6 +121,12 @@ def in_fresh_python(code, inherit_floor=False, python=PY, path=None, cwd=None):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         environ = dict(os.environ, DWSR_PROBE_BOARD_DIR=folder, PYTHONPATH=path or os.getcwd())
         shell = [] if inherit_floor else ["sh", "-c", '"$0" "$@"; exit $?']
-        out = subprocess.run([*shell, python, "-c", code], capture_output=True, text=True,
-                             check=True, env=environ, cwd=cwd).stdout
+        out = subprocess.run(
+            [*shell, python, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environ,
+            cwd=cwd,
+        ).stdout
     return [float(word) for word in out.split()]

@@ -1,4 +1,6 @@
-"""python -m tests.bench [--quick] [NAME...]: run the benchmarks, all of them or those named. Not quick: their sections of BENCHMARKS.md are written anew."""
+"""python -m tests.bench [--quick] [NAME...]: run the benchmarks, all of them or those named. Not
+quick: their sections of BENCHMARKS.md are written anew."""
+
 import sys
 from importlib import import_module
 

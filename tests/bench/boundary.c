@@ -16,13 +16,26 @@ static uint64_t cpu_ns(void)
 double pair_ns(const char *directory, int alloc, unsigned count)
 {
     const struct probe_settings s = {
-        .directory = directory, .run = "", .host = "", .task_name = "", .worker = "", .python = "", .proc_root = "/proc",
-        .cgroup_root = "/sys/fs/cgroup", .period_ns = 1000000000, .alloc = alloc, .alloc_from = ALLOC_LARGE,
+        .directory = directory,
+        .run = "",
+        .host = "",
+        .task_name = "",
+        .worker = "",
+        .python = "",
+        .proc_root = "/proc",
+        .cgroup_root = "/sys/fs/cgroup",
+        .period_ns = 1000000000,
+        .alloc = alloc,
+        .alloc_from = ALLOC_LARGE,
     };
     const char *step;
     if (probe_start(&s, &step) < 0) return -1;
-    const struct task_begin begin = { .name = { "pair", 4 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
-    const struct task_end end = { .state = TASK_OK, .output_bytes = ABSENT, .gc_freed_bytes = ABSENT };
+    const struct task_begin begin = { .name = { "pair", 4 },
+                                      .input_bytes = ABSENT,
+                                      .attribution = ATTRIBUTION_EXACT };
+    const struct task_end end = { .state = TASK_OK,
+                                  .output_bytes = ABSENT,
+                                  .gc_freed_bytes = ABSENT };
     uint64_t from = cpu_ns();
     for (unsigned i = 0; i < count; i++) probe_task_end(probe_task_begin(&begin, NULL), &end, NULL);
     double ns = (double)(cpu_ns() - from) / count;

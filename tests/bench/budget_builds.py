@@ -3,6 +3,7 @@
 `python -m tests.bench.budgets --before DIR`. Both are measured by the code of this checkout's
 tests, in turn, each in fresh processes.
 """
+
 import os
 import shutil
 import sys
@@ -16,15 +17,22 @@ from tests.bench.figure import NotMeasured
 
 # Each prints numbers; which of them is what, and its decimals.
 PATHS = (
-    ("from tests.bench.boundary import once; print(*once(0))",
-     ((0, "begin/end pair, rss flat, µs", 2),
-      (2, "begin/end pair with a reset, µs", 2))),
-    ("from tests.bench.accounting_parts import pairs; print(*pairs(64, 1_000_000))",
-     ((1, "malloc and free of 64 bytes, ns", 1),)),
-    ("from tests.bench.accounting_parts import pairs; print(*pairs(1 << 20, 500_000))",
-     ((1, "malloc and free of 1 MiB, ns", 1),)),
-    ("from tests.bench.dask_tasks import hot_path; print(*hot_path())",
-     ((1, "Dask task on the worker's thread, µs of CPU", 2),)),
+    (
+        "from tests.bench.boundary import once; print(*once(0))",
+        ((0, "begin/end pair, rss flat, µs", 2), (2, "begin/end pair with a reset, µs", 2)),
+    ),
+    (
+        "from tests.bench.accounting_parts import pairs; print(*pairs(64, 1_000_000))",
+        ((1, "malloc and free of 64 bytes, ns", 1),),
+    ),
+    (
+        "from tests.bench.accounting_parts import pairs; print(*pairs(1 << 20, 500_000))",
+        ((1, "malloc and free of 1 MiB, ns", 1),),
+    ),
+    (
+        "from tests.bench.dask_tasks import hot_path; print(*hot_path())",
+        ((1, "Dask task on the worker's thread, µs of CPU", 2),),
+    ),
 )
 CUPY_PAIR = "CuPy pair with the hook, µs of CPU", 2
 
@@ -37,8 +45,12 @@ class Build:
     cwd: str
 
     def numbers(self, code):
-        return in_fresh_python(code, python=str(self.checkout / ".venv/bin/python"),
-                               path=str(self.checkout), cwd=self.cwd)
+        return in_fresh_python(
+            code,
+            python=str(self.checkout / ".venv/bin/python"),
+            path=str(self.checkout),
+            cwd=self.cwd,
+        )
 
     def cupy_pair(self, python, hook):
         """CuPy is this checkout's for both: one ruler."""
@@ -57,8 +69,13 @@ def in_turn(builds, rounds, measure):
 
 def row_of(what, digits, before, after):
     ratios = [b / a for a, b in zip(before, after, strict=True)]
-    return (what, spread(before, digits), spread(after, digits), f"{median(ratios):.3f}",
-            f"{min(after) / min(before):.3f}")
+    return (
+        what,
+        spread(before, digits),
+        spread(after, digits),
+        f"{median(ratios):.3f}",
+        f"{min(after) / min(before):.3f}",
+    )
 
 
 def compare(checkout, quick=False):
@@ -67,8 +84,11 @@ def compare(checkout, quick=False):
     for build in (checkout, here):
         if not (build / ".venv/bin/python").exists():
             sys.exit(f"{build} is not built: make -C {build} .venv/.bench")
-    section = Section(f"Hot paths, before and after: {checkout}", "after / before ≤ 1",
-                      ("what", "before", "after", "after / before", "**least of each**"))
+    section = Section(
+        f"Hot paths, before and after: {checkout}",
+        "after / before ≤ 1",
+        ("what", "before", "after", "after / before", "**least of each**"),
+    )
     rounds = 2 if quick else 9
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(HERE.parent.absolute(), f"{folder}/tests")
@@ -77,11 +97,16 @@ def compare(checkout, quick=False):
             print(f"...   {figures[0][1]}", file=sys.stderr, flush=True)
             before, after = in_turn(builds, rounds, lambda build, code=code: build.numbers(code))
             for index, what, digits in figures:
-                section.rows.append(row_of(what, digits, [row[index] for row in before],
-                                           [row[index] for row in after]))
+                section.rows.append(
+                    row_of(
+                        what, digits, [row[index] for row in before], [row[index] for row in after]
+                    )
+                )
         section.rows.append(_cupy_row(builds, rounds))
-    section.notes.append("Each figure is with the probe, in a fresh process; the two builds take "
-                         "turns, and both are measured by this checkout's tests/bench.")
+    section.notes.append(
+        "Each figure is with the probe, in a fresh process; the two builds take "
+        "turns, and both are measured by this checkout's tests/bench."
+    )
     return section
 
 

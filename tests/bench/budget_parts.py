@@ -1,5 +1,6 @@
 """Budgets of single parts: an allocation, a fork, a start, a board, a record. Functions of Runs,
 called by the rows of tests/bench/budgets.py."""
+
 import os
 import shutil
 from pathlib import Path
@@ -24,6 +25,7 @@ def malloc_pair(size, count):
         rows = [in_fresh_python(code) for _ in range(runs.rounds(9, 2))]
         bare, ours = zip(*rows, strict=True)
         return difference(bare, ours, said=f"bare {min(bare):.1f} ns")
+
     return more
 
 
@@ -39,12 +41,15 @@ def cupy_pair(runs):
 
 def fork(mib):
     """Medians of each process; the least of all forks."""
+
     def more(runs):
         bare, probed = forks.in_turn(mib, runs.rounds(9, 2))
-        (bare, bare_least, _), (ours, least, _) = (zip(*rows, strict=True)
-                                                   for rows in (bare, probed))
+        (bare, bare_least, _), (ours, least, _) = (
+            zip(*rows, strict=True) for rows in (bare, probed)
+        )
         figure = difference(bare, ours)
         return Figure(figure.values, min(least) - min(bare_least))
+
     return more
 
 
@@ -102,11 +107,13 @@ def longest_record(devices=0):
     """
     if devices:
         from tests import standin
+
         standin.start(devices=devices)
         import cupy
     import numpy as np
 
     import dwsr_probe
+
     assert dwsr_probe.start(period_ms=1000)
     text, most = "x" * 10_000, 0
     wide = np.zeros((1,) * 32, [(f"field_{n}" * 4, np.float64) for n in range(40)])

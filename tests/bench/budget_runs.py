@@ -4,6 +4,7 @@ rows of tests/bench/budgets.py.
 What several rows share is measured once, bare and probed in turn. Only the command line and
 `dwsr_probe.load` are used here.
 """
+
 import json
 import os
 import subprocess
@@ -98,8 +99,12 @@ def one_cpu():
 
 def report_lines(run):
     """The single records of a run, without its processes."""
-    out = subprocess.run([PY, "-m", "dwsr_probe", "report", run, "--format", "json"],
-                         capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [PY, "-m", "dwsr_probe", "report", run, "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return [record for record in map(json.loads, out.splitlines()) if record["kind"] == "task"]
 
 
@@ -146,12 +151,13 @@ class Runs:
         full, none = [PY, job, str(TASKS)], [PY, job, "0"]
         for n in range(self.rounds(15, 3)):
             for kind, seconds in (
-                    ("bare", cpu_of(full)),
-                    ("quiet", under_run(self.folder, f"{name}-quiet-{n}", full, "-q")),
-                    ("plain", under_run(self.folder, f"{name}-{n}", full)),
-                    ("again", cpu_of(full)),
-                    ("none bare", cpu_of(none)),
-                    ("none quiet", under_run(self.folder, f"{name}-none-{n}", none, "-q"))):
+                ("bare", cpu_of(full)),
+                ("quiet", under_run(self.folder, f"{name}-quiet-{n}", full, "-q")),
+                ("plain", under_run(self.folder, f"{name}-{n}", full)),
+                ("again", cpu_of(full)),
+                ("none bare", cpu_of(none)),
+                ("none quiet", under_run(self.folder, f"{name}-none-{n}", none, "-q")),
+            ):
                 found.setdefault(kind, []).append(seconds)
             found.setdefault("kernel", []).append(in_fresh_python(KERNEL)[0] / 1e3)
         return found
@@ -162,8 +168,12 @@ class Runs:
         nothing, under = self.fixed
         fixed, least_fixed = median_of_nothing(nothing, under[kind])
         bare = [(a + b) / 2 for a, b in zip(found["bare"], found["again"], strict=True)]
-        return ([run - fixed for run in found[kind]], min(found[kind]) - least_fixed,
-                bare, min(found["bare"] + found["again"]))
+        return (
+            [run - fixed for run in found[kind]],
+            min(found[kind]) - least_fixed,
+            bare,
+            min(found["bare"] + found["again"]),
+        )
 
     @cached_property
     def stored(self):
@@ -190,8 +200,9 @@ class Runs:
         job, found = self.job("burst", BURST), []
         for n in range(self.rounds(3, 1)):
             run = f"{self.folder}/burst-{n}"
-            cpu_of([PY, "-m", "dwsr_probe", "run", "-q", "-o", run, PY, job,
-                    str(THREADS), str(BLOCKS)])
+            cpu_of(
+                [PY, "-m", "dwsr_probe", "run", "-q", "-o", run, PY, job, str(THREADS), str(BLOCKS)]
+            )
             found.append((len(report_lines(run)), records_lost(run)))
         return found
 
@@ -218,6 +229,7 @@ def fixed_metrics(runs):
 
 def real_job(name):
     """The measurement of one of tests/bench/jobs.py."""
+
     def ratio(runs):
         bare, under = runs.fixed
         fixed, least_fixed = median_of_nothing(bare, under["plain"])
@@ -225,10 +237,12 @@ def real_job(name):
         count = count_for(job, 2.0 if runs.quick else 11.0)
         bare, ours, again = in_turn(runs.folder, job, count, runs.rounds(4, 2))
         control = spread([b / a for a, b in zip(bare, again, strict=True)], 3)
-        return Figure([2 * (o - fixed) / (a + b)
-                       for a, b, o in zip(bare, again, ours, strict=True)],
-                      (min(ours) - least_fixed) / min(bare + again),
-                      f"bare {median(bare):.1f} s, bare again / bare {control}")
+        return Figure(
+            [2 * (o - fixed) / (a + b) for a, b, o in zip(bare, again, ours, strict=True)],
+            (min(ours) - least_fixed) / min(bare + again),
+            f"bare {median(bare):.1f} s, bare again / bare {control}",
+        )
+
     return ratio
 
 
@@ -246,8 +260,9 @@ def dask_task_with_table(runs):
 
 def _dask_task(runs, found, kind):
     ours, least, bare, least_bare = runs.beyond_fixed(found, kind)
-    values = [(o - b) / TASKS * 1e6 - k
-              for o, b, k in zip(ours, bare, found["kernel"], strict=True)]
+    values = [
+        (o - b) / TASKS * 1e6 - k for o, b, k in zip(ours, bare, found["kernel"], strict=True)
+    ]
     calls = min(found["kernel"])
     said = f"bare {least_bare / TASKS * 1e6:.0f} µs, the kernel's calls {calls:.1f} µs"
     if kind == "quiet":
@@ -273,10 +288,14 @@ def _dask_ratio(runs, found):
 def dask_task_with_arrays(runs):
     """Beyond the same job with no task, which has the same imports."""
     found, calls = runs.stored[0], runs.trivial["kernel"]
-    more = {count: difference(*zip(*((bare, tree) for bare, tree, _ in rows), strict=True))
-            for count, rows in found.items()}
-    values = [(a - b) / RECORDS * 1e6 - median(calls)
-              for a, b in zip(more[RECORDS].values, more[0].values, strict=True)]
+    more = {
+        count: difference(*zip(*((bare, tree) for bare, tree, _ in rows), strict=True))
+        for count, rows in found.items()
+    }
+    values = [
+        (a - b) / RECORDS * 1e6 - median(calls)
+        for a, b in zip(more[RECORDS].values, more[0].values, strict=True)
+    ]
     least = (more[RECORDS].least - more[0].least) / RECORDS * 1e6 - min(calls)
     return Figure(values, least)
 

@@ -4,6 +4,7 @@ Each row has its goal and the function that measures it. A row without a functio
 is not built yet: add the function when it is. `--quick`: a short trial that writes nothing.
 `--before DIR`: the hot paths of another built checkout beside this one's (budget_builds.py).
 """
+
 import argparse
 import os
 import sys
@@ -54,32 +55,50 @@ ROWS = (
     Row("fixed", "`--metrics` on top of it", 0.1, "s of CPU", runs.fixed_metrics, 3),
     Row("job", f"(run − fixed) / bare: {NUMPY}", 1.02, "", runs.real_job(NUMPY), 3),
     Row("job", f"(run − fixed) / bare: {DASK}", 1.02, "", runs.real_job(DASK), 3),
-    Row("task", "one trivial Dask task beyond the kernel's calls, `run -q`, one CPU", 12, "µs",
-        runs.dask_task, 1),
+    Row(
+        "task",
+        "one trivial Dask task beyond the kernel's calls, `run -q`, one CPU",
+        12,
+        "µs",
+        runs.dask_task,
+        1,
+    ),
     Row("task", "trivial, all CPUs", 12, "µs", runs.dask_task_spread, 1),
-    Row("task", "two array inputs and one output, one CPU", 12, "µs",
-        runs.dask_task_with_arrays, 1),
-    Row("task", "trivial, one CPU, with the table that `run` prints at its end", None, "µs",
-        runs.dask_task_with_table, 1),
+    Row(
+        "task", "two array inputs and one output, one CPU", 12, "µs", runs.dask_task_with_arrays, 1
+    ),
+    Row(
+        "task",
+        "trivial, one CPU, with the table that `run` prints at its end",
+        None,
+        "µs",
+        runs.dask_task_with_table,
+        1,
+    ),
     Row("task", "with chain and parameters", 12, "µs", None, 1),
     Row("task", "with the guard", 25, "µs", None, 1),
-    Row("task", "(run − fixed) / bare of trivial Dask tasks, `run -q`, one CPU", 1.15, "",
-        runs.dask_ratio, 3),
+    Row(
+        "task",
+        "(run − fixed) / bare of trivial Dask tasks, `run -q`, one CPU",
+        1.15,
+        "",
+        runs.dask_ratio,
+        3,
+    ),
     Row("task", "this ratio on all CPUs", 1.15, "", runs.dask_ratio_spread, 3),
     Row("task", "this ratio with all features", 1.25, "", None, 3),
     Row("task", "the parent's own CPU for a record", 2, "µs", runs.parent_record),
-    Row("task", "8 threads × 40,000 empty tasks: not counted", 0, "tasks",
-        runs.burst_uncounted, 0),
+    Row("task", "8 threads × 40,000 empty tasks: not counted", 0, "tasks", runs.burst_uncounted, 0),
     Row("task", "of these, without a record of their own", None, "tasks", runs.burst_lost, 0),
     Row("record", "store of 100,000 records", 15, "MB", runs.store_size, 1),
     Row("record", "`dwsr-probe report` of it, CPU", 1, "s", runs.report_cpu),
     Row("record", "`dwsr-probe report` of it, wall time", 1, "s", runs.report_wall),
     Row("record", "the longest record in the ring", 4, "KiB", parts.record_bytes),
     Row("malloc", "malloc and free of 64 bytes", 6, "ns", parts.malloc_pair(64, 1_000_000), 1),
-    Row("malloc", "malloc and free of 1,000 bytes", 6, "ns",
-        parts.malloc_pair(1000, 1_000_000), 1),
-    Row("malloc", "malloc and free of 20,000 bytes", 20, "ns",
-        parts.malloc_pair(20_000, 500_000), 1),
+    Row("malloc", "malloc and free of 1,000 bytes", 6, "ns", parts.malloc_pair(1000, 1_000_000), 1),
+    Row(
+        "malloc", "malloc and free of 20,000 bytes", 20, "ns", parts.malloc_pair(20_000, 500_000), 1
+    ),
     Row("malloc", "malloc and free of 1 MiB", 20, "ns", parts.malloc_pair(1 << 20, 500_000), 1),
     Row("malloc", "large pair with its line", 70, "ns", None, 1),
     Row("pair", "Arrow pair", 20, "ns", None, 1),
@@ -113,9 +132,11 @@ def cells(row, found):
 
 
 def run(quick=False):
-    section = Section("Budgets", "every line of the design's table of budgets",
-                      ("what", "may cost", "median (least – largest)", "least of each",
-                       "**verdict**"))
+    section = Section(
+        "Budgets",
+        "every line of the design's table of budgets",
+        ("what", "may cost", "median (least – largest)", "least of each", "**verdict**"),
+    )
     with tempfile.TemporaryDirectory() as folder:
         found = runs.Runs(folder, quick)
         for row in ROWS:
@@ -125,14 +146,16 @@ def run(quick=False):
         "Bare and probed runs take turns. The least of each (the least probed against the least "
         "bare run) is freer of the machine's noise and decides where there is one; a median that "
         "disagrees is mentioned. CPU is user and system time of everything that the command "
-        "waited for. The fixed cost is that of `python -c pass`.")
+        "waited for. The fixed cost is that of `python -c pass`."
+    )
     section.notes.append(
         f"Dask tasks: {runs.TASKS:,} on the threaded scheduler, 2 threads. On one CPU the whole "
         "tree is bound to it, bare and probed, because what threads pay to hand over the GIL "
         "between CPUs varies with the machine's load by more than the budget. With arrays: "
         f"{runs.RECORDS:,}, whose run is the store; their cost and the parent's CPU are those "
         "beyond a run with no task. Counted is a task that has a record or is known to the "
-        f"report as lost. The machine's load was {os.getloadavg()[0]:.1f} at the end.")
+        f"report as lost. The machine's load was {os.getloadavg()[0]:.1f} at the end."
+    )
     return section
 
 
@@ -143,6 +166,7 @@ def main():
     chosen = parser.parse_args()
     if chosen.before:
         from tests.bench.budget_builds import compare
+
         print(compare(chosen.before, chosen.quick).markdown())
         return
     text = run(chosen.quick).markdown()

@@ -1,4 +1,5 @@
 """What a Dask task pays to be measured: on the worker's hot path, and end to end."""
+
 import json
 import os
 import subprocess
@@ -9,7 +10,8 @@ from tests.bench import PY, Section, in_fresh_python, kernel, spread
 
 
 def hot_path(count=4000):
-    """Microseconds of distributed's own _run_task with two arrays: bare, wrapped; and of the kernel's calls alone."""
+    """Microseconds of distributed's own _run_task with two arrays: bare, wrapped; and of the
+    kernel's calls alone."""
     import threading
     from types import SimpleNamespace
 
@@ -53,16 +55,26 @@ import json, sys, time
 from distributed import Client, LocalCluster
 import dwsr_probe.dask
 
-def cpu(): return time.process_time()
-def one(i): return i
+def cpu():
+    return time.process_time()
+
+def one(i):
+    return i
 
 if __name__ == "__main__":
     rounds, tasks = int(sys.argv[1]), int(sys.argv[2])
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+
         def batch(name):
             before = sum(client.run(cpu).values())
             client.gather(client.map(one, range(tasks), key=name))
             return sum(client.run(cpu).values()) - before
+
         batch("warm")
         rows = []
         for i in range(rounds):
@@ -81,22 +93,54 @@ def end_to_end(rounds, tasks):
         path = os.path.join(folder, "cluster.py")
         with open(path, "w") as file:
             file.write(END_TO_END)
-        out = subprocess.run([PY, path, str(rounds), str(tasks)], capture_output=True, text=True, check=True,
-                             env=dict(os.environ, DWSR_PROBE_BOARD_DIR=os.path.join(folder, "boards"))).stdout
+        out = subprocess.run(
+            [PY, path, str(rounds), str(tasks)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=dict(os.environ, DWSR_PROBE_BOARD_DIR=os.path.join(folder, "boards")),
+        ).stdout
     return json.loads(out.splitlines()[-1])
 
 
 def run(quick=False):
-    section = Section("Dask tasks", "≤ 5 µs of CPU per task beyond the kernel's own calls, two array inputs; 10,000 trivial tasks end to end ≤ 1.03 of bare",
-                      ("case", "bare", "probed", "kernel calls alone", "**figure**"))
-    rows = [in_fresh_python("from tests.bench.dask_tasks import hot_path; print(*hot_path())") for _ in range(3 if quick else 9)]
-    section.rows.append(("a task on the worker's thread, µs of CPU; beyond the kernel's calls", spread([a for a, _, _ in rows]), spread([b for _, b, _ in rows]),
-                         spread([k for _, _, k in rows]), spread([b - a - k for a, b, k in rows])))
+    section = Section(
+        "Dask tasks",
+        "≤ 5 µs of CPU per task beyond the kernel's own calls, two array inputs; 10,000 trivial"
+        " tasks end to end ≤ 1.03 of bare",
+        ("case", "bare", "probed", "kernel calls alone", "**figure**"),
+    )
+    rows = [
+        in_fresh_python("from tests.bench.dask_tasks import hot_path; print(*hot_path())")
+        for _ in range(3 if quick else 9)
+    ]
+    section.rows.append(
+        (
+            "a task on the worker's thread, µs of CPU; beyond the kernel's calls",
+            spread([a for a, _, _ in rows]),
+            spread([b for _, b, _ in rows]),
+            spread([k for _, _, k in rows]),
+            spread([b - a - k for a, b, k in rows]),
+        )
+    )
     tasks = 300 if quick else 1000
     rows = end_to_end(3 if quick else 10, tasks)
     bare = [value for a, _, c in rows for value in (a, c)]
-    section.rows.append((f"{tasks * len(rows):,} trivial tasks on 2 workers, worker CPU s per {tasks:,}; ratio", spread(bare), spread([b for _, b, _ in rows]), "–",
-                         f"{spread([2 * b / (a + c) for a, b, c in rows], 3)}; least of each {min(b for _, b, _ in rows) / min(bare):.3f};"
-                         f" control {spread([c / a for a, _, c in rows], 3)}"))
-    section.notes.append("End to end in one cluster, the plugin registered and unregistered in turn; the sampler's CPU is included.")
+    section.rows.append(
+        (
+            f"{tasks * len(rows):,} trivial tasks on 2 workers, worker CPU s per {tasks:,}; ratio",
+            spread(bare),
+            spread([b for _, b, _ in rows]),
+            "–",
+            (
+                f"{spread([2 * b / (a + c) for a, b, c in rows], 3)}; least of each"
+                f" {min(b for _, b, _ in rows) / min(bare):.3f}; control"
+                f" {spread([c / a for a, _, c in rows], 3)}"
+            ),
+        )
+    )
+    section.notes.append(
+        "End to end in one cluster, the plugin registered and unregistered in turn; the sampler's"
+        " CPU is included."
+    )
     return section

@@ -1,4 +1,5 @@
 """A measured figure and its verdict against a goal. For the budgets (tests/bench/budgets.py)."""
+
 from dataclasses import dataclass
 
 from tests.bench import median, spread

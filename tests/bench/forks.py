@@ -1,4 +1,5 @@
 """What a fork costs under `run`: fork, exit in the child, wait. Bare and probed jobs take turns."""
+
 import subprocess
 import tempfile
 
@@ -28,7 +29,12 @@ print(statistics.median(times), min(times), (cpu() - begin) / 100)
 
 
 def times_of(command):
-    return tuple(map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
+    return tuple(
+        map(
+            float,
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(),
+        )
+    )
 
 
 def in_turn(mib, rounds):
@@ -44,13 +50,39 @@ def in_turn(mib, rounds):
 
 
 def run(quick=False):
-    section = Section("Fork, exit and wait", "≤ 2 ms more than bare",
-                      ("resident size of the process", "bare, ms", "under `run`, ms", "**more, ms**", "more, least of each, ms", "CPU, bare, ms", "CPU, more, ms"))
+    section = Section(
+        "Fork, exit and wait",
+        "≤ 2 ms more than bare",
+        (
+            "resident size of the process",
+            "bare, ms",
+            "under `run`, ms",
+            "**more, ms**",
+            "more, least of each, ms",
+            "CPU, bare, ms",
+            "CPU, more, ms",
+        ),
+    )
     for mib in (0, 300):
         bare, probed = in_turn(mib, 3 if quick else 15)
-        (bare_medians, bare_least, bare_cpu), (medians, least, cpu) = zip(*bare, strict=True), zip(*probed, strict=True)
-        section.rows.append((f"{10 + mib} MiB", spread(bare_medians), spread(medians), spread([b - a for a, b in zip(bare_medians, medians, strict=True)]),
-                             f"{min(least) - min(bare_least):.2f}", spread(bare_cpu), spread([b - a for a, b in zip(bare_cpu, cpu, strict=True)])))
-    section.notes.append("Each time is the median of 100 forks of one process, CPU their mean, of parent and child; spreads are over 15 processes of each kind, in turns. The child has a "
-                         "probe of its own, with a board of 0.6 MiB, before fork returns in it.")
+        (bare_medians, bare_least, bare_cpu), (medians, least, cpu) = (
+            zip(*bare, strict=True),
+            zip(*probed, strict=True),
+        )
+        section.rows.append(
+            (
+                f"{10 + mib} MiB",
+                spread(bare_medians),
+                spread(medians),
+                spread([b - a for a, b in zip(bare_medians, medians, strict=True)]),
+                f"{min(least) - min(bare_least):.2f}",
+                spread(bare_cpu),
+                spread([b - a for a, b in zip(bare_cpu, cpu, strict=True)]),
+            )
+        )
+    section.notes.append(
+        "Each time is the median of 100 forks of one process, CPU their mean, of parent and child;"
+        " spreads are over 15 processes of each kind, in turns. The child has a probe of its own,"
+        " with a board of 0.6 MiB, before fork returns in it."
+    )
     return section

@@ -1,7 +1,9 @@
-"""What the hook adds to an allocation and its free, beside CuPy's own MemoryHooks. The real CuPy, on the stand-in.
+"""What the hook adds to an allocation and its free, beside CuPy's own MemoryHooks. The real
+CuPy, on the stand-in.
 
 The parent starts each CuPy environment (make test-gpu makes them); `once` runs there.
 """
+
 import json
 import os
 import shutil
@@ -22,8 +24,20 @@ def compile_hook():
     folder = Path(tempfile.mkdtemp(prefix="dwsr-bench-"))
     shutil.copy(HERE / "gpu_memory_hook.pyx", folder)
     subprocess.run([sys.executable, "-m", "cython", "gpu_memory_hook.pyx"], cwd=folder, check=True)
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "gpu_memory_hook.c", "-o",
-                    f"gpu_memory_hook{sysconfig.get_config_var('EXT_SUFFIX')}"], cwd=folder, check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-O2",
+            "-shared",
+            "-fPIC",
+            f"-I{sysconfig.get_path('include')}",
+            "gpu_memory_hook.c",
+            "-o",
+            f"gpu_memory_hook{sysconfig.get_config_var('EXT_SUFFIX')}",
+        ],
+        cwd=folder,
+        check=True,
+    )
     return folder
 
 
@@ -32,12 +46,14 @@ def once(rounds):
     import warnings
 
     from tests import standin
+
     standin.start()
     import cupy
     from cupy.cuda import alloc
     from gpu_memory_hook import CompiledHook
 
     import dwsr_probe
+
     warnings.simplefilter("ignore")  # the asynchronous pool is experimental
 
     def pairs():
@@ -46,13 +62,33 @@ def once(rounds):
             alloc(4096)
         return (time.thread_time_ns() - begin) / PAIRS
 
-    plain = type("PlainHook", (cupy.cuda.memory_hook.MemoryHook,), {
-        "name": "plain", "live": 0, "peak": 0,
-        "malloc_postprocess": lambda self, device_id, size, mem_size, mem_ptr, pmem_id: self.__setattr__("live", self.live + mem_size),
-        "free_postprocess": lambda self, device_id, mem_size, mem_ptr, pmem_id: self.__setattr__("live", self.live - mem_size)})()
+    plain = type(
+        "PlainHook",
+        (cupy.cuda.memory_hook.MemoryHook,),
+        {
+            "name": "plain",
+            "live": 0,
+            "peak": 0,
+            "malloc_postprocess": (
+                lambda self, device_id, size, mem_size, mem_ptr, pmem_id: self.__setattr__(
+                    "live", self.live + mem_size
+                )
+            ),
+            "free_postprocess": (
+                lambda self, device_id, mem_size, mem_ptr, pmem_id: self.__setattr__(
+                    "live", self.live - mem_size
+                )
+            ),
+        },
+    )()
     pool = cupy.cuda.MemoryPool()
-    kinds = {"MemoryPool, cached": pool.malloc, "none (cudaMalloc)": None, "malloc_managed": cupy.cuda.malloc_managed,
-             "MemoryAsyncPool": cupy.cuda.MemoryAsyncPool().malloc, "a Python function around the pool": lambda size: pool.malloc(size)}
+    kinds = {
+        "MemoryPool, cached": pool.malloc,
+        "none (cudaMalloc)": None,
+        "malloc_managed": cupy.cuda.malloc_managed,
+        "MemoryAsyncPool": cupy.cuda.MemoryAsyncPool().malloc,
+        "a Python function around the pool": lambda size: pool.malloc(size),
+    }
     results = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as boards:
         for _ in range(rounds):
@@ -78,22 +114,54 @@ def results_of(python, hook, rounds, path=None, cwd=None):
     hook: of compile_hook. path, cwd: of another build (tests/bench/budget_builds.py)."""
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join([path or os.getcwd(), str(hook)]))
     code = f"from tests.bench import gpu; gpu.once({rounds})"
-    done = subprocess.run([python, "-c", code], env=environ, cwd=cwd, capture_output=True,
-                          text=True, check=True)
+    done = subprocess.run(
+        [python, "-c", code], env=environ, cwd=cwd, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
 def run(quick=False):
-    section = Section("CuPy: an allocation and its free, with the hook", "≤ 0.5 µs of CPU more with CuPy's pool, ≤ 0.8 µs with other allocators",
-                      ("CuPy", "allocator", "bare pair, µs", "**with the hook, µs more**", "a MemoryHook in Python, µs more", "one in Cython, µs more"))
+    section = Section(
+        "CuPy: an allocation and its free, with the hook",
+        "≤ 0.5 µs of CPU more with CuPy's pool, ≤ 0.8 µs with other allocators",
+        (
+            "CuPy",
+            "allocator",
+            "bare pair, µs",
+            "**with the hook, µs more**",
+            "a MemoryHook in Python, µs more",
+            "one in Cython, µs more",
+        ),
+    )
     hook = compile_hook()
     for version in (13, 14):
         cupy, results = results_of(f".venv-cupy-{version}/bin/python", hook, 3 if quick else 15)
         for name, row in results.items():
+
             def more(label, row=row):
-                return spread([(a - b) / 1e3 for a, b in zip(row[label], row["bare"], strict=True)]) if label in row else "–"
-            section.rows.append((cupy, name, spread([n / 1e3 for n in row["bare"]]), more("hook"), more("python"), more("cython")))
-    section.notes.append("CuPy calls a MemoryHook for its MemoryPool only, and for a free only in the thread that set it.")
-    section.notes.append("On the stand-in of tests/standin: a real cudaMalloc takes far longer; what the hook adds is host work and does not.")
+                return (
+                    spread([(a - b) / 1e3 for a, b in zip(row[label], row["bare"], strict=True)])
+                    if label in row
+                    else "–"
+                )
+
+            section.rows.append(
+                (
+                    cupy,
+                    name,
+                    spread([n / 1e3 for n in row["bare"]]),
+                    more("hook"),
+                    more("python"),
+                    more("cython"),
+                )
+            )
+    section.notes.append(
+        "CuPy calls a MemoryHook for its MemoryPool only, and for a free only in the thread that"
+        " set it."
+    )
+    section.notes.append(
+        "On the stand-in of tests/standin: a real cudaMalloc takes far longer; what the hook adds"
+        " is host work and does not."
+    )
     shutil.rmtree(hook)
     return section

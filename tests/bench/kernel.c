@@ -1,4 +1,5 @@
-/* What the benchmarks need outside Python: spikes, memory that moves, an empty loop at the sampler's rate, and the bare kernel calls. */
+/* What the benchmarks need outside Python: spikes, memory that moves, an empty loop at the
+ * sampler's rate, and the bare kernel calls. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -41,7 +42,8 @@ uint64_t spike(size_t bytes, unsigned hold_us)
     return rss;
 }
 
-/* Resident size wanders: eight blocks of changing sizes, one replaced several times a millisecond. */
+/* Resident size wanders: eight blocks of changing sizes, one replaced several times a millisecond.
+ */
 void move_memory(double seconds)
 {
     uint64_t end = clock_of(CLOCK_MONOTONIC) + (uint64_t)(seconds * 1e9);
@@ -62,7 +64,8 @@ void move_memory(double seconds)
 uint64_t empty_loop(uint64_t period_ns, double seconds)
 {
     static uint32_t bell;
-    uint64_t begin = clock_of(CLOCK_THREAD_CPUTIME_ID), deadline = clock_of(CLOCK_MONOTONIC), end = deadline + (uint64_t)(seconds * 1e9);
+    uint64_t begin = clock_of(CLOCK_THREAD_CPUTIME_ID), deadline = clock_of(CLOCK_MONOTONIC),
+             end = deadline + (uint64_t)(seconds * 1e9);
     while (deadline < end) {
         deadline += period_ns;
         struct timespec t = { (time_t)(deadline / 1000000000u), (long)(deadline % 1000000000u) };
@@ -84,11 +87,15 @@ static void one_boundary(int reset, int floor)
     getrusage(RUSAGE_THREAD, &u);
     if (floor && (fstat(status, &st) < 0 || pread(status, text, sizeof text - 1, 0) < 0)) abort();
     if (pread(statm, text, 127, 0) < 0) abort();
-    if (reset && (fstat(clear_refs, &st) < 0 || pwrite(clear_refs, "5", 1, INT64_MAX - 1) < 0 || getrusage(RUSAGE_THREAD, &u) < 0)) abort();
+    if (reset
+        && (fstat(clear_refs, &st) < 0 || pwrite(clear_refs, "5", 1, INT64_MAX - 1) < 0
+            || getrusage(RUSAGE_THREAD, &u) < 0))
+        abort();
 }
 
-/* Mean nanoseconds of the kernel calls of one begin/end pair with `bytes` touched and freed in between: statm and mark twice, a reset and
- * a look at the floor at the end if anything was touched; below the floor that exec leaves also the slow file, twice. */
+/* Mean nanoseconds of the kernel calls of one begin/end pair with `bytes` touched and freed in
+ * between: statm and mark twice, a reset and a look at the floor at the end if anything was
+ * touched; below the floor that exec leaves also the slow file, twice. */
 double kernel_calls(unsigned pairs, size_t bytes, int floor)
 {
     uint64_t total = 0;

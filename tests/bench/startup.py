@@ -1,4 +1,6 @@
-"""What a child interpreter pays to be probed: time to the first line of the program, and resident size."""
+"""What a child interpreter pays to be probed: time to the first line of the program, and
+resident size."""
+
 import os
 import subprocess
 import tempfile
@@ -10,14 +12,23 @@ from dwsr_probe.settings import Settings
 from tests.bench import PY, Section, spread
 
 # CPU and wall time of the whole child, start to end; resident size just before its end.
-MEASURE = "import os\nwith open('/proc/self/statm') as f: print(int(f.read().split()[1]) * os.sysconf('SC_PAGESIZE'))"
+MEASURE = (
+    "import os\nwith open('/proc/self/statm') as f: print(int(f.read().split()[1]) *"
+    " os.sysconf('SC_PAGESIZE'))"
+)
 
 
 def child(environ):
     before, begin = os.times(), time.perf_counter()
-    rss = int(subprocess.run([PY, "-c", MEASURE], env=environ, capture_output=True, text=True, check=True).stdout)
+    rss = int(
+        subprocess.run(
+            [PY, "-c", MEASURE], env=environ, capture_output=True, text=True, check=True
+        ).stdout
+    )
     wall, after = time.perf_counter() - begin, os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
     return wall * 1e3, cpu * 1e3, rss / 2**20
 
 
@@ -38,9 +49,15 @@ def in_turn(rounds):
 
 def run(quick=False):
     bare, probed = in_turn(5 if quick else 40)
-    section = Section("Start in the child", "≤ 30 ms and ≤ 6 MiB resident beyond bare Python", ("figure", "bare", "probed", "**difference**"))
+    section = Section(
+        "Start in the child",
+        "≤ 30 ms and ≤ 6 MiB resident beyond bare Python",
+        ("figure", "bare", "probed", "**difference**"),
+    )
     for i, name in enumerate(("wall time of `python -c`, ms", None, "resident at its end, MiB")):
         if name:
             a, b = [row[i] for row in bare], [row[i] for row in probed]
-            section.rows.append((name, spread(a), spread(b), spread([y - x for x, y in zip(a, b, strict=True)])))
+            section.rows.append(
+                (name, spread(a), spread(b), spread([y - x for x, y in zip(a, b, strict=True)]))
+            )
     return section

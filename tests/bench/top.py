@@ -1,4 +1,6 @@
-"""What `dwsr-probe top` costs while it looks: CPU of its process, on a terminal of our own, with tasks that all change between two pictures."""
+"""What `dwsr-probe top` costs while it looks: CPU of its process, on a terminal of our own, with
+tasks that all change between two pictures."""
+
 import fcntl
 import os
 import pty
@@ -14,7 +16,8 @@ import psutil
 
 from tests.bench import PY, Section, spread
 
-# Threads whose tasks grow by 16 KiB every 50 ms and begin anew after 10 s; one more ends as many tasks a second as it is told.
+# Threads whose tasks grow by 16 KiB every 50 ms and begin anew after 10 s; one more ends as many
+# tasks a second as it is told.
 JOB = """
 import sys, threading, time
 import dwsr_probe
@@ -46,7 +49,14 @@ class Screen:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self._ours, self.pictures, self.bytes = ours, 0, 0
-        self.process = subprocess.Popen([PY, "-m", "dwsr_probe", "top", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=env | {"TERM": "xterm"}, start_new_session=True)
+        self.process = subprocess.Popen(
+            [PY, "-m", "dwsr_probe", "top", *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env | {"TERM": "xterm"},
+            start_new_session=True,
+        )
         os.close(theirs)
         self._first = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
@@ -67,10 +77,19 @@ class Screen:
         """(per cent of a core, pictures a second, KiB a second) over so long, after two seconds."""
         time.sleep(2)
         me = psutil.Process(self.process.pid)
-        before, begin, pictures, size = sum(me.cpu_times()[:2]), time.monotonic(), self.pictures, self.bytes
+        before, begin, pictures, size = (
+            sum(me.cpu_times()[:2]),
+            time.monotonic(),
+            self.pictures,
+            self.bytes,
+        )
         time.sleep(seconds)
         took = time.monotonic() - begin
-        return 100 * (sum(me.cpu_times()[:2]) - before) / took, (self.pictures - pictures) / took, (self.bytes - size) / took / 1024
+        return (
+            100 * (sum(me.cpu_times()[:2]) - before) / took,
+            (self.pictures - pictures) / took,
+            (self.bytes - size) / took / 1024,
+        )
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
@@ -81,14 +100,28 @@ class Screen:
 def measure(processes, threads, rate, width, height, seconds, rounds, port=False):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         env = dict(os.environ, DWSR_PROBE_BOARD_DIR=folder, PYTHONPATH=os.getcwd())
-        jobs = [subprocess.Popen([PY, "-c", JOB, str(threads), str(rate)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
+        jobs = [
+            subprocess.Popen(
+                [PY, "-c", JOB, str(threads), str(rate)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=env,
+            )
+            for _ in range(processes)
+        ]
         exporter = None
         try:
             for job in jobs:
                 job.stdout.readline()
             words = ["--board-dir", folder]
             if port:
-                exporter = subprocess.Popen([PY, "-m", "dwsr_probe", "export", "--listen", "0", *words], stderr=subprocess.PIPE, text=True, env=env)
+                exporter = subprocess.Popen(
+                    [PY, "-m", "dwsr_probe", "export", "--listen", "0", *words],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=env,
+                )
                 words = [exporter.stderr.readline().split()[-1].removesuffix("/metrics")]
             found = []
             for _ in range(rounds):
@@ -103,12 +136,29 @@ def measure(processes, threads, rate, width, height, seconds, rounds, port=False
 
 
 def run(quick=False):
-    section = Section("The live view", "≤ 3 % of a core at 4 Hz with 64 slots", ("what is watched", "terminal", "% of a core", "pictures/s", "KiB/s to the terminal"))
+    section = Section(
+        "The live view",
+        "≤ 3 % of a core at 4 Hz with 64 slots",
+        ("what is watched", "terminal", "% of a core", "pictures/s", "KiB/s to the terminal"),
+    )
     seconds, rounds = (4, 1) if quick else (15, 5)
     for what, processes, threads, rate, width, height, port in (
-            ("**64 tasks in one process**", 1, 64, 0, 160, 100, False), ("**64 tasks in 8 processes**", 8, 8, 0, 160, 100, False), ("the same, most of it out of sight", 8, 8, 0, 80, 24, False),
-            ("64 tasks, and 1,000 more end each second", 1, 64, 1000, 160, 100, False), ("500 tasks in one process", 1, 500, 0, 80, 24, False), ("64 tasks in 8 processes, through an exporter's port", 8, 8, 0, 160, 100, True)):
-        cpu, pictures, size = zip(*measure(processes, threads, rate, width, height, seconds, rounds, port), strict=True)
-        section.rows.append((what, f"{width}×{height}", spread(cpu), spread(pictures, 1), spread(size, 1)))
-    section.notes.append("CPU of top's process, user and system, after its first two seconds; the tasks' own processes are not in it. All tasks grow, so that every line changes. A port is asked once a second.")
+        ("**64 tasks in one process**", 1, 64, 0, 160, 100, False),
+        ("**64 tasks in 8 processes**", 8, 8, 0, 160, 100, False),
+        ("the same, most of it out of sight", 8, 8, 0, 80, 24, False),
+        ("64 tasks, and 1,000 more end each second", 1, 64, 1000, 160, 100, False),
+        ("500 tasks in one process", 1, 500, 0, 80, 24, False),
+        ("64 tasks in 8 processes, through an exporter's port", 8, 8, 0, 160, 100, True),
+    ):
+        cpu, pictures, size = zip(
+            *measure(processes, threads, rate, width, height, seconds, rounds, port), strict=True
+        )
+        section.rows.append(
+            (what, f"{width}×{height}", spread(cpu), spread(pictures, 1), spread(size, 1))
+        )
+    section.notes.append(
+        "CPU of top's process, user and system, after its first two seconds; the tasks' own"
+        " processes are not in it. All tasks grow, so that every line changes. A port is asked once"
+        " a second."
+    )
     return section

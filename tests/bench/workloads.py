@@ -1,5 +1,7 @@
-"""What allocates: one function each, called over and over by the benchmarks of the accounting. `python workloads.py NAME SECONDS` runs one alone
-and prints CPU microseconds a call, for tools that want a script of their own."""
+"""What allocates: one function each, called over and over by the benchmarks of the accounting.
+`python workloads.py NAME SECONDS` runs one alone and prints CPU microseconds a call, for tools
+that want a script of their own."""
+
 import json
 import sys
 import time
@@ -7,12 +9,14 @@ import time
 
 def temporaries(elements, times):
     import numpy as np
+
     a = np.ones(elements)
 
     def call():
         for _ in range(times):
             b = a * 2.0 + a
             b.sum()
+
     return call
 
 
@@ -33,25 +37,30 @@ def dicts():
     def call():
         for row in json.loads(json.dumps(rows)):
             row["sum"] = {"id": row["id"], "copy": list(row["values"])}
+
     return call
 
 
 def strings():
     """Strings of 600 to 1,000 bytes: each a call to malloc."""
+
     def call():
         for _ in range(4):
             ["x" * (600 + i % 400) for i in range(1000)]
+
     return call
 
 
 def small_arrays():
     """x + x with 1,000 elements."""
     import numpy as np
+
     x = np.ones(1000)
 
     def call():
         for _ in range(2000):
             x + x
+
     return call
 
 
@@ -69,6 +78,7 @@ def dask_tasks():
     def call():
         with dask.config.set(num_workers=2):
             dask.threaded.get(graph, keys)
+
     return call
 
 

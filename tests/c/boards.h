@@ -1,4 +1,5 @@
-/* Boards for the tests of their writer and their reader: records whose texts tell whether they are whole. */
+/* Boards for the tests of their writer and their reader: records whose texts tell whether they are
+ * whole. */
 #ifndef BOARDS_H
 #define BOARDS_H
 
@@ -11,8 +12,14 @@ static const char *step;
 
 static inline struct board_settings settings(const char *directory)
 {
-    return (struct board_settings){ .directory = directory, .run = "r1", .host = "h", .task_name = "t", .pid = 42, .start_ticks = 7,
-                                    .rss_before_bytes = 5, .limit_bytes = ABSENT };
+    return (struct board_settings){ .directory = directory,
+                                    .run = "r1",
+                                    .host = "h",
+                                    .task_name = "t",
+                                    .pid = 42,
+                                    .start_ticks = 7,
+                                    .rss_before_bytes = 5,
+                                    .limit_bytes = ABSENT };
 }
 
 static inline struct board open_board(void)
@@ -51,7 +58,10 @@ static inline uint64_t drain(struct board_reader *r, uint64_t *position, uint64_
             *last_seq = found.task.seq;
             const struct text name = found.texts[TEXT_name];
             for (uint64_t i = 0; i < name.len; i++)
-                if (name.at[i] != 'a' + (char)(found.task.seq % 26)) { CHECK(!"torn text"); break; }
+                if (name.at[i] != 'a' + (char)(found.task.seq % 26)) {
+                    CHECK(!"torn text");
+                    break;
+                }
             at += (int64_t)frame_whole(&r->layout, frames + at, (uint64_t)(bytes - at));
         }
     }

@@ -1,5 +1,6 @@
-/* The smallest test harness: CHECK prints what failed and where, RUN names the test, and main returns the number of failures.
- * A test that cannot run says so: SKIP inside it, or `skip_all` before the first RUN. run.sh counts it as skipped, not as passed. */
+/* The smallest test harness: CHECK prints what failed and where, RUN names the test, and main
+ * returns the number of failures. A test that cannot run says so: SKIP inside it, or `skip_all`
+ * before the first RUN. run.sh counts it as skipped, not as passed. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -15,25 +16,32 @@
 static int failures;
 static const char *skip_all, *skipped; /* the reason; NULL: run */
 
-#define CHECK(condition)                                                         \
-    do {                                                                         \
-        if (!(condition)) {                                                      \
-            failures++;                                                          \
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            failures++;                                                             \
             fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-        }                                                                        \
+        }                                                                           \
     } while (0)
 
-#define SKIP(reason) do { skipped = reason; return; } while (0)
+#define SKIP(reason)      \
+    do {                  \
+        skipped = reason; \
+        return;           \
+    } while (0)
 
-#define RUN(test)                                                                            \
-    do {                                                                                     \
-        int before_ = failures;                                                              \
-        skipped = skip_all;                                                                  \
-        if (!skipped) test();                                                                \
-        if (failures != before_) printf("FAIL %s\n", #test);                                \
-        else if (skipped) printf("skip %s: %s\n", #test, skipped);                          \
-        else printf("ok   %s\n", #test);                                                    \
-        fflush(stdout);                                                                      \
+#define RUN(test)                                    \
+    do {                                             \
+        int before_ = failures;                      \
+        skipped = skip_all;                          \
+        if (!skipped) test();                        \
+        if (failures != before_)                     \
+            printf("FAIL %s\n", #test);              \
+        else if (skipped)                            \
+            printf("skip %s: %s\n", #test, skipped); \
+        else                                         \
+            printf("ok   %s\n", #test);              \
+        fflush(stdout);                              \
     } while (0)
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -1,4 +1,5 @@
-/* A library that allocates, opened by test_patch.c. Its slots: a call, an address in code, a variable, a constant on sealed pages. */
+/* A library that allocates, opened by test_patch.c. Its slots: a call, an address in code, a
+ * variable, a constant on sealed pages. */
 #include <stdlib.h>
 
 void *library_malloc(size_t n);

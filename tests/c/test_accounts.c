@@ -1,4 +1,5 @@
-/* Live and peak bytes, fed without any malloc: so the sanitizers look on. Figures are exact but for what is netted. */
+/* Live and peak bytes, fed without any malloc: so the sanitizers look on. Figures are exact but for
+ * what is netted. */
 #include "check.h"
 #include "accounts.h"
 
@@ -55,7 +56,8 @@ static void live_and_peak(void)
     CHECK(accounts_live_now(task) == 8 * MIB && now(task).count == 7);
     CHECK(are(end(task), 8 * MIB, 15 * MIB));
     struct account_figures f;
-    CHECK(accounts_task_now(task, &f) == -ENOENT && accounts_live_now(task) == ABSENT && accounts_task_now(NOBODY, &f) == -ENOENT);
+    CHECK(accounts_task_now(task, &f) == -ENOENT && accounts_live_now(task) == ABSENT
+          && accounts_task_now(NOBODY, &f) == -ENOENT);
 }
 
 static void small_blocks_are_netted(void)
@@ -63,7 +65,8 @@ static void small_blocks_are_netted(void)
     task_handle task = begin(0, NOBODY);
     for (int i = 0; i < 1000; i++) accounts_count(), accounts_net(1000);
     struct account_figures f = now(task);
-    CHECK(f.live_bytes <= 1000000 && f.live_bytes + ACCOUNTS_FLUSH_BYTES >= 1000000); /* the rest is the thread's still */
+    /* the rest is the thread's still */
+    CHECK(f.live_bytes <= 1000000 && f.live_bytes + ACCOUNTS_FLUSH_BYTES >= 1000000);
     CHECK(accounts_live_now(task) == 1000000 && now(task).count == 1000);
     for (int i = 0; i < 1000; i++) accounts_net(-1000);
     f = end(task);
@@ -90,12 +93,14 @@ static void a_nest(void)
     accounts_net(1000);
     CHECK(are(now(outer), 10 * MIB, 10 * MIB));
     CHECK(are(end(inner), 6 * MIB + 1000, 6 * MIB + 1000));
-    task_handle next = begin(1, NOBODY); /* somebody else in the inner task's slot, not inside the outer one */
-    accounts_charge(inner, -6 * MIB);    /* passed to the outer one */
+    /* somebody else in the inner task's slot, not inside the outer one */
+    task_handle next = begin(1, NOBODY);
+    accounts_charge(inner, -6 * MIB); /* passed to the outer one */
     CHECK(are(now(next), 0, 0) && are(now(outer), 4 * MIB + 1000, 10 * MIB + 1000));
     end(next);
     CHECK(are(end(outer), 4 * MIB + 1000, 10 * MIB + 1000));
-    accounts_charge(inner, -MIB), accounts_charge(outer, -MIB); /* nobody is left: nobody's figures change */
+    /* nobody is left: nobody's figures change */
+    accounts_charge(inner, -MIB), accounts_charge(outer, -MIB);
 }
 
 static void memory_that_is_accounted_elsewhere(void)
@@ -153,7 +158,8 @@ static void *next_tenant(void *task)
     return NULL;
 }
 
-/* A task that another thread ends: its own thread may still work for it, and it is nobody's from then on. */
+/* A task that another thread ends: its own thread may still work for it, and it is nobody's from
+ * then on. */
 static void ends_elsewhere(void)
 {
     uint64_t unowned = accounts_unowned_bytes();
@@ -168,8 +174,11 @@ static void ends_elsewhere(void)
     on_another_thread(next_tenant, &next);
     accounts_charge(task, MIB);
     CHECK(are(now(next), 7, 7));
-    accounts_of_tasks[0].own = sum_zero(handle_generation(task)) + MIB; /* a plain store that was under way when the slot changed hands */
-    CHECK(now(next).live_bytes == ABSENT && now(next).peak_bytes == ABSENT && now(next).count == ABSENT); /* unknown, not wrong */
+    /* a plain store that was under way when the slot changed hands */
+    accounts_of_tasks[0].own = sum_zero(handle_generation(task)) + MIB;
+    /* unknown, not wrong */
+    CHECK(now(next).live_bytes == ABSENT && now(next).peak_bytes == ABSENT
+          && now(next).count == ABSENT);
     end(next);
     this_thread.task = NOBODY;
 }
@@ -194,7 +203,8 @@ static void not_open(void)
     accounts_close();
     CHECK(!accounts_active() && !accounts_may_change());
     uint64_t unowned = accounts_unowned_bytes();
-    for (int i = 0; i < 100; i++) accounts_net(1000); /* the wrappers net whether or not it is: cheaper than to ask */
+    /* the wrappers net whether or not it is: cheaper than to ask */
+    for (int i = 0; i < 100; i++) accounts_net(1000);
     accounts_flush_last();
     CHECK(accounts_unowned_bytes() == unowned && this_thread.pending <= ACCOUNTS_FLUSH_BYTES);
     accounts_open();
@@ -229,11 +239,20 @@ static void threads_that_end(void)
     CHECK(are(f, 1000000, 1000000) && f.count == 1000);
 }
 
-/* Eight tasks in eight threads: each gives half of its blocks to the others, who free them at some time, while it runs or later. */
-enum { THREADS = 8, PLACES = 64, BLOCKS = SANITIZED ? 5000 : 100000, TASKS = SANITIZED ? 2000 : 20000 };
+/* Eight tasks in eight threads: each gives half of its blocks to the others, who free them at some
+ * time, while it runs or later. */
+enum {
+    THREADS = 8,
+    PLACES = 64,
+    BLOCKS = SANITIZED ? 5000 : 100000,
+    TASKS = SANITIZED ? 2000 : 20000
+};
 static pthread_mutex_t boundary = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t gate;
-static struct { word owner, bytes; } mailbox[PLACES]; /* owner 0: free, 1: being filled or emptied */
+/* owner 0: free, 1: being filled or emptied */
+static struct {
+    word owner, bytes;
+} mailbox[PLACES];
 
 static task_handle begin_shared(uint32_t slot, task_handle around)
 {
@@ -251,11 +270,15 @@ static struct account_figures end_shared(task_handle task)
     return f;
 }
 
-/* Takes what is in the place, frees it, and leaves a block of the task's; 0: somebody else is at it. */
+/* Takes what is in the place, frees it, and leaves a block of the task's; 0: somebody else is at
+ * it. */
 static int exchange(uint32_t place, task_handle task, int64_t bytes)
 {
     word held = load_acquire(&mailbox[place].owner);
-    if (held == 1 || !__atomic_compare_exchange_n(&mailbox[place].owner, &held, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+    if (held == 1
+        || !__atomic_compare_exchange_n(&mailbox[place].owner, &held, 1, 0, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+        return 0;
     if (held) accounts_charge((task_handle){ held }, -(int64_t)mailbox[place].bytes);
     mailbox[place].bytes = (word)bytes;
     store_release(&mailbox[place].owner, task.word);
@@ -271,15 +294,18 @@ static void *swap_blocks(void *argument)
     for (int i = 0; i < BLOCKS; i++) {
         int64_t bytes = 4096 + rand_r(&seed) % 100000;
         accounts_charge(task, bytes);
-        if (rand_r(&seed) % 2 && exchange((uint32_t)rand_r(&seed) % PLACES, task, bytes)) given++;
-        else accounts_charge(task, -bytes);
+        if (rand_r(&seed) % 2 && exchange((uint32_t)rand_r(&seed) % PLACES, task, bytes))
+            given++;
+        else
+            accounts_charge(task, -bytes);
     }
     pthread_barrier_wait(&gate); /* nobody gives any more */
     for (uint32_t i = me; i < PLACES; i += THREADS) CHECK(exchange(i, NOBODY, 0));
     pthread_barrier_wait(&gate);
     struct account_figures f = end_shared(task);
     CHECK(f.live_bytes == 0 && given > 0);
-    CHECK(f.peak_bytes >= 4096 && f.peak_bytes <= (PLACES + 1 + THREADS) * UINT64_C(104096)); /* what the mailbox can hold, and its own */
+    /* what the mailbox can hold, and its own */
+    CHECK(f.peak_bytes >= 4096 && f.peak_bytes <= (PLACES + 1 + THREADS) * UINT64_C(104096));
     return NULL;
 }
 
@@ -294,7 +320,8 @@ static void in_threads(void *(*function)(void *))
 
 static void own_and_foreign_frees(void) { in_threads(swap_blocks); }
 
-/* Thousands of short tasks, nested ones among them, whose blocks are freed by others when their slots have had many tenants since. */
+/* Thousands of short tasks, nested ones among them, whose blocks are freed by others when their
+ * slots have had many tenants since. */
 static void *short_tasks(void *argument)
 {
     unsigned me = (unsigned)(uintptr_t)argument, seed = me + 1;
@@ -302,7 +329,8 @@ static void *short_tasks(void *argument)
     pthread_barrier_wait(&gate);
     for (int i = 0; i < TASKS; i++) {
         int64_t bytes = 1 + rand_r(&seed) % 1000000;
-        task_handle outer = begin_shared(slot, NOBODY), task = i % 3 ? outer : begin_shared(slot + 1, outer);
+        task_handle outer = begin_shared(slot, NOBODY),
+                    task = i % 3 ? outer : begin_shared(slot + 1, outer);
         accounts_charge(task, bytes);
         struct account_figures f = now(task);
         CHECK(are(f, bytes, bytes)); /* nothing of the slot's former tenants */
@@ -310,10 +338,12 @@ static void *short_tasks(void *argument)
         if (!left) accounts_charge(task, -bytes);
         if (!same_task(task, outer)) {
             f = end_shared(task);
-            CHECK(f.peak_bytes == (uint64_t)bytes && (f.live_bytes == 0 || (left && f.live_bytes == (uint64_t)bytes)));
+            CHECK(f.peak_bytes == (uint64_t)bytes
+                  && (f.live_bytes == 0 || (left && f.live_bytes == (uint64_t)bytes)));
         }
         f = end_shared(outer);
-        CHECK(f.peak_bytes == (uint64_t)bytes && (f.live_bytes == 0 || (left && f.live_bytes == (uint64_t)bytes)));
+        CHECK(f.peak_bytes == (uint64_t)bytes
+              && (f.live_bytes == 0 || (left && f.live_bytes == (uint64_t)bytes)));
     }
     pthread_barrier_wait(&gate);
     for (uint32_t i = me; i < PLACES; i += THREADS) CHECK(exchange(i, NOBODY, 0));
@@ -339,12 +369,14 @@ static void many_work_for_one(void)
     common = begin(0, NOBODY);
     in_threads(small_work);
     struct account_figures f = end(common);
-    CHECK(are(f, THREADS * INT64_C(1000) * BLOCKS, THREADS * INT64_C(1000) * BLOCKS) && f.count == THREADS * (uint64_t)BLOCKS);
+    CHECK(are(f, THREADS * INT64_C(1000) * BLOCKS, THREADS * INT64_C(1000) * BLOCKS)
+          && f.count == THREADS * (uint64_t)BLOCKS);
 }
 
 static word to_be_ended[THREADS];
 
-/* Each ends its neighbour's task, at whatever point that is: figures are right or unknown, never another's. */
+/* Each ends its neighbour's task, at whatever point that is: figures are right or unknown, never
+ * another's. */
 static void *end_the_neighbours(void *argument)
 {
     unsigned me = (unsigned)(uintptr_t)argument;
@@ -352,8 +384,10 @@ static void *end_the_neighbours(void *argument)
         task_handle task = begin_shared(me, NOBODY);
         store_release(&to_be_ended[me], task.word);
         pthread_barrier_wait(&gate);
-        for (int k = 0; k < 10; k++) accounts_charge(lineage_allocates_for(), 100), accounts_charge(task, 0);
-        struct account_figures f = end_shared((task_handle){ load_acquire(&to_be_ended[(me + 1) % THREADS]) });
+        for (int k = 0; k < 10; k++)
+            accounts_charge(lineage_allocates_for(), 100), accounts_charge(task, 0);
+        struct account_figures f =
+            end_shared((task_handle){ load_acquire(&to_be_ended[(me + 1) % THREADS]) });
         CHECK(f.live_bytes <= 1000 && f.peak_bytes <= 1000);
         pthread_barrier_wait(&gate);
         CHECK(!lineage_runs(task) && !is_somebody(lineage_allocates_for()));
@@ -365,7 +399,8 @@ static void ended_by_neighbours(void)
 {
     uint64_t before = accounts_unowned_bytes();
     in_threads(end_the_neighbours);
-    CHECK(accounts_unowned_bytes() <= before + (uint64_t)THREADS * (TASKS / 10) * 1000); /* what came too late is nobody's */
+    /* what came too late is nobody's */
+    CHECK(accounts_unowned_bytes() <= before + (uint64_t)THREADS * (TASKS / 10) * 1000);
 }
 
 int main(void)

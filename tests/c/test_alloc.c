@@ -1,4 +1,5 @@
-/* Accounting through the real GOT of this program, with arithmetic truth. Not under the sanitizers: they hold malloc themselves. */
+/* Accounting through the real GOT of this program, with arithmetic truth. Not under the sanitizers:
+ * they hold malloc themselves. */
 #include "check.h"
 #include "accounts.h"
 #include "alloc.h"
@@ -32,8 +33,12 @@ static struct account_figures end(uint32_t slot, uint64_t serial)
     return f;
 }
 
-/* Not inlined: the compiler would reason about serials that are 0, and warn of sizes that never occur. */
-__attribute__((noinline)) static void begin(uint32_t slot, uint64_t serial) { accounts_task_begin(lineage_handle(slot, serial), NOBODY); }
+/* Not inlined: the compiler would reason about serials that are 0, and warn of sizes that never
+ * occur. */
+__attribute__((noinline)) static void begin(uint32_t slot, uint64_t serial)
+{
+    accounts_task_begin(lineage_handle(slot, serial), NOBODY);
+}
 
 /* A task in slot 1, inside the one in slot 0. */
 static void begin_inside(uint64_t serial, uint64_t around)
@@ -47,7 +52,10 @@ static int start(int (*is_python)(void))
     return alloc_start(ALLOC_LARGE) == 0 && alloc_account() == 0;
 }
 
-static int near(uint64_t value, uint64_t truth) { return value + 64 * KIB >= truth && value <= truth + truth / 200 + 64 * KIB; }
+static int near(uint64_t value, uint64_t truth)
+{
+    return value + 64 * KIB >= truth && value <= truth + truth / 200 + 64 * KIB;
+}
 
 static void large_blocks(void)
 {
@@ -60,7 +68,8 @@ static void large_blocks(void)
     keep = realloc(other, 8 * MIB);
     CHECK(near(now(0, 1).live_bytes, 8 * MIB) && near(now(0, 1).peak_bytes, 15 * MIB));
     errno = 0;
-    CHECK(!realloc(keep, SIZE_MAX / 4) && errno == ENOMEM && near(now(0, 1).live_bytes, 8 * MIB)); /* failed: nothing has changed */
+    /* failed: nothing has changed */
+    CHECK(!realloc(keep, SIZE_MAX / 4) && errno == ENOMEM && near(now(0, 1).live_bytes, 8 * MIB));
     free(keep);
     void *aligned;
     CHECK(posix_memalign(&aligned, 4096, 3 * MIB) == 0);
@@ -180,7 +189,11 @@ static void reallocarray_once(void)
     CHECK(!reallocarray(NULL, huge, 3) && errno == ENOMEM);
 }
 
-static void *free_it(void *p) { free(p); return NULL; }
+static void *free_it(void *p)
+{
+    free(p);
+    return NULL;
+}
 
 static void freed_by_others(void)
 {
@@ -222,7 +235,8 @@ static void eight_neighbours(void)
     for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
 }
 
-/* 20 KB blocks through a queue that is full before the first is freed: allocated here, freed by a thread that does not work for the task. */
+/* 20 KB blocks through a queue that is full before the first is freed: allocated here, freed by a
+ * thread that does not work for the task. */
 static void *queue[500];
 static word produced, consumed;
 
@@ -250,19 +264,24 @@ static void middle_sized_blocks_through_a_queue(void)
     }
     pthread_join(thread, NULL);
     struct account_figures f = end(0, 20);
-    printf("     20 KB blocks through a queue: peak %.2f MB of 10.00 true\n", (double)f.peak_bytes / 1e6);
+    printf("     20 KB blocks through a queue: peak %.2f MB of 10.00 true\n",
+           (double)f.peak_bytes / 1e6);
     CHECK(near(f.peak_bytes, 500 * 20000) && f.live_bytes < 64 * KIB);
 }
 
-/* No place left in the table: middle-sized blocks are netted, here and when they are freed; large ones are counted as untracked. */
+/* No place left in the table: middle-sized blocks are netted, here and when they are freed; large
+ * ones are counted as untracked. */
 static void a_full_table(void)
 {
     static void *blocks[500];
     word none;
-    for (uint64_t i = 0; i < OWNER_PLACES; i++) none = 0, __atomic_compare_exchange_n(&owners_places[i].key, &none, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < OWNER_PLACES; i++)
+        none = 0, __atomic_compare_exchange_n(&owners_places[i].key, &none, 1, 0, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED);
     begin(0, 21);
     for (int i = 0; i < 500; i++) blocks[i] = malloc(20000);
-    CHECK(near(now(0, 21).live_bytes, 500 * malloc_usable_size(blocks[0])) && alloc_untracked_bytes() >= 500 * 20000);
+    CHECK(near(now(0, 21).live_bytes, 500 * malloc_usable_size(blocks[0]))
+          && alloc_untracked_bytes() >= 500 * 20000);
     for (int i = 0; i < 500; i++) free(blocks[i]);
     keep = malloc(MIB);
     free(keep);
@@ -333,7 +352,8 @@ static void short_threads(void)
 {
     pthread_t thread;
     begin(0, 31);
-    for (int i = 0; i < 100; i++) pthread_create(&thread, NULL, take_a_few, small_ones[i]), pthread_join(thread, NULL);
+    for (int i = 0; i < 100; i++)
+        pthread_create(&thread, NULL, take_a_few, small_ones[i]), pthread_join(thread, NULL);
     CHECK(near(now(0, 31).live_bytes, 2000 * malloc_usable_size(small_ones[0][0])));
     for (int i = 0; i < 2000; i++) free(small_ones[i / 20][i % 20]);
     end(0, 31);
@@ -358,7 +378,8 @@ static void native_threads(void)
     lineage_running(2, NOBODY);
     pthread_create(&thread, NULL, start_and_allocate, NULL);
     pthread_join(thread, NULL);
-    CHECK(now(0, 40).live_bytes < MIB && lineage_was_ambiguous()); /* one of several: nobody's, and said */
+    /* one of several: nobody's, and said */
+    CHECK(now(0, 40).live_bytes < MIB && lineage_was_ambiguous());
     free(keep);
     end(0, 40);
     alloc_stop(0);
@@ -398,8 +419,10 @@ static void start_and_stop_with_busy_threads(void)
 
 int main(void)
 {
-    if (SANITIZED) skip_all = "the sanitizers hold malloc themselves";
-    else CHECK(start(NULL));
+    if (SANITIZED)
+        skip_all = "the sanitizers hold malloc themselves";
+    else
+        CHECK(start(NULL));
     RUN(large_blocks);
     RUN(small_blocks);
     RUN(older_memory_does_not_hide_a_tasks_own);

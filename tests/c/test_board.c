@@ -1,4 +1,5 @@
-/* The writer: what is published is what is read, across wraps and losses, and every refused directory. */
+/* The writer: what is published is what is read, across wraps and losses, and every refused
+ * directory. */
 #include "check.h"
 #include "boards.h"
 
@@ -45,7 +46,8 @@ static void samples_wrap(void)
     static struct sample s[SAMPLE_COUNT];
     uint64_t index = 0;
     CHECK(board_reader_open(&r, b.path) == 0);
-    for (uint64_t i = 0; i < 3 * SAMPLE_COUNT + 5; i++) board_publish_sample(&b, &(struct sample){ .time_ns = i, .rss_bytes = 2 * i });
+    for (uint64_t i = 0; i < 3 * SAMPLE_COUNT + 5; i++)
+        board_publish_sample(&b, &(struct sample){ .time_ns = i, .rss_bytes = 2 * i });
     uint64_t next = 2 * SAMPLE_COUNT + 6;
     int64_t n;
     while ((n = board_read_samples(&r, &index, s, SAMPLE_COUNT)) > 0)
@@ -64,7 +66,8 @@ static word writing;
 
 static void *write_records(void *unused)
 {
-    for (uint64_t seq = 1; seq <= (SANITIZED ? 50000 : 400000); seq++) publish(&shared, seq, seq * 131 % 500);
+    for (uint64_t seq = 1; seq <= (SANITIZED ? 50000 : 400000); seq++)
+        publish(&shared, seq, seq * 131 % 500);
     store_release(&writing, 0);
     return unused;
 }
@@ -78,7 +81,8 @@ static void a_reader_beside_a_writer_sees_nothing_torn(void)
     store_release(&writing, 1);
     CHECK(board_reader_open(&r, shared.path) == 0);
     pthread_create(&thread, NULL, write_records, NULL);
-    while (load_acquire(&writing)) n += drain(&r, &position, &last); /* loses what it is too slow for, never reads a mixture */
+    /* loses what it is too slow for, never reads a mixture */
+    while (load_acquire(&writing)) n += drain(&r, &position, &last);
     pthread_join(thread, NULL);
     n += drain(&r, &position, &last);
     CHECK(last == (SANITIZED ? 50000 : 400000));
@@ -111,12 +115,15 @@ static void directories_that_cannot_be_trusted(void)
     struct stat st;
     CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0700);
     CHECK(stat(b.path, &st) == 0 && (st.st_mode & 0777) == 0600);
-    CHECK(st.st_size == HEAD_BYTES && (uint64_t)st.st_blocks * 512 >= HEAD_BYTES); /* allocated, not sparse */
-    CHECK(board_grow(&b, &step) == 0 && stat(b.path, &st) == 0 && (uint64_t)st.st_blocks * 512 >= BOARD_BYTES);
+    /* allocated, not sparse */
+    CHECK(st.st_size == HEAD_BYTES && (uint64_t)st.st_blocks * 512 >= HEAD_BYTES);
+    CHECK(board_grow(&b, &step) == 0 && stat(b.path, &st) == 0
+          && (uint64_t)st.st_blocks * 512 >= BOARD_BYTES);
     char first[512];
     snprintf(first, sizeof first, "%s", b.path);
     board_unmap(&b, 0);
-    CHECK(board_create(&b, &s, &step) == 0 && strcmp(first, b.path)); /* after exec: one more of the same process */
+    /* after exec: one more of the same process */
+    CHECK(board_create(&b, &s, &step) == 0 && strcmp(first, b.path));
     board_unmap(&b, 1);
 
     CHECK(symlink(path, link) == 0);
@@ -139,7 +146,8 @@ static void texts_are_clipped_between_characters(void)
     CHECK(text_clip("abcdef", 6, 4) == 4);
     CHECK(text_clip("a\xc3\xa9", 3, 2) == 1);
     CHECK(text_clip("ab\xf0\x9f\x98\x80", 6, 5) == 2);
-    CHECK(text_clip("\x80\x80\x80\x80\x80\x80\x80\x80", 8, 6) <= 6); /* not UTF-8: no endless search */
+    /* not UTF-8: no endless search */
+    CHECK(text_clip("\x80\x80\x80\x80\x80\x80\x80\x80", 8, 6) <= 6);
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Device memory of tasks: nests, late frees, generations, many threads, JSON, and the board's copy. */
+/* Device memory of tasks: nests, late frees, generations, many threads, JSON, and the board's copy.
+ */
 #include "check.h"
 #include "board_read.h"
 #include "gpu.h"
@@ -99,12 +100,16 @@ static void the_pool_at_the_peak(void)
     gpu_removed(a, 0, 100);
     gpu_note_oom(a, 0, 4096, &(struct gpu_pool){ 10, 20, ABSENT, ABSENT });
     struct gpu_figures f = end(a);
-    CHECK(on(&f, 0).peak_bytes == 100 && on(&f, 0).live_bytes == 0 && on(&f, 0).pool_used_bytes == 900 && on(&f, 0).pool_total_bytes == 1000);
-    CHECK(f.oom.count == 1 && f.oom.device == 0 && f.oom.requested_bytes == 4096 && f.oom.live_bytes == 0);
-    CHECK(f.oom.pool_used_bytes == 10 && f.oom.pool_total_bytes == 20 && f.oom.pool_limit_bytes == ABSENT);
+    CHECK(on(&f, 0).peak_bytes == 100 && on(&f, 0).live_bytes == 0
+          && on(&f, 0).pool_used_bytes == 900 && on(&f, 0).pool_total_bytes == 1000);
+    CHECK(f.oom.count == 1 && f.oom.device == 0 && f.oom.requested_bytes == 4096
+          && f.oom.live_bytes == 0);
+    CHECK(f.oom.pool_used_bytes == 10 && f.oom.pool_total_bytes == 20
+          && f.oom.pool_limit_bytes == ABSENT);
 }
 
-/* One task in each of four threads on one device, all frees by the next thread: balances are zero, each has its own figure. */
+/* One task in each of four threads on one device, all frees by the next thread: balances are zero,
+ * each has its own figure. */
 enum { THREADS = 4, ROUNDS = 20000 };
 static pthread_barrier_t barrier;
 static task_handle handles[THREADS];
@@ -115,7 +120,8 @@ static void *neighbour(void *argument)
     task_handle next = handles[(me + 1) % THREADS];
     pthread_barrier_wait(&barrier);
     for (int i = 0; i < ROUNDS; i++) {
-        gpu_note_pool(handles[me], 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(handles[me], 0, 512));
+        gpu_note_pool(handles[me], 0, &(struct gpu_pool){ 1, 2, 3, 4 },
+                      gpu_added(handles[me], 0, 512));
         gpu_removed(next, 0, 512);
     }
     return NULL;
@@ -125,12 +131,14 @@ static void eighty_thousand_pairs_in_four_threads(void)
 {
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, NULL, THREADS);
-    for (uint32_t i = 0; i < THREADS; i++) handles[i] = begin(i, NOBODY), gpu_added(handles[i], 0, 512 * ROUNDS);
+    for (uint32_t i = 0; i < THREADS; i++)
+        handles[i] = begin(i, NOBODY), gpu_added(handles[i], 0, 512 * ROUNDS);
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, neighbour, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < THREADS; i++) {
         struct gpu_figures f = end(handles[i]);
-        CHECK(on(&f, 0).live_bytes == 512 * ROUNDS && on(&f, 0).peak_bytes >= 512 * ROUNDS && on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
+        CHECK(on(&f, 0).live_bytes == 512 * ROUNDS && on(&f, 0).peak_bytes >= 512 * ROUNDS
+              && on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
         gpu_removed(handles[i], 0, 512 * ROUNDS);
     }
     pthread_barrier_destroy(&barrier);
@@ -143,23 +151,34 @@ static void the_board_has_it_all(void)
     struct device d;
     struct slot s;
     const char *step, *root = scratch();
-    CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() }, &step) == 0 && board_grow(&b, &step) == 0);
+    CHECK(board_create(&b, &(struct board_settings){ .directory = root, .pid = (uint64_t)getpid() },
+                       &step)
+              == 0
+          && board_grow(&b, &step) == 0);
     gpu_open();
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_device(&r, 5, &d) == 0);
     task_handle a = begin(2, NOBODY);
     gpu_added(a, 5, 640);
     gpu_added(a, GPU_PINNED, 99);
-    gpu_identify(5, "a name that is much longer than the ninety-six bytes that there are for it, so that it is cut off somewhere", "GPU-1", 1 << 20);
+    gpu_identify(5,
+                 "a name that is much longer than the ninety-six bytes that there are for it, so "
+                 "that it is cut off somewhere",
+                 "GPU-1", 1 << 20);
     gpu_note_driver(5, &(struct gpu_driver){ 10, ABSENT, 5, 50, ABSENT, ABSENT });
     gpu_note_driver(5, &(struct gpu_driver){ 7, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT });
     gpu_publish(&b);
-    CHECK(board_read_device(&r, 5, &d) == 1 && d.fields.live_bytes == 640 && d.fields.peak_bytes == 640 && d.fields.unseen_bytes == ABSENT);
-    CHECK(d.fields.used_bytes == 7 && d.fields.used_max_bytes == 10 && d.fields.process_bytes == ABSENT && d.fields.process_max_bytes == 5);
-    CHECK(d.fields.total_bytes == 1 << 20 && strlen(d.name) == sizeof d.name - 1 && !strcmp(d.uuid, "GPU-1"));
+    CHECK(board_read_device(&r, 5, &d) == 1 && d.fields.live_bytes == 640
+          && d.fields.peak_bytes == 640 && d.fields.unseen_bytes == ABSENT);
+    CHECK(d.fields.used_bytes == 7 && d.fields.used_max_bytes == 10
+          && d.fields.process_bytes == ABSENT && d.fields.process_max_bytes == 5);
+    CHECK(d.fields.total_bytes == 1 << 20 && strlen(d.name) == sizeof d.name - 1
+          && !strcmp(d.uuid, "GPU-1"));
     CHECK(b.live->gpu_hook == GPU_HOOK_ON && b.live->pinned_bytes == 99);
     memcpy(&s, &b.slots[2], sizeof s);
-    CHECK(s.fields.gpu_serial == serial && s.gpu[0].device == 6 && s.gpu[0].live_bytes == 640 && s.gpu[1].device == GPU_PINNED + 1);
-    CHECK(board_read_device(&r, 4, &d) == 1); /* an earlier test's: memory is followed across starts */
+    CHECK(s.fields.gpu_serial == serial && s.gpu[0].device == 6 && s.gpu[0].live_bytes == 640
+          && s.gpu[1].device == GPU_PINNED + 1);
+    /* an earlier test's: memory is followed across starts */
+    CHECK(board_read_device(&r, 4, &d) == 1);
     board_reader_close(&r);
     board_unmap(&b, 1);
     remove_tree(root);

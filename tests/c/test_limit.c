@@ -10,7 +10,8 @@ static void fixture(const char *cgroups)
     root = scratch();
     snprintf(proc, sizeof proc, "%s/proc", root);
     snprintf(cgroup, sizeof cgroup, "%s/cgroup", root);
-    put(root, "proc/meminfo", "MemTotal:       16384 kB\nMemFree: 1 kB\nMemAvailable:   12288 kB\n");
+    put(root, "proc/meminfo",
+        "MemTotal:       16384 kB\nMemFree: 1 kB\nMemAvailable:   12288 kB\n");
     put(root, "proc/self/cgroup", cgroups);
 }
 
@@ -54,7 +55,8 @@ static void nothing_readable_is_absent(void)
 static void group(const char *name, const char *limit, const char *usage, const char *stat)
 {
     const int v1 = strncmp(name, "memory", 6) == 0;
-    const char *files[3] = { v1 ? "memory.limit_in_bytes" : "memory.max", v1 ? "memory.usage_in_bytes" : "memory.current", "memory.stat" };
+    const char *files[3] = { v1 ? "memory.limit_in_bytes" : "memory.max",
+                             v1 ? "memory.usage_in_bytes" : "memory.current", "memory.stat" };
     const char *texts[3] = { limit, usage, stat };
     char path[256];
     for (int i = 0; i < 3; i++) {
@@ -69,7 +71,8 @@ static void headroom_is_the_least_of_group_and_ancestors(void)
     group("a/b/c", "max\n", "1000000\n", "anon 1000000\ninactive_file 0\nactive_file 0\n");
     group("a/b", "8388608\n", "3000000\n", "anon 3000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 8388608 - 3000000);
-    group("a", "10485760\n", "9000000\n", "anon 9000000\ninactive_file 0\nactive_file 0\n"); /* a neighbour's, under the same ancestor */
+    /* a neighbour's, under the same ancestor */
+    group("a", "10485760\n", "9000000\n", "anon 9000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 10485760 - 9000000);
     group("a/b/c", "500000\n", "1000000\n", ""); /* lowered below what is used */
     CHECK(headroom_bytes(proc, cgroup) == 0);
@@ -79,9 +82,12 @@ static void headroom_is_the_least_of_group_and_ancestors(void)
 static void headroom_leaves_page_cache_out(void)
 {
     fixture("0::/a\n");
-    group("a", "4194304\n", "4194304\n", "anon 1048576\nfile 3145728\ninactive_anon 7\nactive_anon 8\ninactive_file 3000000\nactive_file 145728\nunevictable 9\n");
+    group("a", "4194304\n", "4194304\n",
+          "anon 1048576\nfile 3145728\ninactive_anon 7\nactive_anon 8\ninactive_file "
+          "3000000\nactive_file 145728\nunevictable 9\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304 - (4194304 - 3145728));
-    group("a", "4194304\n", "1000\n", "inactive_file 3000000\nactive_file 145728\n"); /* read a moment later */
+    /* read a moment later */
+    group("a", "4194304\n", "1000\n", "inactive_file 3000000\nactive_file 145728\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304);
     remove_tree(root);
 }
@@ -90,7 +96,9 @@ static void headroom_of_v1_counts_the_groups_below(void)
 {
     fixture("5:cpu:/x\n4:memory:/x/y\n0::/\n");
     group("memory/x/y", "9223372036854771712\n", "500000\n", "");
-    group("memory/x", "4194304\n", "4000000\n", "inactive_file 1\nactive_file 2\ntotal_inactive_file 2000000\ntotal_active_file 1000000\n");
+    group(
+        "memory/x", "4194304\n", "4000000\n",
+        "inactive_file 1\nactive_file 2\ntotal_inactive_file 2000000\ntotal_active_file 1000000\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304 - 1000000);
     remove_tree(root);
 }
@@ -101,7 +109,8 @@ static void headroom_without_a_limit_is_the_machines(void)
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     group("a", "max\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
-    group("a", "1073741824\n", "1000000\n", "inactive_file 0\n"); /* a promise that the machine cannot keep */
+    /* a promise that the machine cannot keep */
+    group("a", "1073741824\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     remove_tree(root);
     CHECK(headroom_bytes("/nowhere", "/nowhere") == ABSENT);

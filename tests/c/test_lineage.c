@@ -1,4 +1,5 @@
-/* Who works for whom: handles, nests, heirs, adoption, native threads, restarts, and many threads that ask while tasks come and go. */
+/* Who works for whom: handles, nests, heirs, adoption, native threads, restarts, and many threads
+ * that ask while tasks come and go. */
 #include "check.h"
 #include "lineage.h"
 
@@ -20,16 +21,23 @@ static int nobody(task_handle found) { return !is_somebody(found); }
 static void handles(void)
 {
     const uint64_t most = (UINT64_C(1) << HANDLE_SERIAL_BITS) - 1;
-    const struct { uint32_t slot; uint64_t serial, start; } cases[] = {
-        { 0, 1, 0 }, { SLOT_COUNT - 1, 1, 0 }, { 3, 12345, 7 }, { SLOT_COUNT - 1, most, 1 }, { 5, most, 1000 }, { 0, 1, 1001 } };
+    const struct {
+        uint32_t slot;
+        uint64_t serial, start;
+    } cases[] = { { 0, 1, 0 },       { SLOT_COUNT - 1, 1, 0 },
+                  { 3, 12345, 7 },   { SLOT_COUNT - 1, most, 1 },
+                  { 5, most, 1000 }, { 0, 1, 1001 } };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         task_handle h = handle_make(cases[i].slot, cases[i].serial, cases[i].start);
-        CHECK(is_somebody(h) && handle_slot(h) == cases[i].slot && handle_serial(h) == cases[i].serial);
+        CHECK(is_somebody(h) && handle_slot(h) == cases[i].slot
+              && handle_serial(h) == cases[i].serial);
         CHECK(is(handle_of(handle_slot(h), handle_generation(h)), h));
-        for (unsigned k = 0; k < i; k++) CHECK(!is(h, handle_make(cases[k].slot, cases[k].serial, cases[k].start)));
+        for (unsigned k = 0; k < i; k++)
+            CHECK(!is(h, handle_make(cases[k].slot, cases[k].serial, cases[k].start)));
     }
     CHECK(nobody(handle_make(9, 0, 5)) && nobody(NOBODY) && handle_serial(NOBODY) == 0);
-    CHECK(is_older(handle_make(511, 8, 2), handle_make(0, 9, 2)) && is_older(handle_make(1, most, 2), handle_make(0, 1, 3)));
+    CHECK(is_older(handle_make(511, 8, 2), handle_make(0, 9, 2))
+          && is_older(handle_make(1, most, 2), handle_make(0, 1, 3)));
     CHECK(sizeof(struct thread_state) == 32);
 }
 
@@ -37,18 +45,21 @@ static void a_nest(void)
 {
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     CHECK(lineage_runs(outer) && lineage_runs(inner) && !lineage_runs(NOBODY));
-    CHECK(is(lineage_works_for(), inner) && is(lineage_around(inner), outer) && nobody(lineage_around(outer)));
+    CHECK(is(lineage_works_for(), inner) && is(lineage_around(inner), outer)
+          && nobody(lineage_around(outer)));
     CHECK(lineage_is_alone(outer) && !lineage_is_alone(inner) && lineage_is_home(inner));
     CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
     lineage_end(inner, 1);
     CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_works_for(), outer));
     CHECK(is(lineage_heir(inner), outer)); /* what it left is the outer one's ... */
     task_handle next = begin(1, outer);
-    CHECK(is(lineage_heir(inner), outer) && is(lineage_heir(next), next)); /* ... also when its slot has another tenant */
+    /* ... also when its slot has another tenant */
+    CHECK(is(lineage_heir(inner), outer) && is(lineage_heir(next), next));
     lineage_end(next, 0);
     CHECK(nobody(lineage_heir(next))); /* it left nothing: nobody will ask */
     lineage_end(outer, 1);
-    CHECK(nobody(lineage_heir(inner)) && nobody(lineage_heir(outer)) && nobody(lineage_works_for()));
+    CHECK(nobody(lineage_heir(inner)) && nobody(lineage_heir(outer))
+          && nobody(lineage_works_for()));
 }
 
 static void ends_out_of_order(void)
@@ -57,7 +68,8 @@ static void ends_out_of_order(void)
     lineage_end(a, 1);
     CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b));
     lineage_end(b, 1);
-    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b) && is(lineage_around(b), a) && nobody(lineage_heir(b)));
+    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b) && is(lineage_around(b), a)
+          && nobody(lineage_heir(b)));
     task_handle other = begin(0, NOBODY); /* in a's slot, and not around c */
     CHECK(nobody(lineage_heir(b)) && is(lineage_works_for(), other));
     lineage_end(other, 0);
@@ -120,7 +132,8 @@ static void adoption(void)
     task_handle own, task = begin(0, NOBODY);
     this_thread.task = NOBODY; /* as if another thread had begun it */
     CHECK(nobody(lineage_works_for()) && nobody(lineage_adopt(task)));
-    CHECK(is(lineage_works_for(), task) && is(lineage_allocates_for(), task) && is(lineage_bequeath(), task));
+    CHECK(is(lineage_works_for(), task) && is(lineage_allocates_for(), task)
+          && is(lineage_bequeath(), task));
     own = begin(1, NOBODY);
     CHECK(is(lineage_works_for(), own)); /* before the one that it has adopted */
     lineage_end(own, 0);
@@ -128,7 +141,8 @@ static void adoption(void)
     CHECK(is(lineage_adopt(NOBODY), task) && nobody(lineage_works_for()));
     CHECK(nobody(lineage_adopt(task)));
     lineage_end(task, 0);
-    CHECK(nobody(lineage_works_for()) && is(lineage_adopt(NOBODY), task)); /* until the task's end */
+    /* until the task's end */
+    CHECK(nobody(lineage_works_for()) && is(lineage_adopt(NOBODY), task));
 }
 
 static int is_python(void) { return !native_now; }
@@ -166,9 +180,11 @@ static void a_restart(void)
     lineage_adopt(before);
     serial = 0;
     lineage_open(NULL);
-    CHECK(!lineage_runs(before) && nobody(lineage_works_for()) && nobody(lineage_task_in(0)) && lineage_slots_used() == 0);
+    CHECK(!lineage_runs(before) && nobody(lineage_works_for()) && nobody(lineage_task_in(0))
+          && lineage_slots_used() == 0);
     task_handle after = begin(0, NOBODY);
-    CHECK(handle_serial(before) == handle_serial(after) && !is(before, after) && !lineage_runs(before));
+    CHECK(handle_serial(before) == handle_serial(after) && !is(before, after)
+          && !lineage_runs(before));
     lineage_adopt(before);
     lineage_end(after, 0);
     CHECK(nobody(lineage_works_for()));
@@ -182,14 +198,16 @@ static void a_fork(void)
     pid_t pid = fork();
     if (pid == 0) {
         lineage_forked();
-        _exit(lineage_runs(task) || is_somebody(lineage_works_for()) || is_somebody(lineage_allocates_for()));
+        _exit(lineage_runs(task) || is_somebody(lineage_works_for())
+              || is_somebody(lineage_allocates_for()));
     }
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0 && is(lineage_works_for(), task));
     lineage_end(task, 0);
 }
 
-/* Eight threads run nests of short tasks; each asks about the others' while they end and their slots are taken again. */
+/* Eight threads run nests of short tasks; each asks about the others' while they end and their
+ * slots are taken again. */
 enum { THREADS = 8, ROUNDS = SANITIZED ? 2000 : 20000 };
 static pthread_mutex_t boundary = PTHREAD_MUTEX_INITIALIZER;
 static word published[THREADS], next_serial;
@@ -218,12 +236,17 @@ static void *nests(void *argument)
         task_handle inner = begin_shared(2 * me + 1, base);
         store_release(&published[me], inner.word);
         CHECK(is(lineage_allocates_for(), inner) && is(lineage_heir(inner), inner));
-        task_handle foreign = { load_acquire(&published[(me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS]) };
-        task_handle heir = lineage_heir(foreign); /* it, the one around it, or nobody, at whatever moment */
-        if (is_somebody(heir)) CHECK(is(heir, foreign) || (handle_slot(heir) == handle_slot(foreign) - 1 && is_older(heir, foreign)));
+        task_handle foreign = { load_acquire(
+            &published[(me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS]) };
+        /* it, the one around it, or nobody, at whatever moment */
+        task_handle heir = lineage_heir(foreign);
+        if (is_somebody(heir))
+            CHECK(is(heir, foreign)
+                  || (handle_slot(heir) == handle_slot(foreign) - 1 && is_older(heir, foreign)));
         end_shared(inner, 1);
         task_handle after = lineage_heir(inner);
-        CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base))); /* forgotten: said */
+        /* forgotten: said */
+        CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base)));
     }
     end_shared(base, 0);
     return NULL;

@@ -11,7 +11,8 @@ static void blocks(void)
     struct owned stale;
     CHECK(owners_open() == 0);
     CHECK(owners_insert(0x10000, 100, owner_of(7), &stale) == OWNERS_ADDED && owners_count() == 1);
-    CHECK(owners_insert(0x10000, 200, owner_of(8), &stale) == OWNERS_REPLACED && stale.owner.word == 7 && stale.bytes == 100);
+    CHECK(owners_insert(0x10000, 200, owner_of(8), &stale) == OWNERS_REPLACED
+          && stale.owner.word == 7 && stale.bytes == 100);
     struct owned o = owners_remove(0x10000);
     CHECK(o.found && o.owner.word == 8 && o.bytes == 200 && owners_count() == 0);
     CHECK(!owners_remove(0x10000).found);
@@ -24,30 +25,41 @@ static void a_hundred_thousand(void)
     for (unsigned s = 0; s < sizeof strides / sizeof *strides; s++) {
         uint64_t full = 0, n = 100000;
         CHECK(owners_open() == 0);
-        for (uint64_t i = 0; i < n; i++) full += owners_insert(0x7f0000000010 + i * strides[s], i, owner_of(i), &stale) == OWNERS_FULL;
+        for (uint64_t i = 0; i < n; i++)
+            full += owners_insert(0x7f0000000010 + i * strides[s], i, owner_of(i), &stale)
+                    == OWNERS_FULL;
         CHECK(full == 0 && owners_count() == n);
-        for (uint64_t i = 0; i < n; i++) CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner.word == i);
+        for (uint64_t i = 0; i < n; i++)
+            CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner.word == i);
     }
     CHECK(owners_open() == 0);
     uint64_t full = 0;
-    for (uint64_t i = 0; i < 1000; i++) full += owners_insert(0x100000 + i, 1, owner_of(1), &stale) == OWNERS_FULL;
+    for (uint64_t i = 0; i < 1000; i++)
+        full += owners_insert(0x100000 + i, 1, owner_of(1), &stale) == OWNERS_FULL;
     CHECK(full > 0 && owners_count() == 1000 - full); /* counted, not lost by silence */
 }
 
 static uint64_t freed_bytes, freed_owner;
-static void freed(task_handle owner, int64_t bytes) { freed_owner = owner.word, freed_bytes += (uint64_t)bytes; }
+static void freed(task_handle owner, int64_t bytes)
+{
+    freed_owner = owner.word, freed_bytes += (uint64_t)bytes;
+}
 
 static void mappings_in_parts(void)
 {
     CHECK(owners_open() == 0);
     task_handle owner = NOBODY;
     freed_bytes = 0;
-    CHECK(owners_map(0x100000, 0x10000, owner_of(5), freed) == OWNERS_ADDED && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
+    CHECK(owners_map(0x100000, 0x10000, owner_of(5), freed) == OWNERS_ADDED
+          && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
     owners_unmap(0x104000, 0x2000, freed); /* a hole */
-    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner) && owners_covers(0x106000, &owner) && owner.word == 5);
+    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner)
+          && owners_covers(0x106000, &owner) && owner.word == 5);
     owners_unmap(0x0, 0x102000, freed); /* the front */
     CHECK(freed_bytes == 0x4000);
-    CHECK(owners_map(0x103000, 0x2000, owner_of(6), freed) == OWNERS_ADDED && freed_bytes == 0x5000); /* over the rest of the first piece, and the hole */
+    /* over the rest of the first piece, and the hole */
+    CHECK(owners_map(0x103000, 0x2000, owner_of(6), freed) == OWNERS_ADDED
+          && freed_bytes == 0x5000);
     owners_unmap(0x0, 0x1000000, freed);
     CHECK(freed_bytes == 0x5000 + 0x1000 + 0x2000 + 0xa000);
     owners_unmap(0x0, 0x1000000, freed);
@@ -59,7 +71,8 @@ static void *churn(void *argument)
     struct owned stale;
     uintptr_t base = (uintptr_t)argument << 32;
     for (int round = 0; round < (SANITIZED ? 20 : 200); round++) {
-        for (uintptr_t i = 1; i < 500; i++) CHECK(owners_insert(base + i * 70000, i, owner_of(base), &stale) == OWNERS_ADDED);
+        for (uintptr_t i = 1; i < 500; i++)
+            CHECK(owners_insert(base + i * 70000, i, owner_of(base), &stale) == OWNERS_ADDED);
         for (uintptr_t i = 1; i < 500; i++) {
             struct owned o = owners_remove(base + i * 70000);
             CHECK(o.found && o.owner.word == base && o.bytes == i);
@@ -95,7 +108,8 @@ static void opened_again_under_wrappers(void)
 {
     pthread_t threads[3];
     store_release(&open_again, 1);
-    for (uintptr_t i = 0; i < 3; i++) pthread_create(&threads[i], NULL, map_and_unmap, (void *)(i + 1));
+    for (uintptr_t i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, map_and_unmap, (void *)(i + 1));
     for (int i = 0; i < 500; i++) CHECK(owners_open() == 0);
     store_release(&open_again, 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);

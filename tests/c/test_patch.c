@@ -1,4 +1,5 @@
-/* Slots of this program and of a library that it opens (lib_calls.c): rewritten, put back, given up to another tool, forked. */
+/* Slots of this program and of a library that it opens (lib_calls.c): rewritten, put back, given up
+ * to another tool, forked. */
 #include "check.h"
 #include "atomics.h"
 #include "patch.h"
@@ -15,7 +16,8 @@ static void *counted_malloc(size_t n) { return add_relaxed(&calls, 1), real.mall
 static void counted_free(void *p) { real.free(p); }
 static void *others_malloc(size_t n) { return real.malloc(n); }
 
-static const struct patch_wrappers wrappers = { .malloc = counted_malloc, .free = counted_free }; /* NULL: that one is left alone */
+/* NULL: that one is left alone */
+static const struct patch_wrappers wrappers = { .malloc = counted_malloc, .free = counted_free };
 
 static struct {
     void *handle;
@@ -62,10 +64,12 @@ static __attribute__((noinline)) void *here(size_t n)
 /* All of the library's slots lead to the wrapper, or none does. */
 static int rewritten(void)
 {
-    int found = counted(library.malloc) + (library.address() == (void *)counted_malloc) + (*library.variable == counted_malloc)
-        + (*library.constant == counted_malloc);
+    int found = counted(library.malloc) + (library.address() == (void *)counted_malloc)
+                + (*library.variable == counted_malloc) + (*library.constant == counted_malloc);
     CHECK(found == 0 || found == 4);
-    if (!found) CHECK(*library.variable == real.malloc && *library.constant == real.malloc && library.address() == (void *)real.malloc);
+    if (!found)
+        CHECK(*library.variable == real.malloc && *library.constant == real.malloc
+              && library.address() == (void *)real.malloc);
     return found != 0;
 }
 
@@ -76,7 +80,9 @@ static int writable(const void *at)
     unsigned long from, to;
     FILE *maps = fopen("/proc/self/maps", "r");
     while (maps && fgets(line, sizeof line, maps))
-        if (sscanf(line, "%lx-%lx %*c%c", &from, &to, &right) == 3 && (uintptr_t)at >= from && (uintptr_t)at < to) break;
+        if (sscanf(line, "%lx-%lx %*c%c", &from, &to, &right) == 3 && (uintptr_t)at >= from
+            && (uintptr_t)at < to)
+            break;
     if (maps) fclose(maps);
     return right == 'w';
 }
@@ -91,13 +97,15 @@ static void the_functions_in_use(void)
 static void slots_are_rewritten_and_put_back(void)
 {
     open_library();
-    CHECK(!rewritten() && !counted(here) && !patch_holds() && !writable((const void *)library.constant));
+    CHECK(!rewritten() && !counted(here) && !patch_holds()
+          && !writable((const void *)library.constant));
     for (int i = 0; i < 3; i++) {
         patch_install(&wrappers);
         CHECK(patch_holds() && rewritten() && counted(here));
         CHECK(!writable((const void *)library.constant)); /* sealed again */
         patch_remove();
-        CHECK(!patch_holds() && !rewritten() && !counted(here) && !writable((const void *)library.constant));
+        CHECK(!patch_holds() && !rewritten() && !counted(here)
+              && !writable((const void *)library.constant));
     }
     dlclose(library.handle);
 }
@@ -111,7 +119,8 @@ static void objects_opened_later(void)
     CHECK(rewritten());
     dlclose(library.handle);
     open_library(); /* at the same address, perhaps */
-    CHECK(!rewritten() && dlsym(library.handle, "library_own") == (void *)library.own); /* the first thing that programs do looks, too */
+    /* the first thing that programs do looks, too */
+    CHECK(!rewritten() && dlsym(library.handle, "library_own") == (void *)library.own);
     CHECK(rewritten());
     dlclose(library.handle);
     patch_refresh();
@@ -126,7 +135,8 @@ static void a_slot_that_holds_something_else_is_left_alone(void)
     open_library();
     *library.variable = library.own;
     patch_install(&wrappers);
-    CHECK(*library.variable == library.own && *library.constant == counted_malloc && counted(library.malloc));
+    CHECK(*library.variable == library.own && *library.constant == counted_malloc
+          && counted(library.malloc));
     *library.variable = others_malloc; /* changed meanwhile: not put back */
     patch_remove();
     CHECK(*library.variable == others_malloc && *library.constant == real.malloc);
@@ -148,10 +158,13 @@ static uintptr_t *find_slot(void)
         if (d->d_tag == DT_RELASZ) bytes[1] = d->d_un.d_val;
     }
     for (int t = 0; t < 2; t++)
-        for (const ElfW(Rela) *r = (const void *)tables[t]; (uintptr_t)r < tables[t] + bytes[t]; r++) {
+        for (const ElfW(Rela) *r = (const void *)tables[t]; (uintptr_t)r < tables[t] + bytes[t];
+             r++) {
             const ElfW(Sym) *s = (const ElfW(Sym) *)symbols + ELF64_R_SYM(r->r_info);
             uintptr_t *slot = (uintptr_t *)(base + r->r_offset);
-            if (ELF64_R_SYM(r->r_info) && !strcmp((const char *)strings + s->st_name, "malloc") && *slot == (uintptr_t)counted_malloc) return slot;
+            if (ELF64_R_SYM(r->r_info) && !strcmp((const char *)strings + s->st_name, "malloc")
+                && *slot == (uintptr_t)counted_malloc)
+                return slot;
         }
     return NULL;
 }
@@ -188,7 +201,8 @@ static void a_forked_child_keeps_the_slots(void)
         CHECK(counted(here) && patch_holds());
         open_library();
         patch_refresh();
-        CHECK(!rewritten()); /* not before the child's own dlsym: then the loader's locks are known to be free */
+        /* not before the child's own dlsym: then the loader's locks are known to be free */
+        CHECK(!rewritten());
         CHECK(dlsym(library.handle, "library_own") == (void *)library.own && rewritten());
         patch_remove();
         CHECK(!rewritten() && !counted(here));

@@ -1,4 +1,5 @@
-/* The whole probe in one process: threads, forks, restarts, thread exits, and a reader beside it. */
+/* The whole probe in one process: threads, forks, restarts, thread exits, and a reader beside it.
+ */
 #include "check.h"
 #include "board_read.h"
 #include "clock.h"
@@ -15,8 +16,13 @@ static const char *root;
 
 static struct probe_settings settings(void)
 {
-    return (struct probe_settings){ .directory = root, .run = "r", .host = "h", .task_name = "test", .proc_root = "/proc",
-                                    .cgroup_root = "/sys/fs/cgroup", .period_ns = 1000000 };
+    return (struct probe_settings){ .directory = root,
+                                    .run = "r",
+                                    .host = "h",
+                                    .task_name = "test",
+                                    .proc_root = "/proc",
+                                    .cgroup_root = "/sys/fs/cgroup",
+                                    .period_ns = 1000000 };
 }
 
 static int start(void)
@@ -28,10 +34,16 @@ static int start(void)
 
 static task_handle begin(void)
 {
-    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT }, NULL);
+    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 },
+                                                  .input_bytes = ABSENT,
+                                                  .attribution = ATTRIBUTION_EXACT },
+                            NULL);
 }
 
-static void end(task_handle task) { probe_task_end(task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL); }
+static void end(task_handle task)
+{
+    probe_task_end(task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL);
+}
 
 static uint64_t live_count(const char *path, size_t offset)
 {
@@ -66,7 +78,8 @@ static void start_and_stop(void)
         if (i % 2) end(h);
         probe_stop(BOARD_CLOSED, 0, 0);
         probe_stop(BOARD_CLOSED, 0, 0);
-        CHECK(LIVE(path, state) == BOARD_CLOSED && LIVE(path, records_written) == 1); /* the open one as cancelled */
+        /* the open one as cancelled */
+        CHECK(LIVE(path, state) == BOARD_CLOSED && LIVE(path, records_written) == 1);
         unlink(path);
     }
     CHECK(start() == 0);
@@ -96,14 +109,19 @@ static void a_process_without_tasks_stays_small(void)
     struct board_live live;
     CHECK(unlink(path) == 0); /* no way to make room: tasks are counted, and it is told once */
     for (int i = 0; i < 3; i++) CHECK(!is_somebody(begin()));
-    CHECK(probe_room_failure(&error, &step) && error == ENOENT && !strcmp(step, "open the board file"));
+    CHECK(probe_room_failure(&error, &step) && error == ENOENT
+          && !strcmp(step, "open the board file"));
     CHECK(!probe_room_failure(&error, &step));
     CHECK(pread(kept, &live, sizeof live, LIVE_OFFSET) == sizeof live && live.tasks_dropped == 3);
     close(kept);
     probe_stop(BOARD_CLOSED, 0, 1);
 }
 
-static void *leaves_a_task_open(void *unused) { begin(); return unused; }
+static void *leaves_a_task_open(void *unused)
+{
+    begin();
+    return unused;
+}
 
 static void a_thread_that_exits_ends_its_tasks(void)
 {
@@ -142,7 +160,8 @@ static void fork_storm(void)
         if (pid == 0) {
             int bad = probe_active() || probe_board_path(path, sizeof path) == 0;
             end(mine);
-#if !SANITIZED /* the sanitizers' own locks do not survive a fork of several threads (gcc 12): the plain build covers this */
+#if !SANITIZED /* the sanitizers' own locks do not survive a fork of several threads (gcc 12): the \
+                  plain build covers this */
             if (i % 3 == 0) {
                 bad |= start() != 0;
                 end(begin());
@@ -162,7 +181,8 @@ static void fork_storm(void)
     uint64_t samples = LIVE(path, samples_written), deadline = now_ns() + 600 * NS_PER_S;
     while (LIVE(path, samples_written) == samples && now_ns() < deadline) usleep(1000);
     CHECK(LIVE(path, samples_written) > samples); /* the sampler is back */
-    CHECK(LIVE(path, tasks_begun) == LIVE(path, records_written) && LIVE(path, ends_unmatched) == 0 && LIVE(path, running) == 0);
+    CHECK(LIVE(path, tasks_begun) == LIVE(path, records_written) && LIVE(path, ends_unmatched) == 0
+          && LIVE(path, running) == 0);
     probe_stop(BOARD_CLOSED, 0, 1);
     CHECK(files() == 0);
 }
@@ -178,7 +198,8 @@ static void *read_all(void *path)
     while (load_acquire(&busy)) {
         for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
         while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
-            for (int64_t at = 0; at < bytes; at += (int64_t)frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at))) {
+            for (int64_t at = 0; at < bytes;
+                 at += (int64_t)frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at))) {
                 struct record found;
                 CHECK(frame_unpack(&r.layout, frames + at, &found) == 0 && found.task.seq > last);
                 last = found.task.seq;
@@ -233,7 +254,8 @@ static void a_failure_is_said_once(void)
     CHECK(firsts == 1);
     CHECK(!probe_say_first(3));
     CHECK(probe_say_first(4) && !probe_say_first(4));
-    CHECK(probe_say_first(PROBE_SAY_KINDS) && probe_say_first(PROBE_SAY_KINDS)); /* no such kind: never kept back */
+    /* no such kind: never kept back */
+    CHECK(probe_say_first(PROBE_SAY_KINDS) && probe_say_first(PROBE_SAY_KINDS));
     probe_stop(BOARD_CLOSED, 0, 1);
 }
 

@@ -1,4 +1,5 @@
-/* Files of /proc kept open in a program that closes descriptors, reuses their numbers, or is about to become a daemon. */
+/* Files of /proc kept open in a program that closes descriptors, reuses their numbers, or is about
+ * to become a daemon. */
 #include "check.h"
 #include "proc_file.h"
 
@@ -19,7 +20,10 @@ static void numbers_are_high(void)
 {
     struct rlimit before, limit;
     CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    static const struct { rlim_t limit; int least; } cases[] = { { 1024, 900 }, { 800, 200 }, { 100, 32 }, { 30, 3 } };
+    static const struct {
+        rlim_t limit;
+        int least;
+    } cases[] = { { 1024, 900 }, { 800, 200 }, { 100, 32 }, { 30, 3 } };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct proc_file f;
         limit = before;
@@ -47,7 +51,8 @@ static void no_descriptor_left(void)
     CHECK(proc_read_once("/proc", "statm", text, sizeof text) == -EMFILE);
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
     uint64_t reopened = 0;
-    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 0); /* nobody took it away: it had never been open */
+    /* nobody took it away: it had never been open */
+    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 0);
     proc_file_close(&f);
 }
 
@@ -75,10 +80,12 @@ static void a_number_that_the_program_uses_is_left_alone(void)
     const char *root = scratch();
     put(root, "mine", "precious");
     snprintf(path, sizeof path, "%s/mine", root);
-    CHECK(proc_file_open(&f, "/proc", "clear_refs", O_WRONLY) == 0 && proc_file_open(&other, "/proc", "statm", O_RDONLY) == 0);
+    CHECK(proc_file_open(&f, "/proc", "clear_refs", O_WRONLY) == 0
+          && proc_file_open(&other, "/proc", "statm", O_RDONLY) == 0);
     int mine = open(path, O_RDWR), taken = f.fd, also = other.fd;
     CHECK(dup2(mine, taken) == taken && dup2(mine, also) == also);
-    CHECK(proc_file_poke(&f, '5', &reopened) == 0 && reopened == 1 && f.fd != taken); /* into the right file */
+    /* into the right file */
+    CHECK(proc_file_poke(&f, '5', &reopened) == 0 && reopened == 1 && f.fd != taken);
     proc_file_close(&other); /* what has its number is the program's */
     CHECK(is_open(taken) && is_open(also) && other.fd < 0);
     CHECK(pread(mine, text, sizeof text - 1, 0) == 8 && !strcmp(text, "precious"));
@@ -87,7 +94,8 @@ static void a_number_that_the_program_uses_is_left_alone(void)
     remove_tree(root);
 }
 
-/* Should the number change hands between check and write, a file that keeps what is written to it refuses. */
+/* Should the number change hands between check and write, a file that keeps what is written to it
+ * refuses. */
 static void a_poke_into_a_common_file_is_refused(void)
 {
     struct proc_file f;
@@ -96,7 +104,8 @@ static void a_poke_into_a_common_file_is_refused(void)
     uint64_t reopened = 0;
     const char *root = scratch();
     put(root, "self/clear_refs", "as it was");
-    CHECK(proc_file_open(&f, root, "clear_refs", O_WRONLY) == 0 && proc_file_poke(&f, '5', &reopened) < 0 && reopened == 0);
+    CHECK(proc_file_open(&f, root, "clear_refs", O_WRONLY) == 0
+          && proc_file_poke(&f, '5', &reopened) < 0 && reopened == 0);
     snprintf(path, sizeof path, "%s/self/clear_refs", root);
     CHECK(stat(path, &st) == 0 && st.st_size == 9);
     proc_file_close(&f);
@@ -112,11 +121,13 @@ static void closed_standard_streams_are_not_filled(void)
         int kept = fcntl(stream, F_DUPFD_CLOEXEC, 10);
         close(stream);
         close(f.fd);
-        int e = proc_file_ensure(&f, &reopened), filled = is_open(stream), streams = standard_streams_are_open();
+        int e = proc_file_ensure(&f, &reopened), filled = is_open(stream),
+            streams = standard_streams_are_open();
         dup2(kept, stream);
         close(kept);
         CHECK(e == -EBADF && !filled && !streams && reopened == 0);
-        CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 1 && f.fd > 2); /* the program has its streams */
+        /* the program has its streams */
+        CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 1 && f.fd > 2);
         proc_file_close(&f);
     }
 }
@@ -127,7 +138,8 @@ static void files_that_are_not_there(void)
     char text[64], longest[300];
     uint64_t reopened = 0;
     CHECK(proc_file_open(&f, "/nowhere", "statm", O_RDONLY) == -ENOENT && f.fd < 0);
-    CHECK(proc_file_ensure(&f, &reopened) == -ENOENT && reopened == 0 && proc_file_poke(&f, '5', &reopened) == -ENOENT);
+    CHECK(proc_file_ensure(&f, &reopened) == -ENOENT && reopened == 0
+          && proc_file_poke(&f, '5', &reopened) == -ENOENT);
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     CHECK(proc_file_open(&f, longest, "statm", O_RDONLY) == -ENAMETOOLONG);
@@ -145,7 +157,9 @@ static void read_once_and_closed(void)
     snprintf(path, sizeof path, "%s/self/stat", root);
     CHECK(proc_read_once(root, "stat", text, sizeof text) == 10 && !strcmp(text, "0123456789"));
     CHECK(file_read_once(path, text, 5) == 4 && !strcmp(text, "0123"));
-    CHECK(file_read_once("/proc/self/maps", much, sizeof much) > 0 && strstr(much, "test_proc_file")); /* in several pieces */
+    /* in several pieces */
+    CHECK(file_read_once("/proc/self/maps", much, sizeof much) > 0
+          && strstr(much, "test_proc_file"));
     CHECK(descriptors() == before);
     remove_tree(root);
 }

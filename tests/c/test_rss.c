@@ -15,7 +15,10 @@ static void spike(uint64_t bytes)
     munmap(p, bytes);
 }
 
-static int near(uint64_t value, uint64_t truth, uint64_t error) { return value + error >= truth && value <= truth + error; }
+static int near(uint64_t value, uint64_t truth, uint64_t error)
+{
+    return value + error >= truth && value <= truth + error;
+}
 
 static void error_bound_grows_with_cpus(void)
 {
@@ -105,7 +108,13 @@ static void unreadable_is_absent(void)
     put(root, "self/statm", "garbage");
     rss_open(&r, root, 0, &max);
     CHECK(rss_now(&r) == ABSENT);
-    const char *almost[] = { "100 50 3 1 0 40 0", "100 50 3 1 0 40 0\n1", "100 50 3 1 2 40 0\n", "100 200 3 1 0 40 0\n", "100  50 3 1 0 40 0\n", "", "1 2 3\n" };
+    const char *almost[] = { "100 50 3 1 0 40 0",
+                             "100 50 3 1 0 40 0\n1",
+                             "100 50 3 1 2 40 0\n",
+                             "100 200 3 1 0 40 0\n",
+                             "100  50 3 1 0 40 0\n",
+                             "",
+                             "1 2 3\n" };
     for (unsigned i = 0; i < sizeof almost / sizeof *almost; i++) {
         put(root, "self/statm", almost[i]);
         CHECK(rss_now(&r) == ABSENT);
@@ -128,13 +137,15 @@ static int floor_child(void)
     uint64_t base = rss_now(&r);
     spike(50 * MIB);
     rss_window_take(&r, &w, NULL);
-    if (!SANITIZED) CHECK(near(w.peak_bytes - base, 50 * MIB, 2 * r.error_bytes)); /* below the floor: from VmHWM */
+    /* below the floor: from VmHWM */
+    if (!SANITIZED) CHECK(near(w.peak_bytes - base, 50 * MIB, 2 * r.error_bytes));
     if (!SANITIZED) CHECK(rss_mark(&r, 0) == ABSENT);
     spike(400 * MIB);
     CHECK(rss_mark(&r, 0) != ABSENT); /* above it: from getrusage */
     rss_window_take(&r, &w, NULL);
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 400 * MIB, 2 * r.error_bytes));
-    /* Through the floor page by page, with a window each, and back: the floor must not be taken for a mark afterwards. */
+    /* Through the floor page by page, with a window each, and back: the floor must not be taken for
+     * a mark afterwards. */
     uint64_t floor = r.floor_bytes;
     char *p = mmap(NULL, 400 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint64_t touched = 0;
@@ -178,7 +189,8 @@ static void a_failed_reset_is_tried_again(void)
     strcpy(r.clear_refs.path, "/nowhere");
     spike(50 * MIB);
     rss_window_take(&r, &w, NULL);
-    CHECK(w.source == RSS_KERNEL && r.source == RSS_SAMPLED); /* this peak was read; the next ones cannot be */
+    /* this peak was read; the next ones cannot be */
+    CHECK(w.source == RSS_KERNEL && r.source == RSS_SAMPLED);
     rss_window_take(&r, &w, NULL);
     CHECK(w.source == RSS_SAMPLED);
     memcpy(r.clear_refs.path, good, sizeof good);
@@ -198,7 +210,8 @@ static void closed_streams_are_not_filled(void)
     int kept = dup(0), statm = r.statm.fd;
     close(0);
     close(statm);
-    CHECK(rss_now(&r) == ABSENT && fcntl(0, F_GETFD) < 0); /* the number 0 is for the program's next open */
+    /* the number 0 is for the program's next open */
+    CHECK(rss_now(&r) == ABSENT && fcntl(0, F_GETFD) < 0);
     dup2(kept, 0);
     CHECK(rss_now(&r) != ABSENT && r.statm.fd > 2);
     close(kept);
@@ -227,7 +240,9 @@ static void descriptors_taken_away_are_opened_again(void)
     CHECK(w.rss_bytes != ABSENT && w.reset);
     CHECK(r.reopened >= 2);
     rss_close(&r);
-    for (int i = 0; i < 3; i++) CHECK(pread(taken[i], text, 15, 0) == 8 && !strcmp(text, "precious")); /* neither closed nor written */
+    /* neither closed nor written */
+    for (int i = 0; i < 3; i++)
+        CHECK(pread(taken[i], text, 15, 0) == 8 && !strcmp(text, "precious"));
     remove_tree(root);
 }
 
@@ -241,7 +256,8 @@ static void few_descriptors_are_held(void)
     CHECK(r.statm.fd < 0 && r.status.fd < 0 && r.clear_refs.fd < 0);
     rss_open_reader(&reader, &r);
     CHECK(reader.statm.fd < 0 && reader.status.fd < 0);
-    CHECK(rss_now(&reader) != ABSENT && reader.reopened == 0); /* opened at its first use, which is nobody's fault */
+    /* opened at its first use, which is nobody's fault */
+    CHECK(rss_now(&reader) != ABSENT && reader.reopened == 0);
     spike(80 * MIB);
     rss_window_take(&r, &w, NULL);
     CHECK(w.reset && w.source == RSS_KERNEL && r.reopened == 0);

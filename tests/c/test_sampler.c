@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#define MS UINT64_C(1000000)
+#define MS  UINT64_C(1000000)
 #define MIB (UINT64_C(1) << 20)
 
 static void the_period_backs_off(void)
@@ -26,9 +26,9 @@ static void the_period_backs_off(void)
     CHECK(sampler_next_period(MS, 100 * MS, 0, 1, 0, 0) == 10 * MS);
     CHECK(sampler_next_period(MS, 100 * MS, 1, 0, 0, 0) == MS); /* a task began */
     CHECK(sampler_next_period(MS, MS, 1, 1, 0, 3) == MS);
-    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 4) == 8 * MS);        /* a storm of short tasks */
-    CHECK(sampler_next_period(MS, 16 * MS, 1, 0, 0, 9) == 16 * MS);  /* flat as well */
-    CHECK(sampler_next_period(MS, 8 * MS, 1, 1, 0, 0) == MS);        /* one that lasts */
+    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 4) == 8 * MS);       /* a storm of short tasks */
+    CHECK(sampler_next_period(MS, 16 * MS, 1, 0, 0, 9) == 16 * MS); /* flat as well */
+    CHECK(sampler_next_period(MS, 8 * MS, 1, 1, 0, 0) == MS);       /* one that lasts */
 }
 
 static struct board board;
@@ -86,7 +86,8 @@ static void close_all(void)
 
 static void wait_for_samples(uint64_t more)
 {
-    uint64_t target = load_acquire(&board.live->samples_written) + more, deadline = now_ns() + 600 * NS_PER_S;
+    uint64_t target = load_acquire(&board.live->samples_written) + more,
+             deadline = now_ns() + 600 * NS_PER_S;
     while (load_acquire(&board.live->samples_written) < target && now_ns() < deadline) usleep(200);
     CHECK(load_acquire(&board.live->samples_written) >= target);
 }
@@ -120,7 +121,8 @@ static void an_idle_one_wakes_at_a_nudge(void)
     open_all(0);
     store_relaxed(&running, 0);
     uint64_t deadline = now_ns() + 600 * NS_PER_S;
-    while (load_acquire(&board.live->sampler_period_ns) < 10 * MS && now_ns() < deadline) usleep(1000);
+    while (load_acquire(&board.live->sampler_period_ns) < 10 * MS && now_ns() < deadline)
+        usleep(1000);
     CHECK(load_acquire(&board.live->sampler_period_ns) >= 10 * MS);
     wait_for_samples(1);
     store_seq_cst(&running, 1);
@@ -134,10 +136,12 @@ static void headroom_is_read_seldom(void)
 {
     CHECK(sampler_headroom_age(1, 50000) == 250 * MS);
     CHECK(sampler_headroom_age(0, 50000) == 2000 * MS);
-    CHECK(sampler_headroom_age(1, 3 * MS) == 3000 * MS); /* a group whose figures are slow to read */
+    /* a group whose figures are slow to read */
+    CHECK(sampler_headroom_age(1, 3 * MS) == 3000 * MS);
     open_all(1);
     wait_for_samples(2);
-    CHECK(load_acquire(&board.live->headroom_bytes) != ABSENT && load_acquire(&board.live->headroom_bytes) > 0);
+    CHECK(load_acquire(&board.live->headroom_bytes) != ABSENT
+          && load_acquire(&board.live->headroom_bytes) > 0);
     for (int i = 0; i < 20; i++) { /* a storm of forks reads it no more often */
         sampler_stop(&sampler);
         uint64_t read_ns = sampler.headroom_ns;
@@ -173,7 +177,8 @@ static int descriptors(void)
 static void it_has_descriptors_of_its_own(void)
 {
     if (SANITIZED) SKIP("the sanitizers open files of their own");
-    if (syscall(436, 1, 0, 0) >= 0 || errno != EINVAL) SKIP("no close_range"); /* it would refuse a range that ends before it begins */
+    /* it would refuse a range that ends before it begins */
+    if (syscall(436, 1, 0, 0) >= 0 || errno != EINVAL) SKIP("no close_range");
     open_all(1);
     sampler_stop(&sampler);
     rss_close(&rss); /* its files are the tasks', not the sampler's */
@@ -183,15 +188,20 @@ static void it_has_descriptors_of_its_own(void)
     CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
     wait_for_samples(3);
     CHECK(descriptors() == before);
-    for (int fd = 900; fd < 910; fd++) close(fd); /* the job closes what it may: nothing of the sampler's is reached */
+    /* the job closes what it may: nothing of the sampler's is reached */
+    for (int fd = 900; fd < 910; fd++) close(fd);
     wait_for_samples(3);
-    CHECK(load_acquire(&board.live->rss_bytes) > 0 && load_relaxed(&board.live->files_reopened) == 0);
+    CHECK(load_acquire(&board.live->rss_bytes) > 0
+          && load_relaxed(&board.live->files_reopened) == 0);
     sampler_stop(&sampler);
     CHECK(descriptors() == before);
     pid_t pid = fork();
     if (pid == 0) { /* the lock is the parent's still */
         struct flock lock = { .l_type = F_WRLCK };
-        _exit(fcntl(fileno(kept), F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_pid == getppid() ? 0 : 1);
+        _exit(fcntl(fileno(kept), F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK
+                      && lock.l_pid == getppid()
+                  ? 0
+                  : 1);
     }
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);

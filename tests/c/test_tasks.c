@@ -1,4 +1,5 @@
-/* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, and 64 threads at once. */
+/* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, and 64 threads at
+ * once. */
 #include "check.h"
 #include "board_read.h"
 #include "tasks.h"
@@ -32,22 +33,29 @@ static void close_all(void)
 
 static task_handle begin(const char *name)
 {
-    struct task_begin b = { .name = { name, strlen(name) }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
+    struct task_begin b = { .name = { name, strlen(name) },
+                            .input_bytes = ABSENT,
+                            .attribution = ATTRIBUTION_EXACT };
     return tasks_begin(&tasks, &b, NULL);
 }
 
-static void end(task_handle task) { tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL); }
+static void end(task_handle task)
+{
+    tasks_end(&tasks, task, &(struct task_end){ .state = TASK_OK, .output_bytes = ABSENT }, NULL);
+}
 
 /* The last record whose name begins with `letter`. Its texts stand until the next call. */
 static struct record whole_record(char letter)
 {
-    static char frames[1 << 16] __attribute__((aligned(8))), kept[FRAME_BYTES_MOST] __attribute__((aligned(8)));
+    static char frames[1 << 16] __attribute__((aligned(8))),
+        kept[FRAME_BYTES_MOST] __attribute__((aligned(8)));
     static char names[1 << 16] __attribute__((aligned(8)));
     struct record found = { .task = { 0 } };
     struct board_reader r;
     uint64_t position = 0, heap = 0;
     int64_t bytes;
-    CHECK(board_reader_open(&r, board.path) == 0 && board_read_texts(&r, &heap, names, sizeof names) >= 0);
+    CHECK(board_reader_open(&r, board.path) == 0
+          && board_read_texts(&r, &heap, names, sizeof names) >= 0);
     while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0) {
         uint64_t size;
         for (int64_t at = 0; at < bytes; at += (int64_t)size) {
@@ -55,9 +63,11 @@ static struct record whole_record(char letter)
             size = frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at));
             CHECK(frame_unpack(&r.layout, frames + at, &one) == 0);
             const char *name = names;
-            for (uint64_t i = 0; i < one.numbers[TEXT_name] && one.numbers[TEXT_name] != ABSENT; i++)
+            for (uint64_t i = 0; i < one.numbers[TEXT_name] && one.numbers[TEXT_name] != ABSENT;
+                 i++)
                 name += 8 + (*(const uint32_t *)name + 7) / 8 * 8;
-            if (one.numbers[TEXT_name] != ABSENT) one.texts[TEXT_name] = (struct text){ name + 8, *(const uint32_t *)name };
+            if (one.numbers[TEXT_name] != ABSENT)
+                one.texts[TEXT_name] = (struct text){ name + 8, *(const uint32_t *)name };
             if (one.texts[TEXT_name].len == 0 || *one.texts[TEXT_name].at != letter) continue;
             memcpy(kept, frames + at, size);
             CHECK(frame_unpack(&r.layout, kept, &found) == 0);
@@ -158,8 +168,18 @@ static void ends_out_of_order(void)
 }
 
 static task_handle elsewhere;
-static void *end_elsewhere(void *unused) { end(elsewhere); return unused; }
-static void *leave_open(void *unused) { begin("left"); begin("left too"); tasks_thread_exit(&tasks); return unused; }
+static void *end_elsewhere(void *unused)
+{
+    end(elsewhere);
+    return unused;
+}
+static void *leave_open(void *unused)
+{
+    begin("left");
+    begin("left too");
+    tasks_thread_exit(&tasks);
+    return unused;
+}
 
 static void misuse_is_counted(void)
 {
@@ -187,7 +207,8 @@ static void more_tasks_than_slots(void)
     task_handle handles[SLOT_COUNT + 3];
     open_all();
     for (int i = 0; i < SLOT_COUNT + 3; i++) handles[i] = begin("deep");
-    CHECK(is_somebody(handles[SLOT_COUNT - 1]) && !is_somebody(handles[SLOT_COUNT]) && board.live->tasks_dropped == 3);
+    CHECK(is_somebody(handles[SLOT_COUNT - 1]) && !is_somebody(handles[SLOT_COUNT])
+          && board.live->tasks_dropped == 3);
     for (int i = 0; i < SLOT_COUNT; i++) end(handles[i]);
     CHECK(board.live->records_written == SLOT_COUNT && is_somebody(begin("again")));
     close_all();
@@ -198,19 +219,28 @@ static void hostile_texts(void)
     static char huge[100000];
     memset(huge, 'h', sizeof huge);
     open_all();
-    struct task_begin b = { .name = { huge, sizeof huge }, .key = { huge, sizeof huge }, .inputs = { huge, sizeof huge }, .input_count = 9,
+    struct task_begin b = { .name = { huge, sizeof huge },
+                            .key = { huge, sizeof huge },
+                            .inputs = { huge, sizeof huge },
+                            .input_count = 9,
                             .attribution = ATTRIBUTION_EXACT };
     task_handle a = tasks_begin(&tasks, &b, NULL);
-    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } }, NULL);
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } },
+              NULL);
     struct record f = whole_record('h');
-    CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST && f.texts[TEXT_inputs].len == 0);
+    CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST
+          && f.texts[TEXT_inputs].len == 0);
     CHECK(f.task.inputs_omitted == 9 && f.texts[TEXT_output].len == 0);
     b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
     end(tasks_begin(&tasks, &b, NULL));
     CHECK(whole_record('x').texts[TEXT_name].len == 4);
-    b = (struct task_begin){ .name = { huge, TASK_NAME_MOST }, .key = { huge, TASK_KEY_MOST }, .inputs = { huge, TASK_INPUTS_MOST }, .input_count = 1 };
+    b = (struct task_begin){ .name = { huge, TASK_NAME_MOST },
+                             .key = { huge, TASK_KEY_MOST },
+                             .inputs = { huge, TASK_INPUTS_MOST },
+                             .input_count = 1 };
     a = tasks_begin(&tasks, &b, NULL);
-    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }, NULL); /* what is longest in each text fits, but for the output */
+    /* what is longest in each text fits, but for the output */
+    tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }, NULL);
     f = whole_record('h');
     CHECK(f.texts[TEXT_inputs].len == TASK_INPUTS_MOST && f.task.inputs_omitted == 0);
     close_all();
@@ -219,25 +249,37 @@ static void hostile_texts(void)
 static int key_is(const struct record *r, const char *prefix, const char *rest)
 {
     const struct text p = r->texts[TEXT_key_prefix], k = r->texts[TEXT_key_rest];
-    return p.len == strlen(prefix) && !memcmp(p.at, prefix, p.len) && k.len == strlen(rest) && !memcmp(k.at, rest, k.len);
+    return p.len == strlen(prefix) && !memcmp(p.at, prefix, p.len) && k.len == strlen(rest)
+           && !memcmp(k.at, rest, k.len);
 }
 
-/* The part of a key that recurs is a text of the board from its second time on; so are inputs and output. */
+/* The part of a key that recurs is a text of the board from its second time on; so are inputs and
+ * output. */
 static void texts_that_recur(void)
 {
-    const char *keys[][3] = { { "('sum-3fa9', 0, 1)", "('sum-3fa9'", ", 0, 1)" }, { "inc-8b3c", "inc-", "8b3c" }, { "plain", "", "plain" },
-                              { "('", "", "('" }, { "", "", "" } };
+    const char *keys[][3] = { { "('sum-3fa9', 0, 1)", "('sum-3fa9'", ", 0, 1)" },
+                              { "inc-8b3c", "inc-", "8b3c" },
+                              { "plain", "", "plain" },
+                              { "('", "", "('" },
+                              { "", "", "" } };
     open_all();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        struct task_begin b = { .name = { "k", 1 }, .key = { keys[i][0], strlen(keys[i][0]) }, .inputs = { "[1]", 3 }, .attribution = ATTRIBUTION_EXACT };
-        const struct task_end e = { .state = TASK_OK, .output = { "{}", 2 }, .output_bytes = ABSENT };
+        struct task_begin b = { .name = { "k", 1 },
+                                .key = { keys[i][0], strlen(keys[i][0]) },
+                                .inputs = { "[1]", 3 },
+                                .attribution = ATTRIBUTION_EXACT };
+        const struct task_end e = { .state = TASK_OK,
+                                    .output = { "{}", 2 },
+                                    .output_bytes = ABSENT };
         tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
         struct record first = whole_record('k');
         CHECK(key_is(&first, keys[i][1], keys[i][2]));
         tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
         struct record second = whole_record('k');
-        CHECK((second.numbers[TEXT_key_prefix] != ABSENT) == (*keys[i][1] != 0) && second.numbers[TEXT_key_rest] == ABSENT);
-        CHECK(second.numbers[TEXT_inputs] != ABSENT && second.numbers[TEXT_output] != ABSENT && second.numbers[TEXT_name] == 0);
+        CHECK((second.numbers[TEXT_key_prefix] != ABSENT) == (*keys[i][1] != 0)
+              && second.numbers[TEXT_key_rest] == ABSENT);
+        CHECK(second.numbers[TEXT_inputs] != ABSENT && second.numbers[TEXT_output] != ABSENT
+              && second.numbers[TEXT_name] == 0);
     }
     close_all();
 }
@@ -262,7 +304,8 @@ static void *fault(void *unused)
     return unused;
 }
 
-/* Faults are the task's thread's own: an outer task has those of the inner one, a neighbour's are not in it. */
+/* Faults are the task's thread's own: an outer task has those of the inner one, a neighbour's are
+ * not in it. */
 static void page_faults_of_the_own_thread(void)
 {
     pthread_t thread;
@@ -274,10 +317,14 @@ static void page_faults_of_the_own_thread(void)
     pthread_join(thread, NULL);
     end(a);
     const uint64_t outer = record('a').page_faults, inner = record('b').page_faults;
-    CHECK(inner >= 1 && outer >= inner && outer <= inner + 300 && record('a').major_page_faults <= outer);
-    const struct task_begin detached = { .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1 };
+    CHECK(inner >= 1 && outer >= inner && outer <= inner + 300
+          && record('a').major_page_faults <= outer);
+    const struct task_begin detached = {
+        .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1
+    };
     end(tasks_begin(&tasks, &detached, NULL));
-    CHECK(record('c').page_faults == ABSENT && record('c').major_page_faults == ABSENT); /* a coroutine has no thread of its own */
+    /* a coroutine has no thread of its own */
+    CHECK(record('c').page_faults == ABSENT && record('c').major_page_faults == ABSENT);
     close_all();
 }
 
@@ -292,23 +339,28 @@ static void count_let_go(struct hold *h)
 static void what_the_caller_holds(void)
 {
     open_all();
-    const struct task_begin b = { .name = { "a", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_EXACT };
+    const struct task_begin b = { .name = { "a", 1 },
+                                  .input_bytes = ABSENT,
+                                  .attribution = ATTRIBUTION_EXACT };
     const struct task_end e = { .state = TASK_OK, .output_bytes = ABSENT };
     end(begin("warm"));
     for (int spikes = 0; spikes <= 1; spikes++) {
         struct hold h = { count_let_go, 0 };
         let_go_count = 0;
         task_handle a = tasks_begin(&tasks, &b, &h);
-        CHECK(let_go_count == h.gone && (SANITIZED || !h.gone)); /* memory did not move since the last boundary */
+        /* memory did not move since the last boundary */
+        CHECK(let_go_count == h.gone && (SANITIZED || !h.gone));
         if (spikes) spike(64 * MIB);
         tasks_end(&tasks, a, &e, &h);
-        CHECK(let_go_count == h.gone && (SANITIZED || tasks.rss.source != RSS_KERNEL || h.gone == spikes)); /* a reset waits for mmap_lock */
+        /* a reset waits for mmap_lock */
+        CHECK(let_go_count == h.gone
+              && (SANITIZED || tasks.rss.source != RSS_KERNEL || h.gone == spikes));
     }
     close_all();
 }
 
 #define THREADS 64
-#define PAIRS (SANITIZED ? 500 : 10000)
+#define PAIRS   (SANITIZED ? 500 : 10000)
 
 static void *pairs(void *unused)
 {
@@ -329,13 +381,15 @@ static void sixty_four_threads(void)
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     uint64_t expected = (uint64_t)THREADS * PAIRS + (uint64_t)THREADS * ((PAIRS + 3) / 4);
     CHECK(board.live->records_written == expected && board.live->tasks_begun == expected);
-    CHECK(board.live->ends_missing == 0 && board.live->ends_unmatched == 0 && tasks.running == 0 && tasks.lanes == 0);
+    CHECK(board.live->ends_missing == 0 && board.live->ends_unmatched == 0 && tasks.running == 0
+          && tasks.lanes == 0);
     CHECK(board.live->boundary % 2 == 0 && board.live->boundary == 4 * expected);
     struct board_reader r;
     static struct total total;
     uint64_t counted = 0;
     CHECK(board_reader_open(&r, board.path) == 0);
-    for (uint64_t i = 0; board_read_total(&r, i, &total) == 1; i++) counted += total.fields.ok; /* all of them, whatever the ring has lost */
+    /* all of them, whatever the ring has lost */
+    for (uint64_t i = 0; board_read_total(&r, i, &total) == 1; i++) counted += total.fields.ok;
     CHECK(counted == expected);
     board_reader_close(&r);
     close_all();

@@ -1,4 +1,5 @@
-/* Totals: sums and cells against arithmetic; a change that is cut off at each of its stores is taken back. */
+/* Totals: sums and cells against arithmetic; a change that is cut off at each of its stores is
+ * taken back. */
 #include "check.h"
 #include "boards.h"
 #include "totals.h"
@@ -21,15 +22,23 @@ static void open_totals(void)
 
 static struct record task(uint64_t seq, uint64_t alloc, uint64_t growth)
 {
-    return (struct record){ .task = {
-        .seq = seq, .state = TASK_OK, .rss_before_bytes = growth == ABSENT ? ABSENT : 1000, .rss_peak_bytes = 1000 + growth, .alloc_peak_bytes = alloc,
-        .input_bytes = 10, .output_bytes = ABSENT, .duration_ns = seq * 1000, .overlap = seq % 3 } };
+    return (struct record){ .task = { .seq = seq,
+                                      .state = TASK_OK,
+                                      .rss_before_bytes = growth == ABSENT ? ABSENT : 1000,
+                                      .rss_peak_bytes = 1000 + growth,
+                                      .alloc_peak_bytes = alloc,
+                                      .input_bytes = 10,
+                                      .output_bytes = ABSENT,
+                                      .duration_ns = seq * 1000,
+                                      .overlap = seq % 3 } };
 }
 
 static void cells(void)
 {
-    CHECK(totals_cell(0) == 0 && totals_cell(1024) == 0 && totals_cell(1025) == 1 && totals_cell(1126) == 1 && totals_cell(1128) == 2);
-    CHECK(totals_cell(2048) == 10 && totals_cell(2049) == 11 && totals_cell(UINT64_C(1) << 40) == 300);
+    CHECK(totals_cell(0) == 0 && totals_cell(1024) == 0 && totals_cell(1025) == 1
+          && totals_cell(1126) == 1 && totals_cell(1128) == 2);
+    CHECK(totals_cell(2048) == 10 && totals_cell(2049) == 11
+          && totals_cell(UINT64_C(1) << 40) == 300);
     CHECK(totals_cell((UINT64_C(1) << 40) + 1) == 301 && totals_cell(UINT64_MAX) == 301);
     uint32_t last = 0;
     for (uint64_t value = 1; value < UINT64_C(1) << 42; value += 1 + value / 97) {
@@ -53,10 +62,14 @@ static void sums(void)
     }
     const struct total_fields *f = &entry(1)->fields;
     CHECK(used == 3 && f->name == 5 && entry(2)->fields.name == 6);
-    CHECK(f->ok + f->error + f->cancelled == 500 && f->cancelled == 20 && f->shared == 20 && entry(2)->fields.error == 80);
-    CHECK(f->alloc_count == 500 && f->alloc_bytes == alloc && f->alloc_max_bytes == most && f->bare_count == 0);
-    CHECK(f->growth_bytes == 31 * 250000 && f->growth_max_bytes == 31 * 999 && f->rss_peak_max_bytes == 1000 + 31 * 999);
-    CHECK(f->input_bytes == 5000 && f->output_bytes == 0 && f->duration_ns == 250000000 && f->overlap_max == 2 && f->last_seq == 999);
+    CHECK(f->ok + f->error + f->cancelled == 500 && f->cancelled == 20 && f->shared == 20
+          && entry(2)->fields.error == 80);
+    CHECK(f->alloc_count == 500 && f->alloc_bytes == alloc && f->alloc_max_bytes == most
+          && f->bare_count == 0);
+    CHECK(f->growth_bytes == 31 * 250000 && f->growth_max_bytes == 31 * 999
+          && f->rss_peak_max_bytes == 1000 + 31 * 999);
+    CHECK(f->input_bytes == 5000 && f->output_bytes == 0 && f->duration_ns == 250000000
+          && f->overlap_max == 2 && f->last_seq == 999);
     uint32_t in_cells = 0;
     for (int i = 0; i < TOTAL_CELLS; i++) in_cells += entry(1)->duration[i];
     CHECK(in_cells == 500 && f->turn % 2 == 0);
@@ -69,7 +82,8 @@ static void tasks_without_own_figures(void)
     totals_add(&totals, 0, &r);
     r = task(2, ABSENT, ABSENT);
     totals_add(&totals, 0, &r);
-    CHECK(entry(1)->fields.bare_count == 1 && entry(1)->fields.bare_bytes == 5 << 20 && entry(1)->bare[2] == 1 && entry(1)->fields.alloc_count == 0);
+    CHECK(entry(1)->fields.bare_count == 1 && entry(1)->fields.bare_bytes == 5 << 20
+          && entry(1)->bare[2] == 1 && entry(1)->fields.alloc_count == 0);
     r = task(3, ABSENT, 4 << 20); /* an upper bound belongs to its cell */
     totals_add(&totals, 0, &r);
     CHECK(entry(1)->bare[1] == 1 && entry(1)->fields.ok == 3);
@@ -81,14 +95,16 @@ static void names_beyond_the_most(void)
     char name[16];
     for (uint64_t i = 0; i < 800; i++) { /* each name twice */
         struct record r = task(i + 1, 1, 1);
-        r.texts[TEXT_name] = (struct text){ name, (uint64_t)snprintf(name, sizeof name, "%d", (int)i % 400) };
+        r.texts[TEXT_name] =
+            (struct text){ name, (uint64_t)snprintf(name, sizeof name, "%d", (int)i % 400) };
         totals_add(&totals, i % 400, &r);
     }
     struct record r = task(801, 1, 1);
     r.texts[TEXT_name] = (struct text){ "new", 3 };
     totals_add(&totals, ABSENT, &r); /* a name without a number */
     CHECK(entry(0)->fields.names == 400 - (TOTAL_COUNT - 1) + 1 && entry(1)->fields.names == 0);
-    CHECK(used == TOTAL_COUNT && entry(0)->fields.ok == 2 * (400 - (TOTAL_COUNT - 1)) + 1 && entry(0)->fields.name == ABSENT);
+    CHECK(used == TOTAL_COUNT && entry(0)->fields.ok == 2 * (400 - (TOTAL_COUNT - 1)) + 1
+          && entry(0)->fields.name == ABSENT);
 }
 
 static void devices(void)
@@ -103,7 +119,8 @@ static void devices(void)
         totals_add(&totals, 0, &r);
     }
     const struct total_device *d = entry(1)->devices;
-    CHECK(d[0].device == 1 && d[0].peak_bytes == 55 && d[0].peak_max_bytes == 10 && d[1].device == 4 && d[1].peak_bytes == 1000 && d[2].device == 0);
+    CHECK(d[0].device == 1 && d[0].peak_bytes == 55 && d[0].peak_max_bytes == 10 && d[1].device == 4
+          && d[1].peak_bytes == 1000 && d[2].device == 0);
 }
 
 /* As if the process had been killed in the middle: any part of the change may have been made. */
@@ -114,13 +131,17 @@ static void a_change_that_is_cut_off(void)
         open_totals();
         for (uint64_t seq = 1; seq <= 5; seq++) {
             struct record r = task(seq, round % 3 ? 5000 : ABSENT, 5000 + seq);
-            if (round % 2) r.devices_known = 1, r.device_count = 1, r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = seq };
+            if (round % 2)
+                r.devices_known = 1, r.device_count = 1,
+                r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = seq };
             totals_add(&totals, 0, &r);
         }
         struct total before, after, torn;
         memcpy(&before, entry(1), sizeof before);
         struct record r = task(6, round % 3 ? 5000 : ABSENT, 5006);
-        if (round % 2) r.devices_known = 1, r.device_count = 1, r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = 9 };
+        if (round % 2)
+            r.devices_known = 1, r.device_count = 1,
+            r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = 9 };
         totals_add(&totals, 0, &r);
         memcpy(&after, entry(1), sizeof after);
         for (uint32_t i = 0; i < sizeof torn / sizeof(word); i++)
@@ -159,8 +180,10 @@ static void a_reader_beside_a_writer_sees_whole_sums(void)
         last = !load_acquire(&writing);
         if (board_read_total(&r, 1, &found) != 1) continue;
         const struct total_fields *f = &found.fields;
-        CHECK(f->ok == f->last_seq && f->alloc_bytes == 5000 * f->ok && f->growth_count == f->ok && f->turn == 2 * f->ok);
-        CHECK(found.alloc[totals_cell(5000)] == f->ok && found.growth[totals_cell(6000)] == f->ok && f->duration_max_ns == 1000 * f->ok);
+        CHECK(f->ok == f->last_seq && f->alloc_bytes == 5000 * f->ok && f->growth_count == f->ok
+              && f->turn == 2 * f->ok);
+        CHECK(found.alloc[totals_cell(5000)] == f->ok && found.growth[totals_cell(6000)] == f->ok
+              && f->duration_max_ns == 1000 * f->ok);
         looks++;
     }
     pthread_join(thread, NULL);

@@ -1,4 +1,6 @@
-"""Everything that dashboards and rules ask Prometheus, as the files say it: for the tests of this folder."""
+"""Everything that dashboards and rules ask Prometheus, as the files say it: for the tests of
+this folder."""
+
 import json
 import re
 from dataclasses import dataclass
@@ -13,11 +15,18 @@ from dwsr_probe.predict.metrics import METRICS as PREDICTED
 METRICS = tuple(dict.fromkeys((*MEASURED, *PREDICTED)))
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"
 NAMES = ("overview", "task", "worker", "gpu", "probe")
-BOARDS = {name: json.loads((DASHBOARDS / f"{name}.json").read_text(encoding="utf-8")) for name in NAMES}
-RULES = [rule for group in yaml.safe_load((DASHBOARDS / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+BOARDS = {
+    name: json.loads((DASHBOARDS / f"{name}.json").read_text(encoding="utf-8")) for name in NAMES
+}
+RULES = [
+    rule
+    for group in yaml.safe_load((DASHBOARDS / "rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 
-SELECTOR = re.compile(r"(?<![\w:$])(dwsr_\w+|up|scrape_\w+)(?![\w:(])(?:\{([^}]*)\})?")  # not recorded ones: these have colons
+# not recorded ones: these have colons
+SELECTOR = re.compile(r"(?<![\w:$])(dwsr_\w+|up|scrape_\w+)(?![\w:(])(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 
 
@@ -29,7 +38,10 @@ class Query:
 
     def selectors(self):
         """(metric, {label: value}, where it stands) of each."""
-        return [(m[1], {label: value for label, _, value in MATCHER.findall(m[2] or "")}, m.start()) for m in SELECTOR.finditer(self.expr)]
+        return [
+            (m[1], {label: value for label, _, value in MATCHER.findall(m[2] or "")}, m.start())
+            for m in SELECTOR.finditer(self.expr)
+        ]
 
 
 def panels(board):
@@ -38,23 +50,50 @@ def panels(board):
 
 def of_board(name):
     board = BOARDS[name]
-    return [Query(f"{name}/{panel['title']}/{target['refId']}", target["expr"], target.get("legendFormat", "")) for panel in panels(board) for target in panel["targets"]] + [
-        Query(f"{name}/{found['name']}/annotation", found["expr"]) for found in board["annotations"]["list"]]
+    return [
+        Query(
+            f"{name}/{panel['title']}/{target['refId']}",
+            target["expr"],
+            target.get("legendFormat", ""),
+        )
+        for panel in panels(board)
+        for target in panel["targets"]
+    ] + [
+        Query(f"{name}/{found['name']}/annotation", found["expr"])
+        for found in board["annotations"]["list"]
+    ]
 
 
 def variables(name):
     """(name, selector, label) of those that are asked for."""
     for variable in BOARDS[name]["templating"]["list"]:
         if variable["type"] == "query":
-            selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]).groups()
+            selector, label = re.fullmatch(
+                r"label_values\((.*), (\w+)\)", variable["query"]
+            ).groups()
             yield variable["name"], selector, label
 
 
 PANEL_QUERIES = [query for name in NAMES for query in of_board(name)]
-VARIABLE_QUERIES = [Query(f"{name}/${variable}", selector) for name in NAMES for variable, selector, _ in variables(name)]
+VARIABLE_QUERIES = [
+    Query(f"{name}/${variable}", selector)
+    for name in NAMES
+    for variable, selector, _ in variables(name)
+]
 RULE_QUERIES = [Query(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES]
 
 
 def metric_of(name):
     """What a selector asks for, in the tables of metrics: histograms have three series."""
-    return next((m for m in METRICS if name == m.name or (m.type == HISTOGRAM and name in (m.name + "_bucket", m.name + "_sum", m.name + "_count"))), None)
+    return next(
+        (
+            m
+            for m in METRICS
+            if name == m.name
+            or (
+                m.type == HISTOGRAM
+                and name in (m.name + "_bucket", m.name + "_sum", m.name + "_count")
+            )
+        ),
+        None,
+    )

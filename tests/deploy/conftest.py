@@ -1,4 +1,6 @@
-"""What the tests of deploy/ share: its files, the tools that check them, and the jobs that they deploy, run without containers."""
+"""What the tests of deploy/ share: its files, the tools that check them, and the jobs that they
+deploy, run without containers."""
+
 import json
 import os
 import shutil
@@ -26,7 +28,10 @@ def tool(name, package):
     path = require(str(beside) if beside.exists() else shutil.which(name), f"{name}: {package}")
 
     def run(*words, **options):
-        return subprocess.run([path, *map(str, words)], **{"capture_output": True, "text": True, "timeout": 600, **options})
+        return subprocess.run(
+            [path, *map(str, words)],
+            **{"capture_output": True, "text": True, "timeout": 600, **options},
+        )
 
     return run
 
@@ -67,21 +72,43 @@ def answers(url):
 
 def samples(url, name):
     """Lines of one metric, of an exporter that may not be there yet."""
-    return [line for line in (answers(url + "/metrics") or "").splitlines() if line.startswith(name + "{")]
+    return [
+        line
+        for line in (answers(url + "/metrics") or "").splitlines()
+        if line.startswith(name + "{")
+    ]
 
 
 def environment(**more):
     """As a person who has activated the environment; nothing of a probe around us."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DWSR_", "DASK_", "SLURM"))}
-    return dict(env, PATH=f"{BIN}:{env['PATH']}", PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="1", **PATIENT_DASK, **{k: str(v) for k, v in more.items()})
+    return dict(
+        env,
+        PATH=f"{BIN}:{env['PATH']}",
+        PYTHONPATH=str(ROOT),
+        PYTHONDONTWRITEBYTECODE="1",
+        **PATIENT_DASK,
+        **{k: str(v) for k, v in more.items()},
+    )
 
 
 @contextmanager
 def started(words, folder, name, code=0, **options):
-    """A program in the background, told to end by SIGTERM, with what it started; its exit code checked unless that is None; its output is in the file that this gives."""
+    """A program in the background, told to end by SIGTERM, with what it started; its exit code
+    checked unless that is None; its output is in the file that this gives."""
     log = folder / f"{name}.log"
     with open(log, "wb") as out:
-        process = subprocess.Popen(list(map(str, words)), **{"stdout": out, "stderr": out, "cwd": folder, "env": environment(), "start_new_session": True, **options})
+        process = subprocess.Popen(
+            list(map(str, words)),
+            **{
+                "stdout": out,
+                "stderr": out,
+                "cwd": folder,
+                "env": environment(),
+                "start_new_session": True,
+                **options,
+            },
+        )
     try:
         yield log
         os.killpg(process.pid, signal.SIGTERM)
@@ -102,7 +129,18 @@ def started(words, folder, name, code=0, **options):
 def scheduler(folder):
     """A Dask scheduler of the tests' own; its address."""
     path = folder / "scheduler.json"
-    words = [BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", path]
+    words = [
+        BIN / "dask",
+        "scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--dashboard-address",
+        "127.0.0.1:0",
+        "--scheduler-file",
+        path,
+    ]
     with started(words, folder, "scheduler"):
         wait_until(lambda: path.exists() and path.stat().st_size, "the scheduler")
         yield json.loads(path.read_text())["address"]

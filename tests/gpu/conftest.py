@@ -1,7 +1,10 @@
-"""The real CuPy on the stand-in: started here, before any test imports cupy. `/path/to/venv/bin/python -m pytest tests/gpu`, one venv per CuPy.
+"""The real CuPy on the stand-in: started here, before any test imports cupy.
+`/path/to/venv/bin/python -m pytest tests/gpu`, one venv per CuPy.
 
-`probe` and `board_dir` are the fixtures of tests/conftest.py; with `standin_board` first in a test's list the probe stops before the checks at its end.
+`probe` and `board_dir` are the fixtures of tests/conftest.py; with `standin_board` first in a
+test's list the probe stops before the checks at its end.
 """
+
 import gc
 import importlib.util
 import os
@@ -27,7 +30,8 @@ else:
 
 @pytest.fixture
 def standin_board():
-    """The stand-in's truth and knobs. The test begins and ends with CuPy's own allocators, empty pools and every knob in its place."""
+    """The stand-in's truth and knobs. The test begins and ends with CuPy's own allocators, empty
+    pools and every knob in its place."""
     reset()
     before = device_truth()  # a test that failed may still hold some
     yield BOARD
@@ -37,6 +41,7 @@ def standin_board():
 
 def reset():
     import cupy
+
     cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
     cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
     BOARD.nvml("works")
@@ -54,8 +59,10 @@ def reset():
 
 
 def new_pool(allocator=None):
-    """A MemoryPool whose cache is given back after the test: CuPy 14 does not when the pool goes."""
+    """A MemoryPool whose cache is given back after the test: CuPy 14 does not when the pool
+    goes."""
     import cupy
+
     POOLS.append(cupy.cuda.MemoryPool(allocator))
     return POOLS[-1]
 
@@ -67,31 +74,38 @@ def device_truth():
 
 def array(nbytes):
     import cupy
+
     return cupy.empty(nbytes, "u1")
 
 
 def record(name):
     """The newest finished task of that name."""
     import dwsr_probe
+
     return [r for r in dwsr_probe.records() if r.task_name == name][-1]
 
 
 def on(record, device=0):
     """A task's (peak, end) bytes on a device; (0, 0) if it allocated nothing there."""
-    return next(((d["peak_bytes"], d["end_bytes"]) for d in record.gpu if d["device"] == device), (0, 0))
+    return next(
+        ((d["peak_bytes"], d["end_bytes"]) for d in record.gpu if d["device"] == device), (0, 0)
+    )
 
 
 def device_now(number=0):
     """A device as the board shows it, {} if it is not there."""
     import dwsr_probe
+
     return next((d for d in dwsr_probe.snapshot().devices if d["device"] == number), {})
 
 
 def shows(expected, device=0, field="live_bytes"):
     """Wait until the sampler has put this on the board: it looks every few milliseconds."""
+
     def found():
         seen.append(device_now(device).get(field))
         return seen[-1] == expected
+
     seen = []
     try:
         wait_until(found, f"{field} {expected} of device {device}", timeout=600)
@@ -102,15 +116,36 @@ def shows(expected, device=0, field="live_bytes"):
 
 @pytest.fixture
 def child(tmp_path, board_dir):
-    """child(code, *arguments, devices=2, ...): run code in a Python process of its own on a stand-in of its own, with this dwsr_probe."""
-    def run(code, *arguments, devices=DEVICES, capacity_bytes=CAPACITY, check=True, extra_env=None, **options):
-        env = standin.environment(folder=tmp_path / "standin", devices=devices, capacity_bytes=capacity_bytes, base=bare_environ())
+    """child(code, *arguments, devices=2, ...): run code in a Python process of its own on a
+    stand-in of its own, with this dwsr_probe."""
+
+    def run(
+        code,
+        *arguments,
+        devices=DEVICES,
+        capacity_bytes=CAPACITY,
+        check=True,
+        extra_env=None,
+        **options,
+    ):
+        env = standin.environment(
+            folder=tmp_path / "standin",
+            devices=devices,
+            capacity_bytes=capacity_bytes,
+            base=bare_environ(),
+        )
         env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(ROOT)))
         env.update(extra_env or {})
         options = {"text": True, "capture_output": True, "timeout": 600, **options}
-        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=env, **options)
-        assert not check or (done.returncode, done.stderr) == (0, ""), f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], env=env, **options
+        )
+        assert not check or (done.returncode, done.stderr) == (
+            0,
+            "",
+        ), f"exit {done.returncode}\n{done.stdout}{done.stderr}"
         return done
+
     (tmp_path / "standin").mkdir()
     return run
 

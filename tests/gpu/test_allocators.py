@@ -1,4 +1,5 @@
 """Every kind of allocator a job can choose, however and whenever it chooses it."""
+
 import contextlib
 import gc
 import threading
@@ -11,7 +12,10 @@ from cupy.cuda import memory, runtime
 from tests.conftest import wait_until
 from tests.gpu.conftest import MIB, array, device_now, new_pool, on, record, shows
 
-pytestmark = [pytest.mark.usefixtures("standin_board", "probe"), pytest.mark.filterwarnings("ignore:cupy.cuda.*is experimental")]
+pytestmark = [
+    pytest.mark.usefixtures("standin_board", "probe"),
+    pytest.mark.filterwarnings("ignore:cupy.cuda.*is experimental"),
+]
 SIZE = MIB + 1  # exact where nobody rounds
 
 
@@ -39,11 +43,15 @@ class Buffer:
 
 def rmm_cupy_allocator(size):
     buffer = Buffer(size)
-    return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(buffer.ptr, buffer.size, buffer, runtime.getDevice()), 0)
+    return cupy.cuda.MemoryPointer(
+        cupy.cuda.UnownedMemory(buffer.ptr, buffer.size, buffer, runtime.getDevice()), 0
+    )
 
 
 def python_functions():
-    return cupy.cuda.PythonFunctionAllocator(lambda size, device: runtime.malloc(size), lambda ptr, device: runtime.free(ptr)).malloc
+    return cupy.cuda.PythonFunctionAllocator(
+        lambda size, device: runtime.malloc(size), lambda ptr, device: runtime.free(ptr)
+    ).malloc
 
 
 def managed_pool():
@@ -64,13 +72,23 @@ def function_on_the_current_one():
     return lambda size: before(size)
 
 
-POOLED = {"pool": lambda: new_pool().malloc, "managed pool": managed_pool, "function on a pool": function_on_a_pool,
-          "function on the current": function_on_the_current_one}
+POOLED = {
+    "pool": lambda: new_pool().malloc,
+    "managed pool": managed_pool,
+    "function on a pool": function_on_a_pool,
+    "function on the current": function_on_the_current_one,
+}
 OTHERS = {
-    "async pool": lambda: cupy.cuda.MemoryAsyncPool().malloc, "malloc_async": lambda: cupy.cuda.malloc_async,
-    "managed": lambda: cupy.cuda.malloc_managed, "none": lambda: None, "slab": lambda: Slab(16 * MIB).malloc,
+    "async pool": lambda: cupy.cuda.MemoryAsyncPool().malloc,
+    "malloc_async": lambda: cupy.cuda.malloc_async,
+    "managed": lambda: cupy.cuda.malloc_managed,
+    "none": lambda: None,
+    "slab": lambda: Slab(16 * MIB).malloc,
     "pooled slab": lambda: Slab(16 * MIB, new_pool().malloc).malloc,
-    "rmm": lambda: rmm_cupy_allocator, "python functions": python_functions, "function on a function": function_on_a_function}
+    "rmm": lambda: rmm_cupy_allocator,
+    "python functions": python_functions,
+    "function on a function": function_on_a_function,
+}
 KINDS = {**POOLED, **OTHERS}
 
 
@@ -106,7 +124,11 @@ def test_memory_works_as_ever(kind):
     y = cupy.empty_like(x)
     y.data.copy_from_device(x.data, x.nbytes)
     assert y[10:20].get().tolist() == list(range(10, 20))
-    assert x.data.device_id == 0 and x.data.mem.device == cupy.cuda.Device(0) and int(x.data) == x.data.ptr == x.data.mem.ptr + x.data.ptr - x.data.mem.ptr
+    assert (
+        x.data.device_id == 0
+        and x.data.mem.device == cupy.cuda.Device(0)
+        and int(x.data) == x.data.ptr == x.data.mem.ptr + x.data.ptr - x.data.mem.ptr
+    )
     assert not cupy.may_share_memory(x, y) and cupy.may_share_memory(x, x[2:])
 
 
@@ -130,7 +152,11 @@ def test_what_memory_can_do_it_still_can(probe):
     assert callable(x.data.mem.prefetch) and callable(x.data.mem.advise)
     cupy.cuda.set_allocator(rmm_cupy_allocator)
     y = array(MIB)
-    assert type(y.data.mem._owner) is Buffer and y.data.mem._owner.ptr == y.data.ptr and isinstance(y.data.mem, cupy.cuda.UnownedMemory)
+    assert (
+        type(y.data.mem._owner) is Buffer
+        and y.data.mem._owner.ptr == y.data.ptr
+        and isinstance(y.data.mem, cupy.cuda.UnownedMemory)
+    )
     assert not hasattr(y.data.mem, "prefetch")
     cupy.cuda.set_allocator(Slab(MIB).malloc)
     array(512)
@@ -157,13 +183,19 @@ def test_the_job_sees_its_own_allocator(probe):
 @pytest.mark.parametrize("kind", ["pool", "function on a pool", "async pool"])
 def test_no_pool_is_kept_alive(probe, kind, through):
     """Nor until the next task: nothing of ours holds on to an allocator that is not in use."""
+
     class Witness:
         pass
 
     def use():
-        pool, witness = cupy.cuda.MemoryAsyncPool() if kind == "async pool" else cupy.cuda.MemoryPool(), Witness()
+        pool, witness = (
+            (cupy.cuda.MemoryAsyncPool() if kind == "async pool" else cupy.cuda.MemoryPool()),
+            Witness(),
+        )
         gone = pool.malloc(MIB).mem.pool if kind == "pool" else weakref.ref(witness)
-        allocator = pool.malloc if kind == "pool" else lambda size, witness=witness: pool.malloc(size)
+        allocator = (
+            pool.malloc if kind == "pool" else lambda size, witness=witness: pool.malloc(size)
+        )
         if through == "set_allocator":
             cupy.cuda.set_allocator(allocator)
             with probe.task("uses it"):
@@ -175,6 +207,7 @@ def test_no_pool_is_kept_alive(probe, kind, through):
         if kind != "async pool":
             pool.free_all_blocks()
         return gone
+
     gone = use()
     gc.collect()
     assert gone() is None
@@ -205,6 +238,7 @@ def test_using_allocator_in_several_threads(probe):
             x = array(SIZE * (i + 1))
             ready.wait()
             del x
+
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
     for thread in threads:
         thread.start()
@@ -226,6 +260,7 @@ def test_using_allocator_entered_before_the_probe(probe):
                 array(SIZE)
         with probe.task("elsewhere, global"):
             array(SIZE)
+
     thread = threading.Thread(target=elsewhere)
     thread.start()
     done.wait()
@@ -240,7 +275,10 @@ def test_using_allocator_entered_before_the_probe(probe):
     go.set()
     thread.join()
     assert on(record("inside")) == (MIB, MIB)
-    assert on(record("elsewhere")) == (SIZE, 0) and on(record("elsewhere, global")) == (SIZE + 511, 0)
+    assert on(record("elsewhere")) == (SIZE, 0) and on(record("elsewhere, global")) == (
+        SIZE + 511,
+        0,
+    )
     del x, y, z
 
 
@@ -259,6 +297,7 @@ def test_set_allocator_imported_by_name_before(probe):
 def test_set_allocator_imported_by_name_outlives_the_probe(probe, capfd):
     from cupy.cuda import set_allocator, set_pinned_memory_allocator  # ours, by now
     from cupy.cuda.memory import _set_thread_local_allocator
+
     probe.stop()
     pool = new_pool()
     set_allocator(pool.malloc)
@@ -281,10 +320,12 @@ def test_straight_from_the_pool_is_unseen(probe):
     pool = cupy.get_default_memory_pool()
     direct = pool.malloc(3 * MIB)
     with probe.task("works"):
+
         def told():
             for _ in range(64):
                 array(512)
             return device_now().get("unseen_bytes") == 3 * MIB
+
         wait_until(told, "unseen bytes", timeout=600)
     assert on(record("works")) == (512, 0)
     assert shows(0) and device_now()["pool_used_bytes"] in (3 * MIB, 3 * MIB + 512)
@@ -314,6 +355,7 @@ def test_allocators_that_are_equal_are_not_the_same(probe):
 
         def __call__(self, size):
             return self.pool.malloc(size)
+
     first, second = new_pool(), new_pool()
     cupy.cuda.set_allocator(Equal(first))
     with cupy.cuda.using_allocator(Equal(second)):
@@ -328,6 +370,7 @@ def test_an_allocator_without_hash_or_name(probe):
 
         def __call__(self, size):
             return memory._malloc(size)
+
     cupy.cuda.set_allocator(Bare())
     with probe.task("bare"):
         array(SIZE)
@@ -339,8 +382,12 @@ def test_on_a_second_device(probe):
         cupy.cuda.set_allocator(KINDS[kind]())
         with probe.task(kind), cupy.cuda.Device(1):
             x = array(SIZE)
-        assert on(record(kind), 1) == (rounded(kind), rounded(kind)) and on(record(kind), 0) == (0, 0)
+        assert on(record(kind), 1) == (rounded(kind), rounded(kind)) and on(record(kind), 0) == (
+            0,
+            0,
+        )
         (found,) = record(kind).gpu
-        assert found["pool_used_bytes"] == (None if kind == "none" else SIZE + 511)  # CUDA's pool rounds, too
+        # CUDA's pool rounds, too
+        assert found["pool_used_bytes"] == (None if kind == "none" else SIZE + 511)
         assert shows(rounded(kind), device=1)
         del x

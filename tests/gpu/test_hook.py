@@ -1,4 +1,5 @@
 """Known patterns of real CuPy work, to the byte: CuPy's pool rounds every size up to 512."""
+
 import cupy
 import numpy
 import pytest
@@ -14,7 +15,13 @@ def test_an_array(probe):
     with probe.task("one"):
         x = array(MIB + 1)
     (found,) = record("one").gpu
-    assert found == {"device": 0, "peak_bytes": MIB + 512, "end_bytes": MIB + 512, "pool_used_bytes": MIB + 512, "pool_total_bytes": MIB + 512}
+    assert found == {
+        "device": 0,
+        "peak_bytes": MIB + 512,
+        "end_bytes": MIB + 512,
+        "pool_used_bytes": MIB + 512,
+        "pool_total_bytes": MIB + 512,
+    }
     assert shows(MIB + 512) and shows(MIB + 512, field="peak_bytes")
     del x
     assert shows(0)
@@ -30,19 +37,36 @@ def test_nothing_and_next_to_nothing(probe):
     del x
 
 
-@pytest.mark.parametrize(("work", "peak", "end"), [
-    (lambda x: x + 1, MIB, MIB),
-    (lambda x: (x + 1) * 2 - 3, 2 * MIB, MIB),  # a temporary goes as soon as the next operation has read it
-    (lambda x: x.sum(), 512, 512),
-    (lambda x: cupy.concatenate([x, x, x]), 3 * MIB, 3 * MIB),
-    (lambda x: x[10:20], 0, 0),
-    (lambda x: (x + 1)[:10], MIB, MIB),  # a slice keeps all of it
-    (lambda x: (x + 1)[:10].copy(), MIB + 512, 512),
-    (lambda x: x.__iadd__(1), 0, 0),
-    (lambda x: cupy.asnumpy(x), 0, 0),
-    (lambda x: x.astype("f4"), MIB // 2, MIB // 2),
-    (lambda x: cupy.asarray(numpy.ones(1000)), 8192, 8192),
-], ids=["plus", "chain", "sum", "concatenate", "view", "view of a temporary", "copy of a view", "in place", "to the host", "astype", "from the host"])
+@pytest.mark.parametrize(
+    ("work", "peak", "end"),
+    [
+        (lambda x: x + 1, MIB, MIB),
+        # a temporary goes as soon as the next operation has read it
+        (lambda x: (x + 1) * 2 - 3, 2 * MIB, MIB),
+        (lambda x: x.sum(), 512, 512),
+        (lambda x: cupy.concatenate([x, x, x]), 3 * MIB, 3 * MIB),
+        (lambda x: x[10:20], 0, 0),
+        (lambda x: (x + 1)[:10], MIB, MIB),  # a slice keeps all of it
+        (lambda x: (x + 1)[:10].copy(), MIB + 512, 512),
+        (lambda x: x.__iadd__(1), 0, 0),
+        (lambda x: cupy.asnumpy(x), 0, 0),
+        (lambda x: x.astype("f4"), MIB // 2, MIB // 2),
+        (lambda x: cupy.asarray(numpy.ones(1000)), 8192, 8192),
+    ],
+    ids=[
+        "plus",
+        "chain",
+        "sum",
+        "concatenate",
+        "view",
+        "view of a temporary",
+        "copy of a view",
+        "in place",
+        "to the host",
+        "astype",
+        "from the host",
+    ],
+)
 def test_operations(probe, work, peak, end):
     x = cupy.zeros(MIB // 8)
     work(x)  # what CuPy keeps for itself is not the task's
@@ -59,7 +83,11 @@ def test_the_pools_cache_is_not_the_tasks(probe, standin_board):
     with probe.task("reuses"):
         x = array(MIB)  # a piece of the block that is cached
     (found,) = record("reuses").gpu
-    assert (found["peak_bytes"], found["pool_used_bytes"], found["pool_total_bytes"]) == (MIB, MIB, 4 * MIB)
+    assert (found["peak_bytes"], found["pool_used_bytes"], found["pool_total_bytes"]) == (
+        MIB,
+        MIB,
+        4 * MIB,
+    )
     assert standin_board.mallocs() == mallocs and shows(MIB) and device_truth() == [4 * MIB, 0]
     with probe.task("clears"):
         del x
@@ -74,7 +102,15 @@ def test_pool_at_the_peak_not_at_the_end(probe):
         del x, y
         cupy.get_default_memory_pool().free_all_blocks()
         z = array(MIB)
-    assert record("peaks").gpu == [{"device": 0, "peak_bytes": 5 * MIB, "end_bytes": MIB, "pool_used_bytes": 5 * MIB, "pool_total_bytes": 5 * MIB}]
+    assert record("peaks").gpu == [
+        {
+            "device": 0,
+            "peak_bytes": 5 * MIB,
+            "end_bytes": MIB,
+            "pool_used_bytes": 5 * MIB,
+            "pool_total_bytes": 5 * MIB,
+        }
+    ]
     del z
 
 
@@ -89,8 +125,15 @@ def test_limit_reached_and_a_retry(probe):
         x = array(2 * MIB)
     found = record("retries")
     assert found.state == "ok" and on(found) == (3 * MIB, 2 * MIB)
-    assert found.oom == {"where": "gpu:0", "requested_bytes": 2 * MIB, "live_bytes": 3 * MIB, "pool_used_bytes": 3 * MIB,
-                         "pool_total_bytes": 3 * MIB, "pool_limit_bytes": 4 * MIB, "count": 1}
+    assert found.oom == {
+        "where": "gpu:0",
+        "requested_bytes": 2 * MIB,
+        "live_bytes": 3 * MIB,
+        "pool_used_bytes": 3 * MIB,
+        "pool_total_bytes": 3 * MIB,
+        "pool_limit_bytes": 4 * MIB,
+        "count": 1,
+    }
     wait_until(lambda: probe.snapshot().live["gpu_ooms"] == 1, "the count of failures")
     del x
 
@@ -100,7 +143,12 @@ def test_a_task_that_dies_of_it(probe):
     with pytest.raises(OutOfMemory), probe.task("dies"):
         array(MIB + 1)
     found = record("dies")
-    assert (found.state, found.oom["requested_bytes"], found.oom["live_bytes"], found.oom["count"]) == ("error", MIB + 1, 0, 1)
+    assert (
+        found.state,
+        found.oom["requested_bytes"],
+        found.oom["live_bytes"],
+        found.oom["count"],
+    ) == ("error", MIB + 1, 0, 1)
     with pytest.raises(OutOfMemory), probe.task("outer"), probe.task("inner"):
         array(2 * MIB)
     assert record("outer").oom == record("inner").oom and record("inner").oom["count"] == 1
@@ -121,12 +169,18 @@ def test_a_full_device(probe, standin_board):
         with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="cudaErrorMemoryAllocation"):
             array(2 * MIB)
     oom = record("no pool").oom
-    assert (oom["where"], oom["requested_bytes"], oom["pool_used_bytes"], oom["count"]) == ("gpu:0", 2 * MIB, None, 1)
+    assert (oom["where"], oom["requested_bytes"], oom["pool_used_bytes"], oom["count"]) == (
+        "gpu:0",
+        2 * MIB,
+        None,
+        1,
+    )
     del x, y
 
 
 def test_out_of_device_memory_elsewhere_is_not_the_hosts(probe):
-    """Its allocation was not seen, or was another thread's: then it is nothing that we know, but no lack of host memory."""
+    """Its allocation was not seen, or was another thread's: then it is nothing that we know, but
+    no lack of host memory."""
     pool = cupy.cuda.MemoryPool()
     pool.set_limit(MIB)
     with pytest.raises(OutOfMemory), probe.task("direct"):
@@ -169,7 +223,10 @@ def test_running_tasks_are_shown(probe):
         x = array(3 * MIB)
         del x
         x = array(MIB)
-        wait_until(lambda: [on(r) for r in probe.snapshot().running if r.gpu] == [(3 * MIB, MIB)], "the running task's figures")
+        wait_until(
+            lambda: [on(r) for r in probe.snapshot().running if r.gpu] == [(3 * MIB, MIB)],
+            "the running task's figures",
+        )
     del x
 
 

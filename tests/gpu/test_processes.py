@@ -1,4 +1,6 @@
-"""What needs a process of its own: the order of imports, fork, exit, and SIGKILL in the middle of a task."""
+"""What needs a process of its own: the order of imports, fork, exit, and SIGKILL in the middle
+of a task."""
+
 import os
 import signal
 import sys
@@ -12,14 +14,19 @@ from tests.gpu.conftest import DEVICES, MIB, ROOT, bare_environ, on
 
 COMMON = """
 import dwsr_probe, sys
+
 def figure(name):
     r = [r for r in dwsr_probe.records() if r.task_name == name][-1]
-    return (r.gpu and [(d["device"], d["peak_bytes"], d["end_bytes"]) for d in r.gpu]), r.pinned_peak_bytes
+    return (
+        r.gpu and [(d["device"], d["peak_bytes"], d["end_bytes"]) for d in r.gpu]
+    ), r.pinned_peak_bytes
 """
 
 
 def test_cupy_before_the_start_after_it_or_inside_a_task(child):
-    code = COMMON + """
+    code = (
+        COMMON
+        + """
 if "before" in sys.argv: import cupy
 dwsr_probe.start()
 if "after" in sys.argv: import cupy
@@ -31,20 +38,40 @@ with dwsr_probe.task("x"):
         pinned = cupy.cuda.alloc_pinned_memory(512)
 print(figure("x"), figure("y"))
 """
+    )
     for moment in ("before", "after", "inside"):
-        seen = None if moment == "before" else 512  # page-locked memory is not seen after a late start
-        assert child(code, moment).stdout.strip() == f"([(0, 24576, 16384)], {seen}) ([(0, 16384, 16384)], {seen})"
+        # page-locked memory is not seen after a late start
+        seen = None if moment == "before" else 512
+        assert (
+            child(code, moment).stdout.strip()
+            == f"([(0, 24576, 16384)], {seen}) ([(0, 16384, 16384)], {seen})"
+        )
 
 
 def test_without_cupy_nothing_of_ours_is_loaded(child):
     code = """
 import dwsr_probe, sys
+
 assert dwsr_probe.start()
-with dwsr_probe.task("x"): pass
+with dwsr_probe.task("x"):
+    pass
 (record,) = dwsr_probe.records()
 snapshot = dwsr_probe.snapshot()
-print(record.gpu, record.oom, record.pinned_peak_bytes, snapshot.devices, snapshot.live["pinned_bytes"], snapshot.live["gpu_hook"])
-print([m for m in sys.modules if m.startswith("dwsr_probe.gpu") or m.startswith("cupy") and m != "cupy_backends"])
+print(
+    record.gpu,
+    record.oom,
+    record.pinned_peak_bytes,
+    snapshot.devices,
+    snapshot.live["pinned_bytes"],
+    snapshot.live["gpu_hook"],
+)
+print(
+    [
+        m
+        for m in sys.modules
+        if m.startswith("dwsr_probe.gpu") or m.startswith("cupy") and m != "cupy_backends"
+    ]
+)
 dwsr_probe.stop()
 print([f for f in sys.meta_path if "dwsr" in type(f).__module__])
 """
@@ -70,13 +97,22 @@ def test_a_module_that_is_only_called_cupy(child, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "cupy.py").write_text("x = 1")
     code = "import dwsr_probe; dwsr_probe.start(); import cupy; print(cupy.x); dwsr_probe.stop()"
-    done = child(code, check=False, extra_env={"PYTHONPATH": f"{tmp_path / 'other'}{os.pathsep}{ROOT}"})
-    assert (done.returncode, done.stdout) == (0, "1\n") and done.stderr.count("\n") == 1 and "cannot hook cupy" in done.stderr
+    done = child(
+        code, check=False, extra_env={"PYTHONPATH": f"{tmp_path / 'other'}{os.pathsep}{ROOT}"}
+    )
+    assert (
+        (done.returncode, done.stdout) == (0, "1\n")
+        and done.stderr.count("\n") == 1
+        and "cannot hook cupy" in done.stderr
+    )
 
 
 def test_fork_with_cupy_imported_but_unused(child):
-    code = COMMON + """
+    code = (
+        COMMON
+        + """
 import cupy, os
+
 dwsr_probe.start()
 pids = []
 for _ in range(3):
@@ -84,7 +120,10 @@ for _ in range(3):
     if pid == 0:
         with dwsr_probe.task("child"):
             x = cupy.empty(1 << 20, "u1")
-        ok = figure("child")[0] == [(0, 1 << 20, 1 << 20)] and len(dwsr_probe.snapshot().running) == 0
+        ok = (
+            figure("child")[0] == [(0, 1 << 20, 1 << 20)]
+            and len(dwsr_probe.snapshot().running) == 0
+        )
         os._exit(0 if ok else 1)
     pids.append(pid)
 print([os.waitpid(pid, 0)[1] for pid in pids])
@@ -92,12 +131,16 @@ with dwsr_probe.task("parent"):
     x = cupy.empty(1000)
 print(figure("parent")[0])
 """
+    )
     assert child(code).stdout == "[0, 0, 0]\n[(0, 8192, 8192)]\n"
 
 
 def test_fork_with_memory_in_use(child):
-    """CUDA does not work in such a child, but leaving it does, and the parent's figures are the parent's."""
-    code = COMMON + """
+    """CUDA does not work in such a child, but leaving it does, and the parent's figures are the
+    parent's."""
+    code = (
+        COMMON
+        + """
 import cupy, os
 dwsr_probe.start()
 with dwsr_probe.task("parent"):
@@ -112,10 +155,13 @@ with dwsr_probe.task("parent"):
     assert os.waitpid(pid, 0)[1] == 0
 print(figure("parent")[0])
 """
+    )
     assert child(code).stdout == "[(0, 16384, 8192)]\n"
 
 
-@pytest.mark.parametrize("leaves", ["", "1 / 0", "sys.exit(7)", "os._exit(9)", "os.kill(os.getpid(), 15)"])
+@pytest.mark.parametrize(
+    "leaves", ["", "1 / 0", "sys.exit(7)", "os._exit(9)", "os.kill(os.getpid(), 15)"]
+)
 def test_exit_with_live_arrays_and_busy_threads(child, leaves):
     code = """
 import atexit, os, sys, threading, {probe}
@@ -135,9 +181,11 @@ threading.Thread(target=work, daemon=True).start()
 go.wait()
 {leaves}
 """
+
     def run(probe, start):
         done = child(code.format(probe=probe, start=start, leaves=leaves), check=False)
         return done.returncode, done.stdout, done.stderr
+
     bare = run("math", "")
     assert run("dwsr_probe", "dwsr_probe.start(); dwsr_probe.task('open').__enter__()") == bare
     assert bare[0] == {"": 0, "1 / 0": 1, "sys.exit(7)": 7, "os._exit(9)": 9}.get(leaves, -15)
@@ -145,10 +193,13 @@ go.wait()
 
 # ---- below `dwsr-probe run` ----
 
+
 @pytest.fixture
 def gpu_cli(cli):
     (cli.cwd / "standin").mkdir()
-    cli.env = standin.environment(folder=cli.cwd / "standin", devices=DEVICES, base=bare_environ(cli.env))
+    cli.env = standin.environment(
+        folder=cli.cwd / "standin", devices=DEVICES, base=bare_environ(cli.env)
+    )
     cli.env["PYTHONPATH"] = os.pathsep.join((cli.env["PYTHONPATH"], str(ROOT)))
     return cli
 
@@ -161,7 +212,15 @@ def test_a_job_below_run(gpu_cli):
     """)
     assert done.returncode == 0, done.stderr
     (found,) = tasks(records, "works")
-    assert found["gpu"] == [{"device": 0, "peak_bytes": MIB, "end_bytes": MIB, "pool_used_bytes": MIB, "pool_total_bytes": MIB}]
+    assert found["gpu"] == [
+        {
+            "device": 0,
+            "peak_bytes": MIB,
+            "end_bytes": MIB,
+            "pool_used_bytes": MIB,
+            "pool_total_bytes": MIB,
+        }
+    ]
     assert (found["pinned_peak_bytes"], found["oom"]) == (0, None)
 
 
@@ -188,9 +247,12 @@ def test_killed_in_the_middle_of_a_task(gpu_cli, board_dir):
     def on_the_board():
         for path in board_dir.glob("*.board"):
             board = Board(path)
-            found = {r.task_name: on(r, int(r.task_name[-1])) for r in board.snapshot().running if r.gpu}
+            found = {
+                r.task_name: on(r, int(r.task_name[-1])) for r in board.snapshot().running if r.gpu
+            }
             if found == {"device 0": (3 * MIB, MIB), "device 1": (3 * MIB, 2 * MIB)}:
                 return board.pid
+
     os.kill(wait_until(on_the_board, "the board to show both tasks"), signal.SIGKILL)
     _, said = job.communicate(timeout=600)
     assert job.returncode == 137, said
@@ -198,6 +260,14 @@ def test_killed_in_the_middle_of_a_task(gpu_cli, board_dir):
     for device in range(2):
         (found,) = tasks(records, f"device {device}")
         (figures,) = found["gpu"]
-        assert found["state"] == "killed" and figures["device"] == device and found["pinned_peak_bytes"] == MIB
-        assert (figures["peak_bytes"], figures["end_bytes"], figures["pool_total_bytes"]) == (3 * MIB, (device + 1) * MIB, 3 * MIB)
+        assert (
+            found["state"] == "killed"
+            and figures["device"] == device
+            and found["pinned_peak_bytes"] == MIB
+        )
+        assert (figures["peak_bytes"], figures["end_bytes"], figures["pool_total_bytes"]) == (
+            3 * MIB,
+            (device + 1) * MIB,
+            3 * MIB,
+        )
     assert processes(records)[0]["state"] == "killed"

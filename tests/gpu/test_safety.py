@@ -1,4 +1,6 @@
-"""The job comes first: what fails in an allocator is the job's, unchanged; what fails in ours is one line, and the job goes on."""
+"""The job comes first: what fails in an allocator is the job's, unchanged; what fails in ours is
+one line, and the job goes on."""
+
 import gc
 import sys
 import threading
@@ -38,9 +40,14 @@ def speaks_anew(monkeypatch):
 def is_off(probe, capfd):
     """One line, CuPy as it was, and no more figures."""
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and said[0].startswith("dwsr-probe: the hook on CuPy's memory failed"), said
+    assert len(said) == 1 and said[0].startswith("dwsr-probe: the hook on CuPy's memory failed"), (
+        said
+    )
     wait_until(lambda: hook_state(probe) == OFF, "the board to say so")
-    assert not _core.is_ours(cupy_hook._originals["get_allocator"]()) and cupy.cuda.set_allocator is cupy_hook._originals["set_allocator"]
+    assert (
+        not _core.is_ours(cupy_hook._originals["get_allocator"]())
+        and cupy.cuda.set_allocator is cupy_hook._originals["set_allocator"]
+    )
     with probe.task("unmeasured"):
         array(MIB)
     assert record("unmeasured").gpu is None
@@ -50,12 +57,27 @@ def is_off(probe, capfd):
 
 # ---- the job's allocators ----
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit, MemoryError, GeneratorExit, cupy.cuda.memory.OutOfMemoryError(1, 2, 3)])
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt,
+        ValueError,
+        SystemExit,
+        MemoryError,
+        GeneratorExit,
+        cupy.cuda.memory.OutOfMemoryError(1, 2, 3),
+    ],
+)
 def test_what_an_allocator_raises_is_the_jobs(probe, capfd, error):
     def malloc(size):
         raise error
+
     cupy.cuda.set_allocator(malloc)
-    with probe.task("raises"), pytest.raises(error if isinstance(error, type) else type(error)) as caught:
+    with (
+        probe.task("raises"),
+        pytest.raises(error if isinstance(error, type) else type(error)) as caught,
+    ):
         array(MIB)
     assert isinstance(error, type) or caught.value is error
     out_of_memory = issubclass(error if isinstance(error, type) else type(error), MemoryError)
@@ -70,6 +92,7 @@ def test_an_error_whose_attributes_raise(probe, capfd):
 
     def malloc(size):
         raise Nasty
+
     cupy.cuda.set_allocator(malloc)
     with pytest.raises(Nasty):
         array(MIB)
@@ -94,6 +117,7 @@ def test_none_arrives_as_none(probe, capfd):
 def test_a_pointer_of_the_jobs_own_class_stays_one(probe):
     class Pointer(cupy.cuda.MemoryPointer):
         pass
+
     cupy.cuda.set_allocator(lambda size: Pointer(memory.Memory(size), 0))
     with probe.task("own class"):
         assert type(cupy.cuda.alloc(MIB)) is Pointer
@@ -109,6 +133,7 @@ def test_a_pointer_of_the_jobs_own_class_stays_one(probe):
 def test_memory_of_the_jobs_own_class(probe):
     class Own(memory.Memory):
         colour = "red"
+
     cupy.cuda.set_allocator(lambda size: cupy.cuda.MemoryPointer(Own(size), 0))
     with probe.task("own memory"):
         x = array(MIB + 1)
@@ -119,6 +144,7 @@ def test_memory_of_the_jobs_own_class(probe):
 
 
 # ---- our own part ----
+
 
 class Broken(cupy.cuda.MemoryPointer):
     """A true pointer to whoever does not ask for its device."""
@@ -142,12 +168,15 @@ def test_a_failure_of_ours_inside_an_allocation(probe, capfd, threads):
         with cupy.cuda.using_allocator(lambda size: Broken(pool.malloc(size))):
             kept.append(cupy.cuda.alloc(MIB))
         kept.append(cupy.cuda.alloc(MIB))
+
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert [type(x) for x in kept] == [Broken] * 2 * threads and pool.used_bytes() == 2 * threads * MIB
+    assert [type(x) for x in kept] == [
+        Broken
+    ] * 2 * threads and pool.used_bytes() == 2 * threads * MIB
     assert is_off(probe, capfd)
     kept.clear()
     probe.stop()
@@ -161,6 +190,7 @@ def test_an_allocator_we_cannot_look_at(probe, capfd):
 
         def __call__(self, size):
             return memory._malloc(size)
+
     cupy.cuda.set_allocator(Hidden())
     assert array(MIB).nbytes == MIB
     assert type(cupy.cuda.get_allocator()) is Hidden
@@ -188,8 +218,10 @@ def test_a_cupy_we_do_not_know(probe, capfd, monkeypatch):
 
 def test_ctrl_c_inside_ours_is_the_jobs(probe, capfd, monkeypatch):
     """Python may run the job's signal handler in any of our own Python functions."""
+
     def interrupted(*arguments):
         raise KeyboardInterrupt
+
     pool = new_pool()
     monkeypatch.setattr("weakref.WeakKeyDictionary.get", interrupted)  # of a pool that is new to us
     cupy.cuda.set_allocator(pool.malloc)
@@ -201,20 +233,32 @@ def test_ctrl_c_inside_ours_is_the_jobs(probe, capfd, monkeypatch):
 
 # ---- start and stop ----
 
+
 def test_stop_restores_the_very_objects(probe):
     probe.stop()
     pool = new_pool()
 
     def malloc(size):
         return pool.malloc(size)
+
     cupy.cuda.set_allocator(malloc)
-    names = [(module, name) for module in (cupy.cuda, memory, pinned_memory) for name in dir(module) if "allocator" in name]
+    names = [
+        (module, name)
+        for module in (cupy.cuda, memory, pinned_memory)
+        for name in dir(module)
+        if "allocator" in name
+    ]
     before = [getattr(module, name) for module, name in names]
     assert probe.start()
-    assert cupy.cuda.set_allocator is not before[names.index((cupy.cuda, "set_allocator"))] and cupy.cuda.set_allocator.__doc__
+    assert (
+        cupy.cuda.set_allocator is not before[names.index((cupy.cuda, "set_allocator"))]
+        and cupy.cuda.set_allocator.__doc__
+    )
     x = array(MIB)
     probe.stop()
-    assert all(getattr(module, name) is was for (module, name), was in zip(names, before, strict=True))
+    assert all(
+        getattr(module, name) is was for (module, name), was in zip(names, before, strict=True)
+    )
     assert cupy.cuda.get_allocator() is malloc
     with cupy.cuda.using_allocator(malloc):
         assert probe.start()
@@ -237,6 +281,7 @@ def test_stop_says_nothing_twice(probe):
 def test_somebody_put_his_own_over_ours(probe, monkeypatch):
     def theirs(allocator=None):
         return ours(allocator)
+
     ours = cupy.cuda.set_allocator
     monkeypatch.setattr(cupy.cuda, "set_allocator", theirs)
     probe.stop()
@@ -292,12 +337,15 @@ def test_stop_while_others_allocate(probe, capfd):
                 with probe.task("works"):
                     kept = [array(512 * (k + 1)) for k in range(5)]
                     if i == 0:
-                        cupy.cuda.set_allocator(None if len(kept) % 2 else cupy.get_default_memory_pool().malloc)
+                        cupy.cuda.set_allocator(
+                            None if len(kept) % 2 else cupy.get_default_memory_pool().malloc
+                        )
                     elif i == 1:
                         with cupy.cuda.using_allocator(None):
                             array(100)
         except BaseException as error:
             errors.append(error)
+
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -318,6 +366,7 @@ def test_stop_while_others_allocate(probe, capfd):
 
 
 # ---- without the host's accounting; page-locked memory ----
+
 
 def test_without_the_hosts_accounting(probe):
     probe.stop()
@@ -344,9 +393,20 @@ def test_page_locked_memory_is_counted_apart(probe, kind):
         z = array(512)
         del y
     found = record("pinned")
-    assert (found.pinned_peak_bytes, found.pinned_end_bytes) == (2 * size, size) and on(found) == (512, 512)
+    assert (found.pinned_peak_bytes, found.pinned_end_bytes) == (2 * size, size) and on(found) == (
+        512,
+        512,
+    )
+
     def on_the_board(*expected):
-        wait_until(lambda: tuple(probe.snapshot().live[name] for name in ("pinned_bytes", "pinned_peak_bytes")) == expected, "page-locked bytes")
+        wait_until(
+            lambda: (
+                tuple(probe.snapshot().live[name] for name in ("pinned_bytes", "pinned_peak_bytes"))
+                == expected
+            ),
+            "page-locked bytes",
+        )
+
     on_the_board(size, 2 * size)
     del x
     on_the_board(0, 2 * size)
@@ -357,9 +417,13 @@ def test_page_locked_memory_is_counted_apart(probe, kind):
 
 
 def test_page_locked_memory_that_is_not_seen_is_unknown(probe):
-    """CuPy does not say which allocator is in use: after a late start it is not seen until the job sets one."""
+    """CuPy does not say which allocator is in use: after a late start it is not seen until the
+    job sets one."""
     probe.stop()
     assert probe.start()
     with probe.task("unknown"):
         cupy.cuda.alloc_pinned_memory(100)
-    assert record("unknown").pinned_peak_bytes is None and probe.snapshot().live["pinned_bytes"] is None
+    assert (
+        record("unknown").pinned_peak_bytes is None
+        and probe.snapshot().live["pinned_bytes"] is None
+    )

@@ -1,4 +1,6 @@
-"""Each task has its own figure, whatever its neighbours do and whoever frees; in the end nothing is left over."""
+"""Each task has its own figure, whatever its neighbours do and whoever frees; in the end nothing
+is left over."""
+
 import gc
 import queue
 import threading
@@ -21,6 +23,7 @@ def in_threads(count, work):
         except BaseException as error:
             errors.append(error)
             raise
+
     threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
     for thread in threads:
         thread.start()
@@ -44,6 +47,7 @@ def test_two_tasks_at_once(probe, devices):
             together.wait()
         together.wait()
         del x
+
     in_threads(2, work)
     for i in range(2):
         assert on(record(f"task {i}"), i % devices) == ((i + 1) * 11 * MIB, (i + 1) * MIB)
@@ -57,13 +61,16 @@ def test_one_task_on_two_devices(probe):
         with cupy.cuda.Device(1):
             y = array(2 * MIB)
             array(3 * MIB)
-    assert [(d["device"], d["peak_bytes"], d["end_bytes"], d["pool_total_bytes"]) for d in record("both").gpu] == [
-        (0, MIB, MIB, MIB), (1, 5 * MIB, 2 * MIB, 5 * MIB)]
+    assert [
+        (d["device"], d["peak_bytes"], d["end_bytes"], d["pool_total_bytes"])
+        for d in record("both").gpu
+    ] == [(0, MIB, MIB, MIB), (1, 5 * MIB, 2 * MIB, 5 * MIB)]
     del x, y
 
 
 def test_freed_by_another_thread(probe):
-    """As in a Dask worker, whose event loop drops a third of all results: while the task runs, and after it."""
+    """As in a Dask worker, whose event loop drops a third of all results: while the task runs,
+    and after it."""
     handed, freed = queue.Queue(), queue.Queue()
 
     def event_loop():
@@ -73,6 +80,7 @@ def test_freed_by_another_thread(probe):
                 del item
                 freed.put(1)
             del mine
+
     loop = threading.Thread(target=event_loop)
     loop.start()
     with probe.task("works"):
@@ -98,6 +106,7 @@ def test_freed_by_another_thread(probe):
 def test_freed_by_the_garbage_collector(probe):
     class Node:
         pass
+
     with probe.task("makes a cycle"):
         node = Node()
         node.self, node.data = node, array(MIB)
@@ -117,9 +126,11 @@ def test_a_thread_of_the_task(probe):
         in_threads(1, lambda _: kept.append(array(MIB)))
     assert on(record("starts a thread")) == (MIB, MIB)
     with probe.task("is adopted") as block:
+
         def work():
             with probe.adopt(block):
                 kept.append(array(MIB))
+
         in_threads(1, lambda _: work())
     assert on(record("is adopted")) == (MIB, MIB)
     kept.clear()
@@ -128,7 +139,8 @@ def test_a_thread_of_the_task(probe):
 
 @pytest.mark.parametrize("kind", ["pool", "none"])
 def test_eighty_thousand_pairs(probe, kind):
-    """Four threads allocate, keep, hand over and free, on two devices: all balances are zero, here and on the stand-in."""
+    """Four threads allocate, keep, hand over and free, on two devices: all balances are zero,
+    here and on the stand-in."""
     if kind == "none":
         cupy.cuda.set_allocator(None)
     passed, together = queue.SimpleQueue(), threading.Barrier(4)
@@ -148,20 +160,25 @@ def test_eighty_thousand_pairs(probe, kind):
                             passed.get_nowait()
                     kept = cupy.cuda.alloc(512)
                 del kept
+
     in_threads(4, work)
     while not passed.empty():
         passed.get()
     for i in range(4):
         found = [on(r, i % 2) for r in probe.records() if r.task_name == f"thread {i}"]
         assert len(found) == 20
-        # What it has handed over is its own until somebody frees it: at least one at a time, at most all ten and the next.
-        assert all(512 * (i + 1) <= peak <= 512 * (i + 1) * 11 + 512 and end >= 512 for peak, end in found)
+        # What it has handed over is its own until somebody frees it: at least one at a time, at
+        # most all ten and the next.
+        assert all(
+            512 * (i + 1) <= peak <= 512 * (i + 1) * 11 + 512 and end >= 512 for peak, end in found
+        )
     assert shows(0, device=0) and shows(0, device=1)
     assert kind == "pool" or device_truth() == [0, 0]
 
 
 def test_alone_among_busy_neighbours(probe):
-    """Three threads allocate as fast as they can, in tasks and outside; the fourth's figure is the same every time."""
+    """Three threads allocate as fast as they can, in tasks and outside; the fourth's figure is
+    the same every time."""
     stop = threading.Event()
 
     def busy(i):
@@ -182,7 +199,11 @@ def test_alone_among_busy_neighbours(probe):
                 del y
         finally:
             stop.set()
+
     in_threads(4, lambda i: calm() if i == 3 else busy(i))
     assert {on(r) for r in probe.records() if r.task_name == "calm"} == {(3 * MIB + 512, 512)}
-    assert {on(r) for r in probe.records() if r.task_name == "busy"} <= {(MIB << 1, 0), (MIB << 2, 0)}
+    assert {on(r) for r in probe.records() if r.task_name == "busy"} <= {
+        (MIB << 1, 0),
+        (MIB << 2, 0),
+    }
     assert shows(0)

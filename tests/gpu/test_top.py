@@ -1,4 +1,6 @@
-"""`dwsr-probe top` with GPUs: CuPy's allocations in this process, on the stand-in, looked at through its board and through a port."""
+"""`dwsr-probe top` with GPUs: CuPy's allocations in this process, on the stand-in, looked at
+through its board and through a port."""
+
 import re
 
 from dwsr_probe.export.server import Server
@@ -28,7 +30,10 @@ def test_devices_and_their_tasks(standin_board, probe, board_dir):
 
                 def shown(text=text):
                     found = text()
-                    return re.search(r"^0 Stand-in GPU .* 64\.0 MiB +164 MiB .*[█▒].* 164 MiB ", found, re.M) and re.search(r"^ ?on the device .* 164 MiB ", found, re.M)
+                    return re.search(
+                        r"^0 Stand-in GPU .* 64\.0 MiB +164 MiB .*[█▒].* 164 MiB ", found, re.M
+                    ) and re.search(r"^ ?on the device .* 164 MiB ", found, re.M)
+
                 wait_until(shown, "the device and its task")
                 assert "gpu peak" in text()
         del kept

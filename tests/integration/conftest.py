@@ -1,4 +1,6 @@
-"""What tests of ports share: jobs that wait for files, and a `dwsr-probe` that serves, by what it says."""
+"""What tests of ports share: jobs that wait for files, and a `dwsr-probe` that serves, by what
+it says."""
+
 import os
 import re
 import signal
@@ -30,13 +32,16 @@ class Served:
 
     def __init__(self, process):
         self.process, self.said = process, []
-        while not (found := re.search(r"metrics at (\S+)/metrics", self.said[-1] if self.said else "")):
+        while not (
+            found := re.search(r"metrics at (\S+)/metrics", self.said[-1] if self.said else "")
+        ):
             line = process.stderr.readline()
             assert line, f"it ended without a port: {self.said}"
             self.said.append(line)
         self.url = found[1]
         self.port = int(self.url.rpartition(":")[2])
-        threading.Thread(target=lambda: self.said.extend(process.stderr), daemon=True).start()  # or it would stop at a full pipe
+        # or it would stop at a full pipe
+        threading.Thread(target=lambda: self.said.extend(process.stderr), daemon=True).start()
 
     def get(self, path="/metrics", headers=None, timeout=600, **options):
         request = urllib.request.Request(self.url + path, headers=headers or {})
@@ -52,7 +57,12 @@ class Served:
 
     def value(self, name, **labels):
         """Sum of the series with these labels; None without any."""
-        found = [s.value for f in parse_text(self.get()) for s in f.samples if s.name == name and labels.items() <= s.labels.items()]
+        found = [
+            s.value
+            for f in parse_text(self.get())
+            for s in f.samples
+            if s.name == name and labels.items() <= s.labels.items()
+        ]
         return sum(found) if found else None
 
     def rss(self):
@@ -75,6 +85,7 @@ def serve(cli):
     def start(*words, **options):
         started.append(cli.start(*words, start_new_session=True, **options))
         return Served(started[-1])
+
     yield start
     for process in started:
         if process.poll() is None:
@@ -90,7 +101,17 @@ def serve(cli):
 @pytest.fixture
 def run(cli, serve):
     def start(code, *options):
-        return serve("run", "-o", "run", "--metrics", "0", *options, PY, cli.script(UNTIL_TOLD + textwrap.dedent(code)))
+        return serve(
+            "run",
+            "-o",
+            "run",
+            "--metrics",
+            "0",
+            *options,
+            PY,
+            cli.script(UNTIL_TOLD + textwrap.dedent(code)),
+        )
+
     return start
 
 

@@ -1,4 +1,6 @@
-"""Whose memory is it: figures of real programs against arithmetic truth, alone and beside neighbours."""
+"""Whose memory is it: figures of real programs against arithmetic truth, alone and beside
+neighbours."""
+
 import os
 import subprocess
 import sys
@@ -28,7 +30,9 @@ np.fft.fft(np.ones(8)); np.linalg.svd(np.ones((4, 4)))  # first use: tables and 
 
 
 def test_numpy_truths(cli):
-    done, records = cli.job(NUMPY + """
+    done, records = cli.job(
+        NUMPY
+        + """
 with task("one"): a = np.ones(5_000_000)
 with task("untouched"): b = np.zeros(5_000_000)
 with task("frees others'"): del a, b
@@ -46,31 +50,55 @@ with task("grows"):
     for i in range(64): parts += bytes(1_000_000)
 with task("file"):
     m = np.memmap("file.bin", dtype=np.uint8, mode="w+", shape=(50_000_000,)); m[:] = 1; del m
-""", cwd=cli.cwd)
+""",
+        cwd=cli.cwd,
+    )
     assert done.returncode == 0, done.stderr
-    for name, truth in (("one", 40 * MB), ("untouched", 40 * MB), ("frees others'", 0), ("chained", 16 * MB), ("in place", 0), ("view", 0),
-                        ("copy", 4 * MB), ("inner", 16 * MB), ("outer", 16 * MB)):
+    for name, truth in (
+        ("one", 40 * MB),
+        ("untouched", 40 * MB),
+        ("frees others'", 0),
+        ("chained", 16 * MB),
+        ("in place", 0),
+        ("view", 0),
+        ("copy", 4 * MB),
+        ("inner", 16 * MB),
+        ("outer", 16 * MB),
+    ):
         own(records, name, truth)
     own(records, "file", 0, 2 << 20)  # perhaps an arena for objects; not the 50 MB of the file
     ends = {r["task_name"]: r["alloc_end_bytes"] for r in tasks(records)}
-    assert abs(ends["outer"] - 8 * MB) < 100_000 and abs(ends["one"] - 40 * MB) < 100_000 and ends["frees others'"] < 100_000
-    assert 64 * MB <= tasks(records, "grows")[0]["alloc_peak_bytes"] < 75 * MB  # bytearray over-allocates by an eighth
+    assert (
+        abs(ends["outer"] - 8 * MB) < 100_000
+        and abs(ends["one"] - 40 * MB) < 100_000
+        and ends["frees others'"] < 100_000
+    )
+    # bytearray over-allocates by an eighth
+    assert 64 * MB <= tasks(records, "grows")[0]["alloc_peak_bytes"] < 75 * MB
     assert "own peak" in done.stderr and all(r["alloc_count"] is not None for r in tasks(records))
 
 
 def test_each_its_own_beside_neighbours(cli):
-    """400 MB beside a sleeping task and one of 50 MB, in all finishing orders; the same task alone gives the same number."""
-    done, records = cli.job(NUMPY + """
+    """400 MB beside a sleeping task and one of 50 MB, in all finishing orders; the same task
+    alone gives the same number."""
+    done, records = cli.job(
+        NUMPY
+        + """
 def work(name, n, hold):
     with task(name):
         x = np.ones(n) if n else None
         time.sleep(hold)
 
 for order in ((0.01, 0.03, 0.05), (0.05, 0.03, 0.01), (0.03, 0.05, 0.01), (0.01, 0.05, 0.03)):
-    threads = [threading.Thread(target=work, args=a) for a in zip(("big", "small", "sleep"), (50_000_000, 6_250_000, 0), order)]
-    [t.start() for t in threads]; [t.join() for t in threads]
+    threads = [
+        threading.Thread(target=work, args=a)
+        for a in zip(("big", "small", "sleep"), (50_000_000, 6_250_000, 0), order)
+    ]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
 work("big", 50_000_000, 0)
-""")
+"""
+    )
     assert done.returncode == 0, done.stderr
     for name, truth in (("big", 400 * MB), ("small", 50 * MB), ("sleep", 0)):
         own(records, name, truth)
@@ -79,7 +107,9 @@ work("big", 50_000_000, 0)
 
 
 def test_handed_between_threads(cli):
-    done, records = cli.job(NUMPY + """
+    done, records = cli.job(
+        NUMPY
+        + """
 import queue
 q = queue.Queue(4)
 def consume():
@@ -92,17 +122,23 @@ with task("producer"):
 kept = []
 with task("makes"): kept.append(np.ones(3_000_000))
 with task("drops"): kept.clear(); x = np.ones(1_000_000)
-""")
+"""
+    )
     assert done.returncode == 0, done.stderr
     (producer,), (consumer,) = tasks(records, "producer"), tasks(records, "consumer")
-    assert 8 * MB <= producer["alloc_peak_bytes"] <= 7 * 8.1 * MB and producer["alloc_end_bytes"] <= 16.1 * MB
+    assert (
+        8 * MB <= producer["alloc_peak_bytes"] <= 7 * 8.1 * MB
+        and producer["alloc_end_bytes"] <= 16.1 * MB
+    )
     assert consumer["alloc_peak_bytes"] < MB
     own(records, "makes", 24 * MB)
     own(records, "drops", 8 * MB)
 
 
 def test_threads_of_a_task(cli):
-    done, records = cli.job(NUMPY + """
+    done, records = cli.job(
+        NUMPY
+        + """
 def part(): global kept; kept = np.ones(2_000_000)
 with task("starts a thread"):
     t = threading.Thread(target=part); t.start(); t.join()
@@ -116,7 +152,8 @@ block = task("adopts")
 t = threading.Thread(target=helper, args=(block,)); t.start()   # outside every task
 with block: ready.set(); go.wait()
 t.join()
-""")
+"""
+    )
     assert done.returncode == 0, done.stderr
     own(records, "starts a thread", 16 * MB, 1 << 20)
     own(records, "adopts", 32 * MB, 1 << 20)
@@ -150,7 +187,10 @@ with dwsr_probe.task("bytes"): y = bytes(30_000_000)
 
 
 def test_forks_and_killed_tasks(cli):
-    done, records = cli.job(NUMPY + SAMPLED + """
+    done, records = cli.job(
+        NUMPY
+        + SAMPLED
+        + """
 import os, signal
 sampled()
 big = np.ones(1_000_000)
@@ -164,14 +204,19 @@ with task("parent"):
             sampled()
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-""")
+"""
+    )
     assert done.returncode == 0, done.stderr
     for name, truth in (("parent", 16 * MB), ("child", 24 * MB), ("doomed", 32 * MB)):
         own(records, name, truth)
     assert tasks(records, "doomed")[0]["state"] == "killed"
 
 
-@pytest.mark.parametrize("environ", [{"PYTHONMALLOC": "malloc"}, {"PYTHONDEVMODE": "1"}, {"MALLOC_ARENA_MAX": "1"}], ids=str)
+@pytest.mark.parametrize(
+    "environ",
+    [{"PYTHONMALLOC": "malloc"}, {"PYTHONDEVMODE": "1"}, {"MALLOC_ARENA_MAX": "1"}],
+    ids=str,
+)
 def test_other_ways_to_run_python(cli, environ):
     cli.env.update(environ)
     done, records = cli.job(NUMPY + "with task('one'): a = np.ones(5_000_000)")
@@ -194,20 +239,31 @@ print(hashlib.sha256(b"".join(p.tobytes() for p in parts) + text.encode()).hexdi
 
 
 def test_without_accounting_the_figures_are_null(cli):
-    done, records = cli.job("import dwsr_probe\nwith dwsr_probe.task('x'): bytearray(1 << 20)", "--no-alloc")
+    done, records = cli.job(
+        "import dwsr_probe\nwith dwsr_probe.task('x'): bytearray(1 << 20)", "--no-alloc"
+    )
     assert tasks(records)[0]["alloc_peak_bytes"] is None and "own peak" not in done.stderr
     assert processes(records)[0]["alloc_peak_bytes"] is None
 
 
 def test_children_that_are_not_python_are_left_alone(cli):
-    done = cli("run", "-q", PY, "-c", "import subprocess; print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
+    done = cli(
+        "run",
+        "-q",
+        PY,
+        "-c",
+        "import subprocess; print(subprocess.run(['env'], capture_output=True, text=True).stdout)",
+    )
     assert "LD_PRELOAD" not in done.stdout and done.returncode == 0
     assert "LD_PRELOAD" not in os.environ
 
 
 def test_pools_older_than_the_task(cli):
-    """What a task submits to a pool works for it; what is submitted outside does not, also in the same threads."""
-    done, records = cli.job(NUMPY + """
+    """What a task submits to a pool works for it; what is submitted outside does not, also in
+    the same threads."""
+    done, records = cli.job(
+        NUMPY
+        + """
 from concurrent.futures import ThreadPoolExecutor
 def fail(): np.ones(1_000_000); raise ValueError("as it was")
 with ThreadPoolExecutor(2) as pool:
@@ -225,14 +281,17 @@ with ThreadPoolExecutor(2) as pool:
     t.start(); t.join()
 import traceback
 print("".join(traceback.format_exception(error)))
-""")
+"""
+    )
     assert done.returncode == 0, done.stderr
     own(records, "submits", 40 * MB, 1 << 20)
     own(records, "beside", 0, 1 << 20)
     assert "as it was" in done.stdout and "dwsr" not in done.stdout
 
 
-GARBAGE = NUMPY + """
+GARBAGE = (
+    NUMPY
+    + """
 import gc
 gc.disable()
 class Ring: pass
@@ -242,6 +301,7 @@ with task("cycles"):
     for i in range(3): ring()
 with task("next"): pass
 """
+)
 
 
 @pytest.mark.parametrize("mode", ["none", "before", "around"])
@@ -251,15 +311,22 @@ def test_garbage_of_cycles(cli, mode):
     (cycles,), (after,) = tasks(records, "cycles"), tasks(records, "next")
     own(records, "cycles", 24 * MB)  # the peak has it in any case
     if mode == "around":
-        assert abs(cycles["gc_freed_bytes"] - 24 * MB) < 200_000 and cycles["alloc_end_bytes"] < 200_000 and after["gc_freed_bytes"] < 200_000
+        assert (
+            abs(cycles["gc_freed_bytes"] - 24 * MB) < 200_000
+            and cycles["alloc_end_bytes"] < 200_000
+            and after["gc_freed_bytes"] < 200_000
+        )
     else:
-        assert cycles["gc_freed_bytes"] is None and abs(cycles["alloc_end_bytes"] - 24 * MB) < 200_000
+        assert (
+            cycles["gc_freed_bytes"] is None and abs(cycles["alloc_end_bytes"] - 24 * MB) < 200_000
+        )
     assert after["rss_before_bytes"] < cycles["rss_peak_bytes"] - 20 * MB or mode == "none"
 
 
 @pytest.mark.parametrize("pool", ["system", "mimalloc"])
 def test_memory_of_arrow(cli, pool):
-    """Arrow's own allocator is inside its library: a task that uses it says so. With malloc it is accounted."""
+    """Arrow's own allocator is inside its library: a task that uses it says so. With malloc it
+    is accounted."""
     cli.env["ARROW_DEFAULT_MEMORY_POOL"] = pool
     done, records = cli.job("""
 import dwsr_probe
@@ -275,16 +342,21 @@ with dwsr_probe.task("arrow"): b = pa.allocate_buffer(20_000_000)
     else:
         assert tasks(records, "arrow")[0]["attribution"] == "shared"
     doctor = cli("doctor").stdout
-    assert "ARROW_DEFAULT_MEMORY_POOL=system" in doctor and ("mimalloc" in doctor) == (pool != "system")
+    assert "ARROW_DEFAULT_MEMORY_POOL=system" in doctor and ("mimalloc" in doctor) == (
+        pool != "system"
+    )
 
 
 def test_a_threshold_of_ones_own(cli):
     """With 4 KiB, blocks of 20 KB have an owner each from the first on."""
-    code = NUMPY + """
+    code = (
+        NUMPY
+        + """
 kept = []
 with task("makes"): kept.extend(np.ones(2500) for _ in range(100))
 with task("drops, and makes"): kept.clear(); x = np.ones(60_000)
 """
+    )
     done, records = cli.job(code, "--alloc-from", "4")
     assert done.returncode == 0, done.stderr
     own(records, "makes", 2 * MB, 2 << 20)  # perhaps an arena for the objects

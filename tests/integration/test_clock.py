@@ -1,4 +1,6 @@
-"""The machine's clock is set while jobs run: lengths of time stay what they are. A shim between Python and the C library plays the clock."""
+"""The machine's clock is set while jobs run: lengths of time stay what they are. A shim between
+Python and the C library plays the clock."""
+
 import email.utils
 import os
 import shutil
@@ -25,14 +27,16 @@ SHIM = """
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
-static long step(void) { const char *file = getenv("CLOCK_STEP"); return file && access(file, F_OK) == 0 ? 3600 : 0; }
+static long step(void) { const char *file = getenv("CLOCK_STEP");
+    return file && access(file, F_OK) == 0 ? 3600 : 0; }
 int clock_gettime(clockid_t id, struct timespec *t)
 {
     long e = syscall(SYS_clock_gettime, id, t);
     if (e == 0 && id == CLOCK_REALTIME) t->tv_sec += step();
     return (int)e;
 }
-time_t time(time_t *to) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t); if (to) *to = t.tv_sec; return t.tv_sec; }
+time_t time(time_t *to) { struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
+    if (to) *to = t.tv_sec; return t.tv_sec; }
 int gettimeofday(struct timeval *t, void *zone)
 {
     struct timespec now;
@@ -49,22 +53,44 @@ int gettimeofday(struct timeval *t, void *zone)
 def clock(cli):
     """Environment of a process whose clock is set when the file `step` appears."""
     (cli.cwd / "shim.c").write_text(SHIM)
-    subprocess.run([require(shutil.which("cc"), "a C compiler: apt-get install gcc"), "-shared", "-fPIC", "-O1", "shim.c", "-o", "shim.so"], cwd=cli.cwd, check=True)
+    subprocess.run(
+        [
+            require(shutil.which("cc"), "a C compiler: apt-get install gcc"),
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "shim.c",
+            "-o",
+            "shim.so",
+        ],
+        cwd=cli.cwd,
+        check=True,
+    )
     return dict(cli.env, LD_PRELOAD=str(cli.cwd / "shim.so"), CLOCK_STEP=str(cli.cwd / "step"))
 
 
 def test_running_tasks_do_not_age(cli, serve, board_dir, clock):
-    job = subprocess.Popen([PY, "-c", UNTIL_TOLD + """
+    job = subprocess.Popen(
+        [
+            PY,
+            "-c",
+            UNTIL_TOLD
+            + """
 assert dwsr_probe.start()
 with dwsr_probe.task("waits"):
     say("in")
     wait_for("enough")
 dwsr_probe.stop()
-"""], cwd=cli.cwd, env=cli.env)
+""",
+        ],
+        cwd=cli.cwd,
+        env=cli.env,
+    )
 
     def date():
         with urllib.request.urlopen(served.url + "/metrics", timeout=600) as answer:
             return email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
+
     try:
         heard(cli, "in")
         began = time.monotonic()
@@ -80,7 +106,13 @@ dwsr_probe.stop()
         assert job.wait(600) == 0
 
 
-@pytest.mark.parametrize("command", [["sh", "-c", "touch step"], [PY, "-c", "import dwsr_probe, os\nwith dwsr_probe.task('x'): open('step', 'w').close()"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", "touch step"],
+        [PY, "-c", "import dwsr_probe, os\nwith dwsr_probe.task('x'): open('step', 'w').close()"],
+    ],
+)
 def test_a_run_does_not_last_longer(cli, clock, command):
     began = time.monotonic()
     done = cli("run", "-o", "run", *command, env=clock)
@@ -97,7 +129,10 @@ def test_a_run_does_not_last_longer(cli, clock, command):
 
 def test_boards_do_not_age(board_dir, monkeypatch):
     """A dead board is kept for a week, whatever the date is meanwhile."""
-    code = "import dwsr_probe, os, signal; assert dwsr_probe.start(); os.kill(os.getpid(), signal.SIGKILL)"
+    code = (
+        "import dwsr_probe, os, signal; assert dwsr_probe.start(); os.kill(os.getpid(),"
+        " signal.SIGKILL)"
+    )
     assert subprocess.run([PY, "-c", code]).returncode == -signal.SIGKILL
     (path,) = board_dir.iterdir()
     board, now = Board(path), time.time()

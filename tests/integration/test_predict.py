@@ -1,4 +1,5 @@
 """`dwsr-probe predict`: what a run teaches, asked on the command line."""
+
 import json
 import subprocess
 import sys
@@ -27,52 +28,153 @@ def run(cli):
 
 
 def lines(done):
-    said = [line for line in done.stderr.splitlines() if not line.startswith("dwsr-probe: the last run is ")]
+    said = [
+        line
+        for line in done.stderr.splitlines()
+        if not line.startswith("dwsr-probe: the last run is ")
+    ]
     assert done.returncode == 0 and not said, done.stderr
     return done.stdout.splitlines()
 
 
 def test_one_task(cli, run):
-    shown = lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--limit", "1GiB"))
-    assert shown[0] == "double of 5000×1000 float32" and shown[1].startswith("own peak: 19.") and "99 %" in shown[1] and shown[2] == "more than 1GiB: less than 0.1 % probable"
-    assert "learned from 12 tasks" in "\n".join(shown) and any("◆" in line for line in shown) and max(map(len, shown)) <= 100
+    shown = lines(
+        cli(
+            "predict",
+            run,
+            "--task",
+            "double",
+            "--shape",
+            "5000,1000",
+            "--dtype",
+            "float32",
+            "--limit",
+            "1GiB",
+        )
+    )
+    assert (
+        shown[0] == "double of 5000×1000 float32"
+        and shown[1].startswith("own peak: 19.")
+        and "99 %" in shown[1]
+        and shown[2] == "more than 1GiB: less than 0.1 % probable"
+    )
+    assert (
+        "learned from 12 tasks" in "\n".join(shown)
+        and any("◆" in line for line in shown)
+        and max(map(len, shown)) <= 100
+    )
     assert max(len(line) for line in shown if "┤" in line) <= 80
-    (found,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000x1000", "--dtype", "float32", "--limit", "1GiB", "--format", "json")))
-    assert abs(found["mean_bytes"] / 20e6 - 1) < 0.03 and found["mean_bytes"] <= found["upper_bytes"] < 22e6 and found["n"] == 12 and found["exceeds"] < 0.001
+    (found,) = map(
+        json.loads,
+        lines(
+            cli(
+                "predict",
+                run,
+                "--task",
+                "double",
+                "--shape",
+                "5000x1000",
+                "--dtype",
+                "float32",
+                "--limit",
+                "1GiB",
+                "--format",
+                "json",
+            )
+        ),
+    )
+    assert (
+        abs(found["mean_bytes"] / 20e6 - 1) < 0.03
+        and found["mean_bytes"] <= found["upper_bytes"] < 22e6
+        and found["n"] == 12
+        and found["exceeds"] < 0.001
+    )
 
 
 def test_several_inputs_and_other_kinds(cli, run):
-    (two,) = map(json.loads, lines(cli("predict", run, "--task", "sum", "--shape", "800,1000", "--shape", "800,1000", "--dtype", "float32", "--format", "json")))
+    (two,) = map(
+        json.loads,
+        lines(
+            cli(
+                "predict",
+                run,
+                "--task",
+                "sum",
+                "--shape",
+                "800,1000",
+                "--shape",
+                "800,1000",
+                "--dtype",
+                "float32",
+                "--format",
+                "json",
+            )
+        ),
+    )
     assert len(two["inputs"]) == 2 and abs(two["mean_bytes"] / 3.2e6 - 1) < 0.1
-    (growth,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--kind", "rss", "--quantile", "0.5", "--format", "json")))
-    assert growth["kind"] == "rss" and growth["q"] == 0.5 and growth["inputs"][0]["shape"] == [400, 1000]  # the largest seen
+    (growth,) = map(
+        json.loads,
+        lines(
+            cli(
+                "predict",
+                run,
+                "--task",
+                "double",
+                "--kind",
+                "rss",
+                "--quantile",
+                "0.5",
+                "--format",
+                "json",
+            )
+        ),
+    )
+    # the largest seen
+    assert (
+        growth["kind"] == "rss"
+        and growth["q"] == 0.5
+        and growth["inputs"][0]["shape"] == [400, 1000]
+    )
 
 
 def test_all_tasks_of_the_last_run(cli, run):
     head, *rows = lines(cli("predict"))
-    assert "largest input" in head and [row.split()[:2] for row in rows] == [["sum", "alloc"], ["double", "alloc"]]  # own peaks, the largest first
-    assert all(row.split()[1] == "alloc" for row in lines(cli("predict", run, "--kind", "alloc"))[1:])
+    # own peaks, the largest first
+    assert "largest input" in head and [row.split()[:2] for row in rows] == [
+        ["sum", "alloc"],
+        ["double", "alloc"],
+    ]
+    assert all(
+        row.split()[1] == "alloc" for row in lines(cli("predict", run, "--kind", "alloc"))[1:]
+    )
     found = [json.loads(line) for line in lines(cli("predict", run, "--format", "json"))]
     assert {(f["task"], f["kind"]) for f in found} >= {("double", "alloc"), ("sum", "alloc")}
 
 
 def test_the_ten_largest_tasks(cli):
-    cli.job("""
+    cli.job(
+        """
         import dwsr_probe, numpy as np
         for n in range(1, 13):
             with dwsr_probe.task(f"step {n}"):
                 np.ones(n * 100_000)
-    """, "-q")
+    """,
+        "-q",
+    )
     *rows, more = lines(cli("predict", "run"))[1:]
-    assert [row.split()[1] for row in rows] == [str(n) for n in range(12, 2, -1)] and more == "and 2 smaller tasks: --task NAME, or --format json for all"
+    assert [row.split()[1] for row in rows] == [
+        str(n) for n in range(12, 2, -1)
+    ] and more == "and 2 smaller tasks: --task NAME, or --format json for all"
     assert len(lines(cli("predict", "run", "--format", "json"))) >= 12
     cli("run", "-q", "-o", "plain", "--no-alloc", sys.executable, "job.py")
-    assert {row.split()[2] for row in lines(cli("predict", "plain"))[1:-1]} == {"rss"}  # without accounting, growth
+    # without accounting, growth
+    assert {row.split()[2] for row in lines(cli("predict", "plain"))[1:-1]} == {"rss"}
 
 
 def test_inputs_of_unknown_size(cli):
     """As those of xarray's tasks, and the `self` of a method in runs of older versions."""
-    cli.job("""
+    cli.job(
+        """
         import dwsr_probe, numpy as np
         class Lazy: pass
         for n in range(1, 7):
@@ -81,37 +183,71 @@ def test_inputs_of_unknown_size(cli):
                 x * 2
             with dwsr_probe.task("open", inputs=[Lazy()]):
                 np.ones(100_000)
-    """, "-q")
+    """,
+        "-q",
+    )
     rows = [row.split() for row in lines(cli("predict", "run"))[1:]]
-    assert [row[0] for row in rows] == ["scale", "open"] and rows[0][3:5] == ["2.3", "MiB"] and rows[1][3] == "–"
+    assert (
+        [row[0] for row in rows] == ["scale", "open"]
+        and rows[0][3:5] == ["2.3", "MiB"]
+        and rows[1][3] == "–"
+    )
     shown = lines(cli("predict", "run", "--task", "scale"))
-    assert shown[0] == "scale of Lazy of unknown size, 300000 float64 (the largest seen)" and any("◆" in line for line in shown)
+    assert shown[0] == "scale of Lazy of unknown size, 300000 float64 (the largest seen)" and any(
+        "◆" in line for line in shown
+    )
     shown = lines(cli("predict", "run", "--task", "open", "--limit", "2GB"))
-    assert shown[0] == "open of Lazy of unknown size (the largest seen)" and shown[2].startswith("more than 2GB: ")
+    assert shown[0] == "open of Lazy of unknown size (the largest seen)" and shown[2].startswith(
+        "more than 2GB: "
+    )
     assert not any("┤" in line for line in shown)  # there is no size to draw it by
-    assert [json.loads(line)["task"] for line in lines(cli("predict", "run", "--kind", "alloc", "--format", "json"))] == ["open", "scale"]
+    assert [
+        json.loads(line)["task"]
+        for line in lines(cli("predict", "run", "--kind", "alloc", "--format", "json"))
+    ] == ["open", "scale"]
 
 
 def test_an_unknown_task_lists_all_names_whole(cli):
     names = [f"{i:02}-{'a' * 60}" for i in range(12)]
-    cli.job(f"""
+    cli.job(
+        f"""
         import dwsr_probe, numpy as np
         for name in {names}:
             with dwsr_probe.task(name):
                 np.ones(1000)
-    """, "-q")
+    """,
+        "-q",
+    )
     done = cli("predict", "run", "--task", "never")
-    assert done.returncode == 1 and done.stderr == f"dwsr-probe: no task 'never' was seen; there are {', '.join(names)}\n"
+    assert (
+        done.returncode == 1
+        and done.stderr == f"dwsr-probe: no task 'never' was seen; there are {', '.join(names)}\n"
+    )
 
 
 def test_the_plot_of_a_table_keeps_its_columns(cli):
-    cli.job("""
+    cli.job(
+        """
         import dwsr_probe, numpy as np, pandas as pd
+
         for n in range(12):
             rows = 20_000 * (n % 4 + 1)
-            with dwsr_probe.task("sort", inputs=[pd.DataFrame({"key": np.arange(rows) % 97, "value": np.ones(rows), "kind": pd.Categorical(np.arange(rows) % 3)})]):
+            with dwsr_probe.task(
+                "sort",
+                inputs=[
+                    pd.DataFrame(
+                        {
+                            "key": np.arange(rows) % 97,
+                            "value": np.ones(rows),
+                            "kind": pd.Categorical(np.arange(rows) % 3),
+                        }
+                    )
+                ],
+            ):
                 y = np.ones(4 * rows)
-    """, "-q")
+    """,
+        "-q",
+    )
     shown = lines(cli("predict", "run", "--task", "sort"))
     assert shown[0] == "sort of 80000×3 DataFrame (the largest seen)"
     top = next(line for line in shown if "┤" in line).split()
@@ -124,25 +260,76 @@ def test_a_saved_model(cli, run):
         model.learn(record)
         ledger.note(record)
     model.save(cli.cwd / "model.json")
-    (found,) = map(json.loads, lines(cli("predict", "model.json", "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
-    (same,) = map(json.loads, lines(cli("predict", run, "--task", "double", "--shape", "5000,1000", "--dtype", "float32", "--format", "json")))
+    (found,) = map(
+        json.loads,
+        lines(
+            cli(
+                "predict",
+                "model.json",
+                "--task",
+                "double",
+                "--shape",
+                "5000,1000",
+                "--dtype",
+                "float32",
+                "--format",
+                "json",
+            )
+        ),
+    )
+    (same,) = map(
+        json.loads,
+        lines(
+            cli(
+                "predict",
+                run,
+                "--task",
+                "double",
+                "--shape",
+                "5000,1000",
+                "--dtype",
+                "float32",
+                "--format",
+                "json",
+            )
+        ),
+    )
     assert found == same
     assert "◆" in cli("predict", "model.json", "--task", "double").stdout
-    (cli.cwd / "state.json").write_text(json.dumps({"model": model.to_dict(), "ledger": ledger.to_dict()}))
+    (cli.cwd / "state.json").write_text(
+        json.dumps({"model": model.to_dict(), "ledger": ledger.to_dict()})
+    )
     assert lines(cli("predict", "state.json")) == lines(cli("predict", run))
     (cli.cwd / "bad.json").write_text("{}")
     done = cli("predict", "bad.json")
-    assert done.returncode == 1 and "not a model" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 1 and "not a model" in done.stderr and len(done.stderr.splitlines()) == 1
+    )
 
 
-@pytest.mark.parametrize(("words", "code", "text"), [
-    (["nowhere"], 1, "holds no run"), (["run", "--task", "never"], 1, "there are double, sum"), (["run", "--task", "double", "--shape", "5"], 2, "needs its dtype"),
-    (["run", "--task", "double", "--shape", "a", "--dtype", "int8"], 2, "is not a shape"), (["run", "--task", "double", "--shape", "5", "--dtype", "float99"], 2, "is not a dtype"),
-    (["run", "--shape", "5", "--dtype", "int8"], 2, "--task NAME"), (["run", "--limit", "5"], 2, "--task NAME"), (["run", "--task", "double", "--limit", "much"], 2, "is not a number of bytes"),
-    (["run", "--task", "double", "--quantile", "1"], 2, "between 0 and 1"), (["run", "--kind", "disk"], 2, "alloc, rss, gpu, output"), (["run", "--kind", "gpu"], 1, "no task has figures")])
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["nowhere"], 1, "holds no run"),
+        (["run", "--task", "never"], 1, "there are double, sum"),
+        (["run", "--task", "double", "--shape", "5"], 2, "needs its dtype"),
+        (["run", "--task", "double", "--shape", "a", "--dtype", "int8"], 2, "is not a shape"),
+        (["run", "--task", "double", "--shape", "5", "--dtype", "float99"], 2, "is not a dtype"),
+        (["run", "--shape", "5", "--dtype", "int8"], 2, "--task NAME"),
+        (["run", "--limit", "5"], 2, "--task NAME"),
+        (["run", "--task", "double", "--limit", "much"], 2, "is not a number of bytes"),
+        (["run", "--task", "double", "--quantile", "1"], 2, "between 0 and 1"),
+        (["run", "--kind", "disk"], 2, "alloc, rss, gpu, output"),
+        (["run", "--kind", "gpu"], 1, "no task has figures"),
+    ],
+)
 def test_what_makes_no_sense_is_one_line(cli, run, words, code, text):
     done = cli("predict", *words)
-    assert (done.returncode, done.stdout) == (code, "") and text in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert (
+        (done.returncode, done.stdout) == (code, "")
+        and text in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    ), done.stderr
 
 
 def test_a_run_without_tasks(cli):
@@ -152,19 +339,45 @@ def test_a_run_without_tasks(cli):
 
 
 def test_the_reader_goes_away(cli, run):
-    done = subprocess.run(f"{sys.executable} -m dwsr_probe predict {run} --task double | head -1", shell=True, capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=600)
+    done = subprocess.run(
+        f"{sys.executable} -m dwsr_probe predict {run} --task double | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=cli.cwd,
+        env=cli.env,
+        timeout=600,
+    )
     assert done.stdout.startswith("double of") and done.stderr == ""
 
 
 @pytest.mark.parametrize("words", [["predict", "x"], ["predict", "serve", "--from", "a:1"]])
 def test_without_numpy(cli, words):
     """The extra is named."""
-    code = f"import sys; sys.modules['numpy'] = None; import dwsr_probe.cli; sys.argv[1:] = {words!r}; dwsr_probe.cli.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cli.cwd, env=cli.env, timeout=600)
-    assert done.returncode == 1 and "pip install 'dwsr-probe[predict]'" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    code = (
+        f"import sys; sys.modules['numpy'] = None; import dwsr_probe.cli; sys.argv[1:] = {words!r};"
+        " dwsr_probe.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=cli.cwd,
+        env=cli.env,
+        timeout=600,
+    )
+    assert (
+        done.returncode == 1
+        and "pip install 'dwsr-probe[predict]'" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    ), done.stderr
 
 
 def test_help_tells_of_both(cli):
     done = cli("predict", "--help")
-    assert done.returncode == 0 and "--shape" in done.stdout and "predict serve --help" in " ".join(done.stdout.split())
+    assert (
+        done.returncode == 0
+        and "--shape" in done.stdout
+        and "predict serve --help" in " ".join(done.stdout.split())
+    )
     assert "--from-token-file" in cli("predict", "serve", "--help").stdout

@@ -1,4 +1,6 @@
-"""`dwsr-probe predict serve` on real jobs: Dask clusters under the probe, learned from while they run; restarts, lost workers, nonsense, passwords, signals."""
+"""`dwsr-probe predict serve` on real jobs: Dask clusters under the probe, learned from while
+they run; restarts, lost workers, nonsense, passwords, signals."""
+
 import json
 import os
 import signal
@@ -15,29 +17,53 @@ from tests.conftest import wait_until
 from tests.integration.conftest import PY, UNTIL_TOLD, heard, say
 from tests.unit.workers import FakeWorker, record, running
 
-CLUSTER = UNTIL_TOLD + """
+CLUSTER = (
+    UNTIL_TOLD
+    + """
 import dask, numpy as np
 from distributed import Client, KilledWorker, LocalCluster
+
 dask.config.set({"distributed.scheduler.allowed-failures": 0})
 
 def cluster(limit):
-    return LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=limit, dashboard_address=None, host="127.0.0.1")
+    return LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        memory_limit=limit,
+        dashboard_address=None,
+        host="127.0.0.1",
+    )
 
 """
+)
 
 
 @pytest.fixture
 def dask_job(cli, serve):
     def start(code, *options):
-        return serve("run", "-o", "run", "--metrics", "0", *options, PY, cli.script(CLUSTER + textwrap.dedent(code)))
+        return serve(
+            "run",
+            "-o",
+            "run",
+            "--metrics",
+            "0",
+            *options,
+            PY,
+            cli.script(CLUSTER + textwrap.dedent(code)),
+        )
+
     return start
 
 
 @pytest.fixture
 def predictor(serve):
     """Started with the state of the one before it."""
+
     def start(*words, interval="0.1"):
-        return serve("predict", "serve", "--listen", "0", "--state", "kept", "--interval", interval, *words)
+        return serve(
+            "predict", "serve", "--listen", "0", "--state", "kept", "--interval", interval, *words
+        )
+
     return start
 
 
@@ -46,16 +72,23 @@ def forecast(served, headers=None, **asked):
 
 
 def learned(served, count):
-    wait_until(lambda: (served.value("dwsr_predictor_records_learned_total") or 0) >= count, f"{count} records to be learned")
+    wait_until(
+        lambda: (served.value("dwsr_predictor_records_learned_total") or 0) >= count,
+        f"{count} records to be learned",
+    )
 
 
 def looked(served, count):
     """So many looks at its targets after this moment."""
     before = served.value("dwsr_predictor_looks_total", outcome="ok")
-    wait_until(lambda: served.value("dwsr_predictor_looks_total", outcome="ok") >= before + count, "the predictor's looks")
+    wait_until(
+        lambda: served.value("dwsr_predictor_looks_total", outcome="ok") >= before + count,
+        "the predictor's looks",
+    )
 
 
-# -- end to end -----------------------------------------------------------------------------------------------------------------------------
+# -- end to end
+
 
 def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job, predictor):
     job = dask_job("""
@@ -68,27 +101,64 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
         if __name__ == "__main__":
             with cluster("4 GB") as local, Client(local) as client:
                 for size in (400_000, 600_000, 900_000, 1_300_000) * 3:
-                    client.submit(np.size, client.submit(smooth, client.submit(np.ones, size, pure=False), pure=False), pure=False).result()
+                    client.submit(
+                        np.size,
+                        client.submit(smooth, client.submit(np.ones, size, pure=False), pure=False),
+                        pure=False,
+                    ).result()
                 wait_for("go")
-                client.submit(np.size, client.submit(smooth, client.submit(np.ones, 8_000_000))).result()
+                client.submit(
+                    np.size, client.submit(smooth, client.submit(np.ones, 8_000_000))
+                ).result()
                 wait_for("end")
     """)
     service = predictor("--from", job.url)
     learned(service, 36)
     say(cli, "go")
     heard(cli, "large")
-    wait_until(lambda: service.value("dwsr_forecast_overrun_ratio", task_name="smooth") is not None, "the running task")
+    wait_until(
+        lambda: service.value("dwsr_forecast_overrun_ratio", task_name="smooth") is not None,
+        "the running task",
+    )
     found = forecast(service, task="smooth", shape="8000000", dtype="float64", limit="4GB")
     low = forecast(service, task="smooth", shape="8000000", dtype="float64", q=0.01)["upper_bytes"]
-    assert service.value("dwsr_forecasts_scored_total", task_name="smooth", kind="alloc") == 9  # from the fourth of the small ones on: it still runs
+    # from the fourth of the small ones on: it still runs
+    assert service.value("dwsr_forecasts_scored_total", task_name="smooth", kind="alloc") == 9
     say(cli, "enough")
     stream, records = Stream(job.url), []
-    wait_until(lambda: records.extend(stream.poll().records) or any(r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000 for r in records), "its end")
-    (actual,) = [r["alloc_peak_bytes"] for r in records if r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000]
-    assert low <= actual <= found["upper_bytes"] and abs(found["mean_bytes"] / actual - 1) < 0.05, (low, actual, found)
-    assert found["exceeds"] < 0.01 and found["output"]["shape"] == [7_999_998] and found["n"] == 12 and "extrapolating" in found["notes"]
-    wait_until(lambda: service.value("dwsr_forecasts_scored_total", task_name="smooth", kind="alloc") == 10, "its score")
-    assert service.value("dwsr_forecasts_exceeded_total", task_name="smooth", kind="alloc") <= 1 and service.value("dwsr_forecast_error_ratio", task_name="smooth", kind="alloc") < 0.05
+    wait_until(
+        lambda: (
+            records.extend(stream.poll().records)
+            or any(r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000 for r in records)
+        ),
+        "its end",
+    )
+    (actual,) = [
+        r["alloc_peak_bytes"]
+        for r in records
+        if r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000
+    ]
+    assert low <= actual <= found["upper_bytes"] and abs(found["mean_bytes"] / actual - 1) < 0.05, (
+        low,
+        actual,
+        found,
+    )
+    assert (
+        found["exceeds"] < 0.01
+        and found["output"]["shape"] == [7_999_998]
+        and found["n"] == 12
+        and "extrapolating" in found["notes"]
+    )
+    wait_until(
+        lambda: (
+            service.value("dwsr_forecasts_scored_total", task_name="smooth", kind="alloc") == 10
+        ),
+        "its score",
+    )
+    assert (
+        service.value("dwsr_forecasts_exceeded_total", task_name="smooth", kind="alloc") <= 1
+        and service.value("dwsr_forecast_error_ratio", task_name="smooth", kind="alloc") < 0.05
+    )
     say(cli, "end")
     assert job.end() == 0
     assert service.end(signal.SIGINT) == 0 and "Traceback" not in service.stderr()
@@ -108,7 +178,9 @@ GROWS = """
         if __name__ == "__main__":
             with cluster("500 MB") as local, Client(local) as client:
                 for size in SIZES:
-                    client.submit(grow, client.submit(np.ones, size, pure=False), pure=False).result()
+                    client.submit(
+                        grow, client.submit(np.ones, size, pure=False), pure=False
+                    ).result()
                 wait_for("go")
                 try:
                     client.submit(grow, client.submit(np.ones, 8_000_000, pure=False)).result()
@@ -118,10 +190,17 @@ GROWS = """
 """
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["of a name that was seen", "of a name that was never seen"])
-def test_a_task_on_its_way_over_the_limit_is_flagged_before_it_is_killed(cli, dask_job, predictor, known):
-    """It takes eight times its input of 64 MB, step by step, and each step waits for the test. The worker may use 500 MB."""
-    job = dask_job(GROWS.replace("SIZES", "(100_000, 200_000, 300_000, 500_000) * 3" if known else "()"))
+@pytest.mark.parametrize(
+    "known", [True, False], ids=["of a name that was seen", "of a name that was never seen"]
+)
+def test_a_task_on_its_way_over_the_limit_is_flagged_before_it_is_killed(
+    cli, dask_job, predictor, known
+):
+    """It takes eight times its input of 64 MB, step by step, and each step waits for the test.
+    The worker may use 500 MB."""
+    job = dask_job(
+        GROWS.replace("SIZES", "(100_000, 200_000, 300_000, 500_000) * 3" if known else "()")
+    )
     service = predictor("--from", job.url)
     if known:
         learned(service, 24)
@@ -134,7 +213,10 @@ def test_a_task_on_its_way_over_the_limit_is_flagged_before_it_is_killed(cli, da
             break
         say(cli, f"go-{step}")
         step += 1
-    assert not (cli.cwd / "killed").exists() and job.value("dwsr_tasks_total", outcome="killed") is None
+    assert (
+        not (cli.cwd / "killed").exists()
+        and job.value("dwsr_tasks_total", outcome="killed") is None
+    )
     assert 0 < service.value("dwsr_forecast_room_bytes", task_name="grow") < 500_000_000
     if known:
         assert step == 0  # the slope is known: at once
@@ -143,13 +225,19 @@ def test_a_task_on_its_way_over_the_limit_is_flagged_before_it_is_killed(cli, da
     for further in range(step, 20):
         say(cli, f"go-{further}")
     heard(cli, "killed")
-    wait_until(lambda: job.value("dwsr_tasks_total", task_name="grow", outcome="killed") == 1, "the killed task")
-    wait_until(lambda: service.value("dwsr_forecast_overrun_ratio", task_name="grow") is None, "the end of its series")
+    wait_until(
+        lambda: job.value("dwsr_tasks_total", task_name="grow", outcome="killed") == 1,
+        "the killed task",
+    )
+    wait_until(
+        lambda: service.value("dwsr_forecast_overrun_ratio", task_name="grow") is None,
+        "the end of its series",
+    )
     say(cli, "end")
     assert job.end() == 0
 
 
-# -- without Dask ---------------------------------------------------------------------------------------------------------------------------
+# -- without Dask
 
 DOUBLES = """
     import numpy as np
@@ -165,7 +253,9 @@ DOUBLES = """
 @pytest.fixture
 def doubles(run):
     """A job of thirty tasks, then what a test adds."""
-    return lambda code="double(3_000_000, 'holding')\n    wait_for('end')", *options: run(DOUBLES + "    " + code, *options)
+    return lambda code="double(3_000_000, 'holding')\n    wait_for('end')", *options: run(
+        DOUBLES + "    " + code, *options
+    )
 
 
 def test_a_restart_goes_on_where_it_was(cli, doubles, predictor):
@@ -184,14 +274,25 @@ def test_a_restart_goes_on_where_it_was(cli, doubles, predictor):
     looked(second, 2)
     assert second.value("dwsr_predictor_records_learned_total") == 32
     after = forecast(second, **asked)
-    assert before["n"] == 30 and after["n"] == 32 and abs(before["mean_bytes"] / after["mean_bytes"] - 1) < 0.02
+    assert (
+        before["n"] == 30
+        and after["n"] == 32
+        and abs(before["mean_bytes"] / after["mean_bytes"] - 1) < 0.02
+    )
     assert second.end(signal.SIGKILL) == -9  # what it had is in its state, or is read again
     third = predictor("--from", job.url)
     learned(third, 32)
     looked(third, 2)
-    assert third.value("dwsr_predictor_records_learned_total") == 32 and forecast(third, **asked) == after
-    rounds = [json.loads(line) for line in (cli.cwd / "kept" / "rounds.jsonl").read_text().splitlines()]
-    assert {r["task_name"] for r in rounds} == {"double"} and all(r["predicted"] > 0 for r in rounds if r["kind"] == "alloc")
+    assert (
+        third.value("dwsr_predictor_records_learned_total") == 32
+        and forecast(third, **asked) == after
+    )
+    rounds = [
+        json.loads(line) for line in (cli.cwd / "kept" / "rounds.jsonl").read_text().splitlines()
+    ]
+    assert {r["task_name"] for r in rounds} == {"double"} and all(
+        r["predicted"] > 0 for r in rounds if r["kind"] == "alloc"
+    )
     say(cli, "end")
     assert job.end() == 0 and third.end(signal.SIGINT) == 0
 
@@ -202,9 +303,16 @@ def test_a_damaged_state_is_one_line(cli, doubles, predictor):
     (cli.cwd / "kept" / "state.json").write_text('{"version": 1, "model": 5}')
     service = predictor("--from", job.url)
     learned(service, 30)
-    assert len([line for line in service.said if "begins anew" in line]) == 1 and (cli.cwd / "kept" / "state.json.damaged").exists()
+    assert (
+        len([line for line in service.said if "begins anew" in line]) == 1
+        and (cli.cwd / "kept" / "state.json.damaged").exists()
+    )
     again = cli("predict", "serve", "--from", job.url, "--state", "kept", "--listen", "0")
-    assert again.returncode == 1 and "another predictor uses kept" in again.stderr and len(again.stderr.splitlines()) == 1
+    assert (
+        again.returncode == 1
+        and "another predictor uses kept" in again.stderr
+        and len(again.stderr.splitlines()) == 1
+    )
     say(cli, "end")
     assert job.end() == 0 and service.end(signal.SIGINT) == 0
 
@@ -214,31 +322,70 @@ def test_a_worker_that_vanishes(cli, doubles, predictor):
     heard(cli, "holding")
     service = predictor("--from", job.url)
     learned(service, 30)
-    wait_until(lambda: service.value("dwsr_forecast_overrun_ratio", task_name="double") is not None, "the running task")
+    wait_until(
+        lambda: service.value("dwsr_forecast_overrun_ratio", task_name="double") is not None,
+        "the running task",
+    )
     os.killpg(job.process.pid, signal.SIGKILL)
     job.process.wait()
     cli.boards_may_stay = True
     wait_until(lambda: service.value("dwsr_predictor_targets", state="down") == 1, "its end")
-    assert service.value("dwsr_forecast_overrun_ratio") is None and service.value("dwsr_predictor_targets", state="up") == 0
+    assert (
+        service.value("dwsr_forecast_overrun_ratio") is None
+        and service.value("dwsr_predictor_targets", state="up") == 0
+    )
     assert forecast(service, task="double", shape="5000", dtype="float64")["n"] == 30
     assert service.end(signal.SIGINT) == 0 and service.stderr().count("does not answer") == 1
 
 
 def test_garbage_beside_a_good_target(cli, doubles, predictor):
     job = doubles("wait_for('end')")
-    bad = [FakeWorker(body=b"<html>It works!</html>"), FakeWorker(body=b"\x00" * 1000), FakeWorker(body=b"no", status=500),
-           FakeWorker([{**record(1), "alloc_peak_bytes": -5}, {**record(2), "inputs": "x"}, {**record(3), "task_name": ["x"]}])]
+    bad = [
+        FakeWorker(body=b"<html>It works!</html>"),
+        FakeWorker(body=b"\x00" * 1000),
+        FakeWorker(body=b"no", status=500),
+        FakeWorker(
+            [
+                {**record(1), "alloc_peak_bytes": -5},
+                {**record(2), "inputs": "x"},
+                {**record(3), "task_name": ["x"]},
+            ]
+        ),
+    ]
     bad[3].running, bad[3].metrics = [running("x"), running(-1)], "dwsr_process_limit_bytes{pid"
     try:
         targets = cli.cwd / "targets.json"
         targets.write_text(json.dumps([{"targets": [one.host for one in bad]}]))
         service = predictor("--from", job.url, "--file-sd", targets)
         learned(service, 30)
-        wait_until(lambda: service.value("dwsr_predictor_records_refused_total") == 3, "the bad records")
-        wait_until(lambda: (service.value("dwsr_predictor_targets", state="down"), service.value("dwsr_predictor_targets", state="up")) == (3, 2), "the bad targets")
+        wait_until(
+            lambda: service.value("dwsr_predictor_records_refused_total") == 3, "the bad records"
+        )
+        wait_until(
+            lambda: (
+                (
+                    service.value("dwsr_predictor_targets", state="down"),
+                    service.value("dwsr_predictor_targets", state="up"),
+                )
+                == (3, 2)
+            ),
+            "the bad targets",
+        )
         targets.write_text("[]")
-        wait_until(lambda: (service.value("dwsr_predictor_targets", state="down"), service.value("dwsr_predictor_targets", state="up")) == (0, 1), "the changed file")
-        assert service.value("dwsr_predictor_records_learned_total") == 30 and service.end(signal.SIGINT) == 0
+        wait_until(
+            lambda: (
+                (
+                    service.value("dwsr_predictor_targets", state="down"),
+                    service.value("dwsr_predictor_targets", state="up"),
+                )
+                == (0, 1)
+            ),
+            "the changed file",
+        )
+        assert (
+            service.value("dwsr_predictor_records_learned_total") == 30
+            and service.end(signal.SIGINT) == 0
+        )
         assert "Traceback" not in service.stderr() and len(service.said) <= 5
     finally:
         for one in bad:
@@ -253,9 +400,13 @@ def test_passwords_on_both_sides(cli, doubles, predictor):
     job = doubles("wait_for('end')", "--token-file", "theirs")
     service = predictor("--from", job.url, "--from-token-file", "theirs", "--token-file", "ours")
     key = {"Authorization": "Bearer our secret"}
-    assert [service.status(path) for path in ("/forecast?task=x", "/models", "/metrics", "/")] == [401] * 4
+    assert [service.status(path) for path in ("/forecast?task=x", "/models", "/metrics", "/")] == [
+        401
+    ] * 4
     assert service.status("/forecast?task=x", {"Authorization": "Bearer their secret"}) == 401
-    wait_until(lambda: forecast(service, key, task="double", nbytes=800_000)["n"] == 30, "thirty tasks")
+    wait_until(
+        lambda: forecast(service, key, task="double", nbytes=800_000)["n"] == 30, "thirty tasks"
+    )
     assert service.status("/-/healthy", key) == 200
     say(cli, "end")
     assert job.end() == 0 and service.end(signal.SIGINT) == 0
@@ -266,19 +417,30 @@ def test_a_run_while_it_is_written(cli, doubles, predictor):
     heard(cli, "holding")
     service = predictor("--run", "run")
     learned(service, 30)
-    wait_until(lambda: service.value("dwsr_forecast_overrun_ratio", target="run", task_name="double") is not None, "the running task, from its board")
+    wait_until(
+        lambda: (
+            service.value("dwsr_forecast_overrun_ratio", target="run", task_name="double")
+            is not None
+        ),
+        "the running task, from its board",
+    )
     say(cli, "enough")
     learned(service, 31)
     wait_until(lambda: service.value("dwsr_forecast_overrun_ratio") is None, "its end")
     say(cli, "end")
     assert job.end() == 0
     looked(service, 2)
-    assert service.value("dwsr_predictor_records_learned_total") == 31 and service.end(signal.SIGINT) == 0
+    assert (
+        service.value("dwsr_predictor_records_learned_total") == 31
+        and service.end(signal.SIGINT) == 0
+    )
 
 
 def post(served, body):
     try:
-        with urllib.request.urlopen(urllib.request.Request(served.url + "/forecast", data=body, method="POST"), timeout=600) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(served.url + "/forecast", data=body, method="POST"), timeout=600
+        ) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         text = error.read().decode()
@@ -289,33 +451,88 @@ def test_what_can_be_asked(cli, doubles, predictor):
     job = doubles("wait_for('end')")
     service = predictor("--from", job.url)
     learned(service, 30)
-    one = {"task": "double", "inputs": [{"dtype": "float64", "shape": [1_000_000]}], "q": 0.9, "limit": "1GiB"}
+    one = {
+        "task": "double",
+        "inputs": [{"dtype": "float64", "shape": [1_000_000]}],
+        "q": 0.9,
+        "limit": "1GiB",
+    }
     status, found = post(service, json.dumps(one).encode())
-    assert status == 200 and abs(found["mean_bytes"] / 8e6 - 1) < 0.05 and found["mean_bytes"] <= found["upper_bytes"] and found["exceeds"] < 0.01
-    assert forecast(service, task="double", shape="1000000", dtype="float64", q=0.9, limit="1GiB") == found
+    assert (
+        status == 200
+        and abs(found["mean_bytes"] / 8e6 - 1) < 0.05
+        and found["mean_bytes"] <= found["upper_bytes"]
+        and found["exceeds"] < 0.01
+    )
+    assert (
+        forecast(service, task="double", shape="1000000", dtype="float64", q=0.9, limit="1GiB")
+        == found
+    )
     assert post(service, json.dumps([one, {"task": "never seen"}]).encode())[1][0] == found
-    assert [m["task"] for m in json.loads(service.get("/models"))["models"] if m["kind"] == "alloc"] == ["double"]
+    assert [
+        m["task"] for m in json.loads(service.get("/models"))["models"] if m["kind"] == "alloc"
+    ] == ["double"]
     assert json.loads(service.get("/models?after=double"))["models"] == []
-    for body in (b"", b"{", b"5", b"[5]", b"{}", b'{"task": "x", "inputs": 5}', b"[" * 50_000, json.dumps([one] * 1001).encode(), b"\xff"):
+    for body in (
+        b"",
+        b"{",
+        b"5",
+        b"[5]",
+        b"{}",
+        b'{"task": "x", "inputs": 5}',
+        b"[" * 50_000,
+        json.dumps([one] * 1001).encode(),
+        b"\xff",
+    ):
         status, found = post(service, body)
         assert status == 400 and found["error"], body[:50]
     with pytest.raises(OSError):  # the port closes on a body that is too long
         post(service, b" " * (2 << 20))
-    for query in ("", "?task=", "?task=x&shape=5", "?task=x&shape=a&dtype=int8", "?task=x&q=2", "?task=x&kind=y", "?task=x&limit=much", "?task=x&shape=5&dtype=float99"):
+    for query in (
+        "",
+        "?task=",
+        "?task=x&shape=5",
+        "?task=x&shape=a&dtype=int8",
+        "?task=x&q=2",
+        "?task=x&kind=y",
+        "?task=x&limit=much",
+        "?task=x&shape=5&dtype=float99",
+    ):
         assert service.status("/forecast" + query) == 400, query
-    assert (service.status("/dwsr/tasks"), service.status("/nothing"), service.status("/models?limit=x")) == (404, 404, 400)
+    assert (
+        service.status("/dwsr/tasks"),
+        service.status("/nothing"),
+        service.status("/models?limit=x"),
+    ) == (404, 404, 400)
     assert "POST /forecast" in service.get("/") and service.status("/-/healthy") == 200
     say(cli, "end")
-    assert job.end() == 0 and service.end(signal.SIGINT) == 0 and "Traceback" not in service.stderr()
+    assert (
+        job.end() == 0 and service.end(signal.SIGINT) == 0 and "Traceback" not in service.stderr()
+    )
 
 
-@pytest.mark.parametrize(("words", "text"), [
-    ([], "name what to learn from"), (["--from", "ftp://x"], "is not the URL"), (["--run", "nowhere"], "holds no run"), (["--job", "x", "--from", "a:1"], "--job is for --prometheus"),
-    (["--prometheus", "a:1", "--from-token-file", "t"], "--job NAME"), (["--from", "a:1", "--from-token-file", "nowhere"], "cannot read the token"), (["--from", "a:1", "--listen", "x"], "is not [ADDR:]PORT"),
-    (["--from", "https://a:1", "--from-ca-file", "nowhere"], "No such file"), (["--from", "a:1", "--state", "/dev/null/x"], "choose another directory")])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "name what to learn from"),
+        (["--from", "ftp://x"], "is not the URL"),
+        (["--run", "nowhere"], "holds no run"),
+        (["--job", "x", "--from", "a:1"], "--job is for --prometheus"),
+        (["--prometheus", "a:1", "--from-token-file", "t"], "--job NAME"),
+        (["--from", "a:1", "--from-token-file", "nowhere"], "cannot read the token"),
+        (["--from", "a:1", "--listen", "x"], "is not [ADDR:]PORT"),
+        (["--from", "https://a:1", "--from-ca-file", "nowhere"], "No such file"),
+        (["--from", "a:1", "--state", "/dev/null/x"], "choose another directory"),
+    ],
+)
 def test_options_that_make_no_sense(cli, words, text):
     done = cli("predict", "serve", *words)
-    assert done.returncode in (1, 2) and text in done.stderr and len(done.stderr.splitlines()) == 1 and not done.stdout
+    assert (
+        done.returncode in (1, 2)
+        and text in done.stderr
+        and len(done.stderr.splitlines()) == 1
+        and not done.stdout
+    )
 
 
 def test_ctrl_c_does_not_wait_for_targets_that_hang(cli, predictor):

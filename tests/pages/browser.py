@@ -1,4 +1,5 @@
 """Debian's Chromium, driven by playwright: for tests/pages and for the benchmark."""
+
 import shutil
 from contextlib import contextmanager
 
@@ -6,7 +7,11 @@ from contextlib import contextmanager
 @contextmanager
 def chromium():
     """A headless browser that has no network; None where there is none."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -16,7 +21,9 @@ def chromium():
         return
     with sync_playwright() as driver:
         # Its sandbox needs rights that containers and root do not have; the pages are our own.
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=600_000)
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=600_000
+        )
         try:
             yield browser
         finally:

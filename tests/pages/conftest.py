@@ -1,4 +1,5 @@
 """Pages of real runs, and of stores made for a test, in a real Chromium without a network."""
+
 import io
 import os
 import subprocess
@@ -26,16 +27,22 @@ def work(n):
             np.concatenate([volume, kept, volume]).sort(axis=0)
 
 for rounds in range(3):
-    threads = [threading.Thread(target=lambda: [work(n) for n in (4, 8, 12, 16, 20)]) for _ in range(2)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
+    threads = [
+        threading.Thread(target=lambda: [work(n) for n in (4, 8, 12, 16, 20)]) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 """
 
 
 @pytest.fixture(scope="session")
 def browser():
     with chromium() as found:
-        yield require(found, "Chromium and playwright: apt-get install chromium, pip install playwright")
+        yield require(
+            found, "Chromium and playwright: apt-get install chromium, pip install playwright"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +50,23 @@ def real_page(tmp_path_factory):
     """Of a job with nested tasks in two threads, written by the command line."""
     folder = tmp_path_factory.mktemp("real")
     (folder / "job.py").write_text(JOB)
-    env = dict(os.environ, DWSR_PROBE_BOARD_DIR=str(folder / "boards"), XDG_STATE_HOME=str(folder / "state"))
-    for words in (["run", "-q", "-o", folder / "run", sys.executable, folder / "job.py"], ["report", folder / "run", "--format", "html"]):
-        done = subprocess.run([sys.executable, "-m", "dwsr_probe", *words], env=env, cwd=folder, capture_output=True, text=True, timeout=600)
+    env = dict(
+        os.environ,
+        DWSR_PROBE_BOARD_DIR=str(folder / "boards"),
+        XDG_STATE_HOME=str(folder / "state"),
+    )
+    for words in (
+        ["run", "-q", "-o", folder / "run", sys.executable, folder / "job.py"],
+        ["report", folder / "run", "--format", "html"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "dwsr_probe", *words],
+            env=env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert done.returncode == 0, done.stderr
     return folder / "run" / "report.html"
 
@@ -56,9 +77,19 @@ class Opened:
     def __init__(self, context, path):
         self.complaints, self.requests = [], []
         self.page = page = context.new_page()
-        page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "dialog",
+            lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()),
+        )
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(Path(path).as_uri())
         page.wait_for_selector("html[data-complete]", timeout=600_000)
@@ -66,7 +97,10 @@ class Opened:
 
     def settle(self):
         """Until what was asked for has been painted."""
-        self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))")
+        self.page.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>"
+            " requestAnimationFrame(done))))"
+        )
 
     def pixels(self, selector):
         return Image.open(io.BytesIO(self.page.locator(selector).screenshot())).convert("RGB")
@@ -77,18 +111,30 @@ class Opened:
         return {color: count for count, color in image.getcolors(image.width * image.height)}
 
     def range_of(self, plot):
-        return self.page.evaluate("name => { const plot = Bokeh.documents[0].roots().find(one => one.name === name); return [plot.x_range.start, plot.x_range.end]; }", plot)
+        return self.page.evaluate(
+            "name => { const plot = Bokeh.documents[0].roots().find(one => one.name === name);"
+            " return [plot.x_range.start, plot.x_range.end]; }",
+            plot,
+        )
 
     def css(self, name):
         """A colour of the theme as (r, g, b)."""
-        text = self.page.evaluate("name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()", name)
-        return tuple(int(text[i:i + 2], 16) for i in (1, 3, 5))
+        text = self.page.evaluate(
+            "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()", name
+        )
+        return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
 
     def column(self, element, number):
-        return self.page.locator(f"#{element} tbody tr:not([hidden]) td:nth-child({number})").all_inner_texts()
+        return self.page.locator(
+            f"#{element} tbody tr:not([hidden]) td:nth-child({number})"
+        ).all_inner_texts()
 
     def assert_clean(self):
-        assert self.complaints == [] and [url for url in self.requests if not url.startswith("file://")] == [] and len(self.requests) == 1
+        assert (
+            self.complaints == []
+            and [url for url in self.requests if not url.startswith("file://")] == []
+            and len(self.requests) == 1
+        )
 
 
 @pytest.fixture
@@ -96,7 +142,9 @@ def open_page(browser):
     contexts = []
 
     def open_(path, width=1280, **options):
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options))
+        contexts.append(
+            browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
+        )
         contexts[-1].set_default_timeout(600_000)
         return Opened(contexts[-1], path)
 
@@ -108,7 +156,9 @@ def open_page(browser):
 @pytest.fixture
 def page_of(tmp_path):
     """The page of a store."""
+
     def write(store):
         write_page(store, tmp_path / "report.html", lambda *_: None)
         return tmp_path / "report.html"
+
     return write

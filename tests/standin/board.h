@@ -1,10 +1,13 @@
-/* The board of the GPU stand-in: one file, `board` in the folder $STANDIN_DIR, mapped by every process that plays.
+/* The board of the GPU stand-in: one file, `board` in the folder $STANDIN_DIR, mapped by every
+ * process that plays.
  *
- * Covers what is common to the CUDA stand-in (cuda.c, writes its own slot), the NVML stand-in (nvml.c, reads all slots) and the tests
- * (board.py mirrors these structs, creates the file and turns its knobs at run time). Not a model of dwsr-probe's own board.
+ * Covers what is common to the CUDA stand-in (cuda.c, writes its own slot), the NVML stand-in
+ * (nvml.c, reads all slots) and the tests (board.py mirrors these structs, creates the file and
+ * turns its knobs at run time). Not a model of dwsr-probe's own board.
  *
- * A process owns slot i while it holds the file lock on byte i. An open-file-description lock goes with its process at once, however it
- * dies and even before its parent has waited for it, as a GPU's memory does; and another descriptor in the same process does not drop it.
+ * A process owns slot i while it holds the file lock on byte i. An open-file-description lock goes
+ * with its process at once, however it dies and even before its parent has waited for it, as a
+ * GPU's memory does; and another descriptor in the same process does not drop it.
  */
 #ifndef STANDIN_BOARD_H
 #define STANDIN_BOARD_H
@@ -23,7 +26,15 @@
 
 enum { BOARD_DEVICES = 16, BOARD_SLOTS = 128 };
 
-enum nvml_mode { NVML_WORKS, NVML_NO_DRIVER, NVML_NO_PERMISSION, NVML_NO_UTILIZATION, NVML_LOST, NVML_NO_MEMORY_INFO, NVML_NO_PROCESS_BYTES };
+enum nvml_mode {
+    NVML_WORKS,
+    NVML_NO_DRIVER,
+    NVML_NO_PERMISSION,
+    NVML_NO_UTILIZATION,
+    NVML_LOST,
+    NVML_NO_MEMORY_INFO,
+    NVML_NO_PROCESS_BYTES
+};
 
 typedef struct {
     _Atomic int64_t capacity_bytes;
@@ -31,8 +42,9 @@ typedef struct {
 } board_device;
 
 typedef struct {
-    _Atomic int64_t occupied_bytes; /* what NVML sees: live bytes and what an async pool holds back */
-    _Atomic int64_t live_bytes;     /* allocated and not yet freed */
+    /* what NVML sees: live bytes and what an async pool holds back */
+    _Atomic int64_t occupied_bytes;
+    _Atomic int64_t live_bytes; /* allocated and not yet freed */
     _Atomic int64_t mallocs, frees;
 } board_use;
 
@@ -50,7 +62,8 @@ typedef struct {
 } board;
 
 /* Maps the board; NULL if there is none of our layout. */
-static inline board *board_open(int *fd) {
+static inline board *board_open(int *fd)
+{
     const char *folder = getenv("STANDIN_DIR");
     char path[4096];
     struct stat status;
@@ -58,7 +71,8 @@ static inline board *board_open(int *fd) {
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return NULL;
     board *b = MAP_FAILED;
-    if (!fstat(file, &status) && status.st_size == (off_t)sizeof *b) b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (!fstat(file, &status) && status.st_size == (off_t)sizeof *b)
+        b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (b != MAP_FAILED && b->size == (int64_t)sizeof *b) {
         *fd = file;
         return b;
@@ -68,14 +82,16 @@ static inline board *board_open(int *fd) {
     return NULL;
 }
 
-static inline int board_claim(int fd, int slot) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+static inline int board_claim(int fd, int slot)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
     return fcntl(fd, F_OFD_SETLK, &lock);
 }
 
 /* Does a process other than the one behind this descriptor own the slot? */
-static inline int board_owned(int fd, int slot) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+static inline int board_owned(int fd, int slot)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1 };
     return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

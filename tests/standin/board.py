@@ -1,7 +1,10 @@
-"""The board of the GPU stand-in from Python: create it, read the truth, turn the knobs, in this process or for others. Mirrors board.h.
+"""The board of the GPU stand-in from Python: create it, read the truth, turn the knobs, in this
+process or for others. Mirrors board.h.
 
-Called by tests and by install.py. Devices are numbered as NVML numbers them, whatever CUDA_VISIBLE_DEVICES says.
+Called by tests and by install.py. Devices are numbered as NVML numbers them, whatever
+CUDA_VISIBLE_DEVICES says.
 """
+
 import ctypes
 import fcntl
 import mmap
@@ -10,7 +13,15 @@ import struct
 from pathlib import Path
 
 DEVICES, SLOTS = 16, 128
-NVML_MODES = ("works", "no driver", "no permission", "no utilization", "lost", "no memory info", "no process bytes")
+NVML_MODES = (
+    "works",
+    "no driver",
+    "no permission",
+    "no utilization",
+    "lost",
+    "no memory info",
+    "no process bytes",
+)
 
 
 class Device(ctypes.Structure):
@@ -18,15 +29,22 @@ class Device(ctypes.Structure):
 
 
 class Use(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("occupied_bytes", "live_bytes", "mallocs", "frees")]
+    _fields_ = [
+        (name, ctypes.c_int64) for name in ("occupied_bytes", "live_bytes", "mallocs", "frees")
+    ]
 
 
 class Slot(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("pid", "pinned_bytes", "launches")] + [("use", Use * DEVICES)]
+    _fields_ = [(name, ctypes.c_int64) for name in ("pid", "pinned_bytes", "launches")] + [
+        ("use", Use * DEVICES)
+    ]
 
 
 class Layout(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("size", "devices", "nvml_mode")] + [("device", Device * DEVICES), ("slot", Slot * SLOTS)]
+    _fields_ = [(name, ctypes.c_int64) for name in ("size", "devices", "nvml_mode")] + [
+        ("device", Device * DEVICES),
+        ("slot", Slot * SLOTS),
+    ]
 
 
 class Board:
@@ -45,7 +63,9 @@ class Board:
         self._file = open(path, "r+b")  # noqa: SIM115 - asked for locks as long as this object lives
         self._layout = Layout.from_buffer(mmap.mmap(self._file.fileno(), 0))
         if self._layout.size != ctypes.sizeof(Layout):
-            raise RuntimeError(f"standin: {path} has another layout ({self._layout.size} bytes): remove it")
+            raise RuntimeError(
+                f"standin: {path} has another layout ({self._layout.size} bytes): remove it"
+            )
 
     @property
     def devices(self):
@@ -53,11 +73,19 @@ class Board:
 
     def processes(self):
         """pid -> slot of every process that lives and has called CUDA."""
-        return {slot.pid: slot for i, slot in enumerate(self._layout.slot) if slot.pid and self._owned(i)}
+        return {
+            slot.pid: slot
+            for i, slot in enumerate(self._layout.slot)
+            if slot.pid and self._owned(i)
+        }
 
     def total(self, field, device=0, pid=None):
         """Sum of a field of `Use` over one process or all that live."""
-        return sum(getattr(slot.use[device], field) for owner, slot in self.processes().items() if pid in (None, owner))
+        return sum(
+            getattr(slot.use[device], field)
+            for owner, slot in self.processes().items()
+            if pid in (None, owner)
+        )
 
     def live_bytes(self, device=0, pid=None):
         return self.total("live_bytes", device, pid)
@@ -84,4 +112,5 @@ class Board:
 
     def _owned(self, slot):
         query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
-        return struct.unpack("hhqqi4x", fcntl.fcntl(self._file, 36, query))[0] != fcntl.F_UNLCK  # 36: F_OFD_GETLK (fcntl has no name for it)
+        # 36: F_OFD_GETLK (fcntl has no name for it)
+        return struct.unpack("hhqqi4x", fcntl.fcntl(self._file, 36, query))[0] != fcntl.F_UNLCK

@@ -1,8 +1,10 @@
-"""Builds the stand-in with gcc alone: `_cuda` for one Python, and libnvidia-ml.so.1. Only what is older than its sources.
+"""Builds the stand-in with gcc alone: `_cuda` for one Python, and libnvidia-ml.so.1. Only what
+is older than its sources.
 
-`python -m tests.standin build` prints the folder, build/standin/<tag of that Python>. It is
-the child's Python that counts: build with it, or name it. Called by environment().
+`python -m tests.standin build` prints the folder, build/standin/<tag of that Python>. It is the
+child's Python that counts: build with it, or name it. Called by environment().
 """
+
 import contextlib
 import fcntl
 import json
@@ -14,7 +16,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent / "build" / "standin"
-FLAGS = "-std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden -pthread".split()
+FLAGS = (
+    "-std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -fPIC -shared -fvisibility=hidden -pthread".split()
+)
 TARGETS = {"_cuda.so": ("cuda.c", "device.c"), "libnvidia-ml.so.1": ("nvml.c",)}
 
 
@@ -22,8 +26,17 @@ def describe(python):
     """Tag and include folder of an interpreter."""
     if os.path.realpath(python) == os.path.realpath(sys.executable):
         return sys.implementation.cache_tag, sysconfig.get_path("include")
-    code = "import json, sys, sysconfig; print(json.dumps([sys.implementation.cache_tag, sysconfig.get_path('include')]))"
-    return tuple(json.loads(subprocess.run([python, "-S", "-c", code], check=True, capture_output=True, text=True).stdout))
+    code = (
+        "import json, sys, sysconfig; print(json.dumps([sys.implementation.cache_tag,"
+        " sysconfig.get_path('include')]))"
+    )
+    return tuple(
+        json.loads(
+            subprocess.run(
+                [python, "-S", "-c", code], check=True, capture_output=True, text=True
+            ).stdout
+        )
+    )
 
 
 def build(python=sys.executable):
@@ -37,7 +50,18 @@ def build(python=sys.executable):
             path = folder / target
             if not path.exists() or path.stat().st_mtime_ns < newest:
                 part = folder / f"{target}.part"
-                subprocess.run(["gcc", *FLAGS, f"-I{include}", *(str(HERE / s) for s in sources), f"-Wl,-soname,{target}", "-o", str(part)], check=True)
+                subprocess.run(
+                    [
+                        "gcc",
+                        *FLAGS,
+                        f"-I{include}",
+                        *(str(HERE / s) for s in sources),
+                        f"-Wl,-soname,{target}",
+                        "-o",
+                        str(part),
+                    ],
+                    check=True,
+                )
                 part.rename(path)
     return folder
 

@@ -1,4 +1,6 @@
-"""The stand-in itself, each behaviour once, with whichever CuPy this interpreter has: `/path/to/venv/bin/python -m pytest tests/standin`."""
+"""The stand-in itself, each behaviour once, with whichever CuPy this interpreter has:
+`/path/to/venv/bin/python -m pytest tests/standin`."""
+
 import ctypes
 import gc
 import importlib.util
@@ -49,9 +51,13 @@ def array(bytes_):
 
 # ---- in this process ----
 
+
 def test_a_wrong_signature_is_told():
     import cupy_backends.cuda.api.runtime as module
-    with pytest.raises(RuntimeError, match=r"runtime\.malloc: expected int \(void\), found intptr_t \(size_t"):
+
+    with pytest.raises(
+        RuntimeError, match=r"runtime\.malloc: expected int \(void\), found intptr_t \(size_t"
+    ):
         install.check(module, "malloc", "int (void)", 0, True)
     with pytest.raises(RuntimeError, match="found nothing"):
         install.check(module, "absent", "int (void)", 0, True)
@@ -116,6 +122,7 @@ def test_current_device_is_the_threads_own(gpu):
         with cupy.cuda.Device(1):
             array(MIB)
             seen.append((before, runtime.getDevice()))
+
     with cupy.cuda.Device(1):
         thread = threading.Thread(target=work)
         thread.start()
@@ -131,6 +138,7 @@ def test_many_threads(gpu):
         for i in range(200):
             x = array(4096 + i)
             x.fill(0)
+
     threads = [threading.Thread(target=work) for _ in range(8)]
     for t in threads:
         t.start()
@@ -146,8 +154,8 @@ def test_copies(gpu):
     y.data.copy_from_device(x.data, x.nbytes)
     assert (y.get() == a).all()
     assert (y[1000:2000].get() == a[1000:2000]).all()
-    y.data.memset(0xff, 8)
-    assert (y[:3].get() == [0xffffffff, 0xffffffff, 2]).all()
+    y.data.memset(0xFF, 8)
+    assert (y[:3].get() == [0xFFFFFFFF, 0xFFFFFFFF, 2]).all()
     assert not cupy.zeros(MIB, dtype="u1").get().any()
     with pytest.raises(runtime.CUDARuntimeError, match="InvalidValue"):
         runtime.memcpy(y.data.ptr, x.data.ptr, x.nbytes + 1, runtime.memcpyDeviceToDevice)
@@ -157,6 +165,7 @@ def test_device_memory_is_not_the_hosts(gpu):
     def resident():
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096
+
     a = numpy.ones(64 * MIB, dtype="u1")
     cupy.get_default_pinned_memory_pool().free_all_blocks()
     x = array(a.nbytes)
@@ -203,7 +212,11 @@ def test_async_pool(gpu):
 
 
 def test_a_created_pool(gpu):
-    handle = runtime.memPoolCreate(runtime.MemPoolProps(runtime.cudaMemAllocationTypePinned, 0, runtime.cudaMemLocationTypeDevice, 1))
+    handle = runtime.memPoolCreate(
+        runtime.MemPoolProps(
+            runtime.cudaMemAllocationTypePinned, 0, runtime.cudaMemLocationTypeDevice, 1
+        )
+    )
     pointer = runtime.mallocFromPoolAsync(MIB, handle, 0)
     assert runtime.pointerGetAttributes(pointer).device == 1
     assert runtime.memPoolGetAttribute(handle, runtime.cudaMemPoolAttrUsedMemCurrent) == MIB
@@ -237,6 +250,7 @@ def test_other_allocators(gpu, allocator):
 
     def free(pointer, device_id):
         runtime.free(pointer)
+
     python = cupy.cuda.PythonFunctionAllocator(malloc, free)
     cupy.cuda.set_allocator(None if allocator == "none" else python.malloc)
     x = array(MIB + 1)
@@ -261,7 +275,10 @@ def test_pointers(gpu):
     x = array(MIB)
     inner = runtime.pointerGetAttributes(x.data.ptr + 1000)
     assert (inner.type, inner.device) == (runtime.memoryTypeDevice, 0)
-    assert runtime.pointerGetAttributes(numpy.zeros(1).ctypes.data).type == runtime.memoryTypeUnregistered
+    assert (
+        runtime.pointerGetAttributes(numpy.zeros(1).ctypes.data).type
+        == runtime.memoryTypeUnregistered
+    )
     with pytest.raises(runtime.CUDARuntimeError, match="InvalidValue"):
         runtime.free(x.data.ptr + 512)
 
@@ -285,9 +302,17 @@ def test_streams_and_events(gpu):
 
 def test_properties(gpu):
     properties = runtime.getDeviceProperties(1)
-    assert (properties["name"], properties["totalGlobalMem"], properties["uuid"][-1]) == (b"Stand-in GPU", 1 << 30, 1)
+    assert (properties["name"], properties["totalGlobalMem"], properties["uuid"][-1]) == (
+        b"Stand-in GPU",
+        1 << 30,
+        1,
+    )
     device = cupy.cuda.Device(1)
-    assert (device.compute_capability, device.mem_info, device.pci_bus_id) == ("80", (1 << 30, 1 << 30), "0000:02:00.0")
+    assert (device.compute_capability, device.mem_info, device.pci_bus_id) == (
+        "80",
+        (1 << 30, 1 << 30),
+        "0000:02:00.0",
+    )
     assert cupy.cuda.Device.from_pci_bus_id("0000:02:00.0") == device
     assert device.attributes["WarpSize"] == 32
     assert runtime.runtimeGetVersion() == runtime.driverGetVersion() == 12080
@@ -304,8 +329,16 @@ def test_nvml_in_this_process(gpu):
 
 # ---- in children ----
 
+
 def child(code, env, **options):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, text=True, capture_output=True, timeout=600, **options)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=env,
+        text=True,
+        capture_output=True,
+        timeout=600,
+        **options,
+    )
 
 
 def said(code, env):
@@ -321,8 +354,13 @@ def env(tmp_path):
 
 def test_a_child_is_on_the_board_until_it_dies(env):
     board = standin.board(env)
-    code = "import cupy, sys; x = cupy.empty(1 << 20, 'u1'); print('ready', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    code = (
+        "import cupy, sys; x = cupy.empty(1 << 20, 'u1'); print('ready', flush=True);"
+        " sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"ready\n"
     assert board.live_bytes(0, process.pid) == board.live_bytes(0) == MIB
     free = said("import cupy; print(cupy.cuda.runtime.memGetInfo()[0])", env)
@@ -352,19 +390,34 @@ def test_sitecustomize_leaves_no_trace_and_runs_the_next(env, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.users_own = 1")
     env["PYTHONPATH"] += os.pathsep + str(tmp_path / "site")
-    code = "import sys; print(sys.users_own, any('boot' in p for p in sys.path), 'cupy' in sys.modules, 'numpy' in sys.modules, 'standin' in sys.modules)"
+    code = (
+        "import sys; print(sys.users_own, any('boot' in p for p in sys.path), 'cupy' in"
+        " sys.modules, 'numpy' in sys.modules, 'standin' in sys.modules)"
+    )
     assert said(code, env) == ["1", "False", "False", "False", "True"]
 
 
-@pytest.mark.parametrize(("text", "uuids"), [
-    ("1", [1]), ("2,0", [2, 0]), ("GPU-00000000-0000-0000-0000-000000000002,1", [2, 1]), ("0,7,1", [0]), ("", "none"), ("-1", "none")])
+@pytest.mark.parametrize(
+    ("text", "uuids"),
+    [
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        ("GPU-00000000-0000-0000-0000-000000000002,1", [2, 1]),
+        ("0,7,1", [0]),
+        ("", "none"),
+        ("-1", "none"),
+    ],
+)
 def test_visible_devices(env, text, uuids):
     env["CUDA_VISIBLE_DEVICES"] = text
     code = """
         from cupy.cuda import runtime
+
         try:
-            for i in range(runtime.getDeviceCount()): print(runtime.getDeviceProperties(i)["uuid"][-1])
-        except runtime.CUDARuntimeError as error: print(error.status)
+            for i in range(runtime.getDeviceCount()):
+                print(runtime.getDeviceProperties(i)["uuid"][-1])
+        except runtime.CUDARuntimeError as error:
+            print(error.status)
     """
     assert said(code, env) == (["100"] if uuids == "none" else [str(u) for u in uuids])
 
@@ -389,6 +442,7 @@ def test_nvml(env):
     env["CUDA_VISIBLE_DEVICES"] = "2"
     code = """
         import os, cupy, pynvml as n
+
         x = cupy.empty(1 << 20, "u1")
         n.nvmlInit()
         handle = n.nvmlDeviceGetHandleByIndex(2)
@@ -396,36 +450,71 @@ def test_nvml(env):
         assert n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(uuid)) == 2
         pci = n.nvmlDeviceGetPciInfo(handle)
         assert n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(pci.busId)) == 2
-        v1, v2 = n.nvmlDeviceGetMemoryInfo(handle), n.nvmlDeviceGetMemoryInfo(handle, version=n.nvmlMemory_v2)
+        v1, v2 = (
+            n.nvmlDeviceGetMemoryInfo(handle),
+            n.nvmlDeviceGetMemoryInfo(handle, version=n.nvmlMemory_v2),
+        )
         assert (v1.total, v1.free, v1.used) == (v2.total, v2.free, v2.used)
         (process,) = n.nvmlDeviceGetComputeRunningProcesses(handle)
-        assert n.nvmlDeviceGetComputeRunningProcesses_v2(handle)[0].pid == process.pid == os.getpid()
+        assert (
+            n.nvmlDeviceGetComputeRunningProcesses_v2(handle)[0].pid == process.pid == os.getpid()
+        )
         assert n.nvmlDeviceGetGraphicsRunningProcesses(handle) == []
         assert n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(0)) == []
-        print(n.nvmlDeviceGetCount(), uuid, pci.bus, v1.total, v1.used, process.usedGpuMemory, n.nvmlDeviceGetUtilizationRates(handle).gpu,
-              n.nvmlSystemGetDriverVersion(), n.nvmlDeviceGetName(handle))
+        print(
+            n.nvmlDeviceGetCount(),
+            uuid,
+            pci.bus,
+            v1.total,
+            v1.used,
+            process.usedGpuMemory,
+            n.nvmlDeviceGetUtilizationRates(handle).gpu,
+            n.nvmlSystemGetDriverVersion(),
+            n.nvmlDeviceGetName(handle),
+        )
         import standin
+
         standin.board().nvml("no process bytes")
         assert n.nvmlDeviceGetComputeRunningProcesses(handle)[0].usedGpuMemory is None
         n.nvmlShutdown()
     """
-    assert said(code, env) == f"3 GPU-00000000-0000-0000-0000-000000000002 3 {64 * MIB} {MIB} {MIB} 0 570.00.01 Stand-in GPU".split()
+    assert (
+        said(code, env)
+        == f"3 GPU-00000000-0000-0000-0000-000000000002 3 {64 * MIB} {MIB} {MIB} 0 570.00.01"
+        " Stand-in GPU".split()
+    )
 
 
 def test_nvml_fails_as_told(env):
     standin.board(env).nvml("no driver")
     code = """
         import pynvml as n, standin
+
         board = standin.board()
+
         def status(function, *arguments):
-            try: function(*arguments)
-            except n.NVMLError as error: return error.value
+            try:
+                function(*arguments)
+            except n.NVMLError as error:
+                return error.value
             return 0
+
         print(status(n.nvmlDeviceGetCount), status(n.nvmlInit))
-        board.nvml("works"); n.nvmlInit(); handle = n.nvmlDeviceGetHandleByIndex(0)
+        board.nvml("works")
+        n.nvmlInit()
+        handle = n.nvmlDeviceGetHandleByIndex(0)
         for mode in ("no permission", "no utilization", "no memory info", "lost"):
             board.nvml(mode)
-            print(*(status(f, handle) for f in (n.nvmlDeviceGetComputeRunningProcesses, n.nvmlDeviceGetUtilizationRates, n.nvmlDeviceGetMemoryInfo)))
+            print(
+                *(
+                    status(f, handle)
+                    for f in (
+                        n.nvmlDeviceGetComputeRunningProcesses,
+                        n.nvmlDeviceGetUtilizationRates,
+                        n.nvmlDeviceGetMemoryInfo,
+                    )
+                )
+            )
         print(status(n.nvmlInit), n.NVMLError(15))
     """
     assert said(code, env) == "1 9 4 0 0 0 3 0 0 0 3 15 15 15 9 GPU is lost".split()
@@ -442,20 +531,33 @@ def test_dask_workers_under_a_nanny(env):
     code = """
         import cupy, os, standin
         from distributed import LocalCluster, Client
+
         def work(i):
             import cupy, os
+
             x = cupy.empty(1 << 20, "u1")
             return os.getpid()
+
         def device_bytes():
             from distributed.diagnostics import nvml
+
             return nvml.real_time()["memory-used"]
+
         if __name__ == "__main__":
-            with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster) as client:
+            with (
+                LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
+                Client(cluster) as client,
+            ):
                 (pid,) = set(client.gather(client.map(work, range(4))))
                 board = standin.board()
-                print(pid != os.getpid(), board.live_bytes(0, pid) == sum(client.run(device_bytes).values()) >= 1 << 20)
+                print(
+                    pid != os.getpid(),
+                    board.live_bytes(0, pid) == sum(client.run(device_bytes).values()) >= 1 << 20,
+                )
     """
     script = standin.board(env).folder / "job.py"
     script.write_text(textwrap.dedent(code))
-    done = subprocess.run([sys.executable, script], env=env, text=True, capture_output=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, script], env=env, text=True, capture_output=True, timeout=600
+    )
     assert done.stdout.split() == ["True", "True"], done.stderr

@@ -1,4 +1,6 @@
-"""Targets that mean harm: real sockets, each answer made by a function that writes whatever it likes, as slowly as it likes."""
+"""Targets that mean harm: real sockets, each answer made by a function that writes whatever it
+likes, as slowly as it likes."""
+
 import json
 import socket
 import threading
@@ -11,7 +13,8 @@ LAST = json.dumps({"cursor": "1", "lost": 0}).encode() + b"\n"
 
 
 class Hostile:
-    """Answers each connection, on a thread of its own, with what answer(request) yields, until the client goes."""
+    """Answers each connection, on a thread of its own, with what answer(request) yields, until
+    the client goes."""
 
     def __init__(self, answer):
         self._answer, self._ended, self.asked = answer, threading.Event(), 0
@@ -51,16 +54,19 @@ class Hostile:
 
 def drip(*pieces):
     """These, then a byte five times a second, for ever."""
+
     def answer(server, request):
         yield from pieces
         while True:
             yield b" "
             server.wait(0.2)
+
     return answer
 
 
 def lines(make, end=True):
     """make(n): the line number n, or None after the last one."""
+
     def answer(server, request):
         yield OK + b"Connection: close\r\n\r\n"
         n = 0
@@ -69,11 +75,13 @@ def lines(make, end=True):
             n += 1
         if end:
             yield LAST
+
     return answer
 
 
 def gzipped(make):
     """The same compressed, without an end of the stream."""
+
     def answer(server, request):
         yield OK + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n"
         packer, n = zlib.compressobj(1, zlib.DEFLATED, 31), 0
@@ -81,6 +89,7 @@ def gzipped(make):
             yield packer.compress(line) + packer.flush(zlib.Z_SYNC_FLUSH)
             n += 1
         yield packer.compress(LAST) + packer.flush()
+
     return answer
 
 

@@ -1,4 +1,5 @@
 """The list of budgets and how a verdict is made. Nothing is measured here."""
+
 import pytest
 
 from tests.bench import book
@@ -6,9 +7,15 @@ from tests.bench.budgets import DASK, LINES, NUMPY, ROWS, Row, cells
 from tests.bench.figure import Figure, NotMeasured, difference
 from tests.bench.jobs import JOBS
 
-NOT_BUILT = {"with chain and parameters", "with the guard", "this ratio with all features",
-             "large pair with its line", "Arrow pair",
-             "asyncio step that works for a task", "the guard on top of it, resident"}
+NOT_BUILT = {
+    "with chain and parameters",
+    "with the guard",
+    "this ratio with all features",
+    "large pair with its line",
+    "Arrow pair",
+    "asyncio step that works for a task",
+    "the guard on top of it, resident",
+}
 
 
 def test_every_line_of_the_design_has_rows():
@@ -23,7 +30,8 @@ def test_rows_have_a_goal_and_a_function_or_none():
     assert {row.what for row in ROWS if row.measure is None} == NOT_BUILT
     assert {row.what for row in ROWS if row.goal is None} == {
         "trivial, one CPU, with the table that `run` prints at its end",
-        "of these, without a record of their own"}
+        "of these, without a record of their own",
+    }
 
 
 def test_goals_are_those_of_the_design():
@@ -38,10 +46,16 @@ def test_section_and_jobs_are_known():
     assert {NUMPY, DASK} <= set(JOBS)
 
 
-@pytest.mark.parametrize(("figure", "verdict"), [
-    (Figure([1, 2, 3]), "met"), (Figure([1, 3, 4]), "above"),
-    (Figure([1, 2, 3], 2.5), "above; the median is met"),
-    (Figure([3, 4, 5], 1.0), "met; the median is above"), (Figure([3, 4, 5], 2.5), "above")])
+@pytest.mark.parametrize(
+    ("figure", "verdict"),
+    [
+        (Figure([1, 2, 3]), "met"),
+        (Figure([1, 3, 4]), "above"),
+        (Figure([1, 2, 3], 2.5), "above; the median is met"),
+        (Figure([3, 4, 5], 1.0), "met; the median is above"),
+        (Figure([3, 4, 5], 2.5), "above"),
+    ],
+)
 def test_verdict(figure, verdict):
     assert figure.verdict(2) == verdict
     assert figure.verdict(None) == "no goal"
@@ -56,8 +70,14 @@ def test_figures_are_differences_of_neighbours_and_of_the_least():
 def test_cells():
     def missing(_):
         raise NotMeasured("no GPU")
+
     row = Row("fork", "x", 2, "ms", None)
     assert cells(row, None) == ("x", "≤ 2 ms", "–", "–", "not built yet")
     assert cells(row._replace(measure=missing), None)[-1] == "not measured: no GPU"
     assert cells(row._replace(measure=lambda _: Figure([1.0], 0.5), goal=None), None) == (
-        "x", "–", "1.00", "0.50 ms", "no goal")
+        "x",
+        "–",
+        "1.00",
+        "0.50 ms",
+        "no goal",
+    )

@@ -1,10 +1,23 @@
-"""The evaluation itself: baselines and protocols on tiny data whose answers are known. No figure of the model is judged here."""
+"""The evaluation itself: baselines and protocols on tiny data whose answers are known. No figure
+of the model is judged here."""
+
 import json
 
 import pytest
 
 from tests.bench.predict import coldstart, protocol, replay, speed
-from tests.bench.predict.baselines import METHODS, Baseline, Gradient, Linear, MaxSeen, Percentile95, Thesis, Tovar, WittMax, WittSd
+from tests.bench.predict.baselines import (
+    METHODS,
+    Baseline,
+    Gradient,
+    Linear,
+    MaxSeen,
+    Percentile95,
+    Thesis,
+    Tovar,
+    WittMax,
+    WittSd,
+)
 from tests.bench.predict.operators import COUNT, GROUPS, OPERATORS, SMALL
 from tests.bench.predict.protocol import Score
 from tests.bench.predict.unicamp import described, record_of
@@ -23,32 +36,45 @@ def taught(make, rows):
 
 
 def test_operators():
-    assert len(OPERATORS) >= 26 and sorted(name for names in GROUPS.values() for name in names) == sorted(OPERATORS)  # each in one group
+    # each in one group
+    assert len(OPERATORS) >= 26 and sorted(
+        name for names in GROUPS.values() for name in names
+    ) == sorted(OPERATORS)
     for operator in OPERATORS.values():
         assert len(operator.shapes) == COUNT >= 16 and COUNT > SMALL
 
 
 def test_baselines_answer_what_they_say():
-    linear = records((100, 2 * 400 + 50), (200, 2 * 800 + 50), (300, 2 * 1200 + 50))  # 4 bytes each: peak = 2 × bytes + 50
+    # 4 bytes each: peak = 2 × bytes + 50
+    linear = records((100, 2 * 400 + 50), (200, 2 * 800 + 50), (300, 2 * 1200 + 50))
     asked = described((1000,))
     assert taught(MaxSeen, linear).predict(asked, "op") == (2450, 2450)
     assert taught(Percentile95, linear).predict(asked, "op") == pytest.approx((2370, 2370))
     assert taught(Linear, linear).predict(asked, "op") == pytest.approx((8050, 8050 / 0.8))
     assert taught(Thesis, linear).predict(asked, "op") == pytest.approx((8050, 8050 / 0.8))
     assert taught(WittMax, linear).predict(asked, "op") == pytest.approx((8050, 8050))
-    assert taught(Linear, linear[:1]).predict(asked, "op") == pytest.approx((8500, 8500 / 0.8))  # one point: through the origin
+    # one point: through the origin
+    assert taught(Linear, linear[:1]).predict(asked, "op") == pytest.approx((8500, 8500 / 0.8))
     assert MaxSeen().predict(asked, "op") is None
 
 
 def test_witt_adds_its_misses():
-    rows = records((100, 1000), (100, 1200), (200, 2000), (200, 2200))  # a line through 1100 and 2100, ±100
+    # a line through 1100 and 2100, ±100
+    rows = records((100, 1000), (100, 1200), (200, 2000), (200, 2200))
     assert taught(WittMax, rows).predict(described((300,)), "op") == pytest.approx((3100, 3200))
-    assert taught(WittSd, rows).predict(described((300,)), "op") == pytest.approx((3100, 3100 + 232.6))
+    assert taught(WittSd, rows).predict(described((300,)), "op") == pytest.approx(
+        (3100, 3100 + 232.6)
+    )
 
 
 def test_tovar_takes_the_allocation_of_least_waste():
-    assert taught(Tovar, records(*[(1, 10)] * 99, (1, 1000))).predict(described((1,)), "op") == (10, 10)  # 10 + 1000 / 100 < 1000
-    assert taught(Tovar, records((1, 90), (1, 100))).predict(described((1,)), "op") == (100, 100)  # 100 < 90 + 100 / 2
+    # 10 + 1000 / 100 < 1000
+    assert taught(Tovar, records(*[(1, 10)] * 99, (1, 1000))).predict(described((1,)), "op") == (
+        10,
+        10,
+    )
+    # 100 < 90 + 100 / 2
+    assert taught(Tovar, records((1, 90), (1, 100))).predict(described((1,)), "op") == (100, 100)
 
 
 def test_gradient_learns_a_ratio():
@@ -57,7 +83,9 @@ def test_gradient_learns_a_ratio():
     assert abs(mean - 6000) / 6000 < 0.15 and bound >= mean
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name in ("tree / 0.8", "boosting", "Gaussian process")])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if name in ("tree / 0.8", "boosting", "Gaussian process")]
+)
 def test_regressors_follow_what_they_saw(name):
     pytest.importorskip("sklearn")
     method = taught(METHODS[name], records(*[(n, 10 * n) for n in range(100, 200, 10)]))
@@ -66,35 +94,66 @@ def test_regressors_follow_what_they_saw(name):
 
 
 def test_a_kill_is_twice_its_limit_to_a_baseline():
-    assert taught(MaxSeen, [{**records((1, 100))[0], "state": "killed"}]).predict(described((1,)), "op") == (200, 200)
+    assert taught(MaxSeen, [{**records((1, 100))[0], "state": "killed"}]).predict(
+        described((1,)), "op"
+    ) == (200, 200)
 
 
 def test_rolling_forecasts_before_it_learns():
     rows = records((1, 10), (2, 20), (4, 40)) + records((1, 7), (2, 9), name="other")
     scores = protocol.rolling(rows, MaxSeen, range(2), growing=True)
-    assert [(s.seed, s.name, s.n, s.mean, s.truth) for s in scores[:3]] == [(0, "op", 1, 10, 20), (0, "other", 1, 7, 9), (0, "op", 2, 20, 40)]
+    assert [(s.seed, s.name, s.n, s.mean, s.truth) for s in scores[:3]] == [
+        (0, "op", 1, 10, 20),
+        (0, "other", 1, 7, 9),
+        (0, "op", 2, 20, 40),
+    ]
     assert len(scores) == 6 == len(protocol.rolling(rows, MaxSeen, range(2)))
 
 
 def test_after_learns_only_what_is_given():
-    assert [s.mean for s in protocol.after(records((1, 10), (2, 20)), records((9, 90), (10, 100)), MaxSeen)] == [20, 20]
+    assert [
+        s.mean
+        for s in protocol.after(records((1, 10), (2, 20)), records((9, 90), (10, 100)), MaxSeen)
+    ] == [20, 20]
 
 
 def test_shapes_of_outputs_are_compared():
     record, answer = {"output": {"shape": [3, 4]}}, type("Answer", (), {})()
-    for answer.output, word in (({"shape": (3, 4)}, "right"), ({"shape": [4, 3]}, "wrong"), (None, "unknown")):
+    for answer.output, word in (
+        ({"shape": (3, 4)}, "right"),
+        ({"shape": [4, 3]}, "wrong"),
+        (None, "unknown"),
+    ):
         assert protocol.output_of(answer, record) == word
     assert protocol.output_of(answer, {"output": None}) is None
 
 
 def test_figures():
-    f = protocol.figures([Score("a", 90, 120, 100), Score("a", 100, 100, 100), Score("a", 50, 80, 100), Score("a", 110, 130, 100)])
-    assert f["count"] == 4 and f["failures"] == 0.25 and f["error"] == pytest.approx(0.1) and f["slack"] == pytest.approx(1.1)
-    assert f["waste"] == pytest.approx((20 + 0 + 80 + 30) / 400)  # the failed reservation is lost as a whole
+    f = protocol.figures(
+        [
+            Score("a", 90, 120, 100),
+            Score("a", 100, 100, 100),
+            Score("a", 50, 80, 100),
+            Score("a", 110, 130, 100),
+        ]
+    )
+    assert (
+        f["count"] == 4
+        and f["failures"] == 0.25
+        and f["error"] == pytest.approx(0.1)
+        and f["slack"] == pytest.approx(1.1)
+    )
+    # the failed reservation is lost as a whole
+    assert f["waste"] == pytest.approx((20 + 0 + 80 + 30) / 400)
 
 
 def test_targets_are_reached_by_each_operator_or_not():
-    scores = [Score("good", 100, 110, 100), Score("wrong", 150, 160, 100), Score("broken", 100, 99, 100), Score("loose", 100, 200, 100)]
+    scores = [
+        Score("good", 100, 110, 100),
+        Score("wrong", 150, 160, 100),
+        Score("broken", 100, 99, 100),
+        Score("loose", 100, 200, 100),
+    ]
     assert protocol.reached(scores, 0.02) == "1 of 4"
 
 
@@ -102,15 +161,30 @@ def test_intervals_are_paired_over_operators():
     ours = [Score(name, 110, 120, 100) for name in "abcdefghij" for _ in range(5)]
     theirs = [Score(name, 130, 140, 100) for name in "abcdefghij" for _ in range(5)]
     assert protocol.difference(ours, theirs, lambda s: s.error) == pytest.approx((-0.2, -0.2, -0.2))
-    mean, low, high = protocol.difference(ours, [Score(s.name, 120 if s.name == "a" else 112, 140, 100) for s in theirs], lambda s: s.error)
+    mean, low, high = protocol.difference(
+        ours,
+        [Score(s.name, 120 if s.name == "a" else 112, 140, 100) for s in theirs],
+        lambda s: s.error,
+    )
     assert low < mean < high < 0
     few = [Score("a", 1.1 * n, n, n) for n in (10, 20, 30)]  # over shapes
-    mean, low, high = protocol.difference(few, [Score("a", (1.2 if n == 10 else 1.1) * n, n, n) for n in (10, 20, 30)], lambda s: s.error)
-    assert low == pytest.approx(-0.1) and mean == pytest.approx(-0.1 / 3) and high == pytest.approx(0)
+    mean, low, high = protocol.difference(
+        few,
+        [Score("a", (1.2 if n == 10 else 1.1) * n, n, n) for n in (10, 20, 30)],
+        lambda s: s.error,
+    )
+    assert (
+        low == pytest.approx(-0.1) and mean == pytest.approx(-0.1 / 3) and high == pytest.approx(0)
+    )
 
 
 def test_regret_plot_has_a_row_for_each_method():
-    lines = protocol.regret_plot({"good": [Score("a", 100, 100, 100, n=1), Score("a", 100, 100, 100, n=2)], "bad": [Score("a", 300, 1, 100, n=1), Score("a", 200, 1, 100, n=2)]}).splitlines()
+    lines = protocol.regret_plot(
+        {
+            "good": [Score("a", 100, 100, 100, n=1), Score("a", 100, 100, 100, n=2)],
+            "bad": [Score("a", 300, 1, 100, n=1), Score("a", 200, 1, 100, n=2)],
+        }
+    ).splitlines()
     assert "|  |     0.00" in lines[1] and "|██|     2.00" in lines[2]
 
 
@@ -130,14 +204,20 @@ class Knows(Baseline):
 def test_cold_start_with_a_limit():
     rows = records(*[(n, 40 * n) for n in (10, 20, 40, 60, 80, 100)])
     blocks = coldstart.shapes_of(rows)
-    assert [size for size, _ in blocks] == [40, 80, 160, 240, 320, 400] and coldstart.limits(blocks) == [600, 1400, 2400, 3400]
+    assert [size for size, _ in blocks] == [40, 80, 160, 240, 320, 400] and coldstart.limits(
+        blocks
+    ) == [600, 1400, 2400, 3400]
     best = coldstart.start(blocks, 3400, Knows())
     assert (best.kills, best.reached) == (0, 1.0)
     careful = coldstart.start(blocks, 3400, Knows(1.5))  # 56 of 85 elements
     assert (careful.kills, careful.reached) == (0, 0.5)
     bold = Knows(0.5)
     found = coldstart.start(blocks, 3400, bold)
-    assert found.kills == coldstart.BLOCKS - 1 and bold.learned[:2] == [("ok", 400), ("killed", 3400)] and found.reached == pytest.approx(40 / 320)
+    assert (
+        found.kills == coldstart.BLOCKS - 1
+        and bold.learned[:2] == [("ok", 400), ("killed", 3400)]
+        and found.reached == pytest.approx(40 / 320)
+    )
     assert len(coldstart.starts({"op": rows}, Knows)) == 4
 
 
@@ -160,7 +240,11 @@ class Certain:
 def test_replay_says_how_long_before():
     samples, model = [(0.0, 20.0), (1.0, 50.0), (2.0, 90.0), (3.0, 100.0), (4.0, 30.0)], Certain()
     below, above = replay.replay(model, "op", (10,), samples, (0.8, 1.2))
-    assert (below.seconds, below.part, below.raised) == (2.0, 0.5, True) and not above.raised and model.forgotten == "replayed"
+    assert (
+        (below.seconds, below.part, below.raised) == (2.0, 0.5, True)
+        and not above.raised
+        and model.forgotten == "replayed"
+    )
     late, never = replay.threshold("op", samples, 0.6, (0.8, 1.7))
     assert (late.seconds, late.raised, never.raised) == (1.0, True, False)
 
@@ -172,18 +256,28 @@ def test_speed_times_single_calls():
 
 def test_sections_of_the_book_keep_their_order(tmp_path, monkeypatch):
     from tests.bench import book
+
     monkeypatch.setattr(book, "FILE", tmp_path / "BENCHMARKS.md")
     book.write("predict", "## Prediction\n\nsome\n")
     book.write("peaks", "## Peaks\n\nother\n")
     book.write("predict", "## Prediction\n\nnewer\n")
     text = book.FILE.read_text()
-    assert list(book.sections(text)) == ["peaks", "predict"] and "some" not in text and "newer" in text
+    assert (
+        list(book.sections(text)) == ["peaks", "predict"] and "some" not in text and "newer" in text
+    )
 
 
 def test_a_measured_record_is_one_of_the_probe(tmp_path):
     from tests.bench import in_fresh_python
+
     path = tmp_path / "records.jsonl"
-    in_fresh_python(f"from tests.bench.predict import measure, operators as o\nmeasure.OPERATORS = {{'astype': o.Operator('astype', o.OPERATORS['astype'].function, [(100, 1000), (200, 1000)])}}\nmeasure.main({str(path)!r})")
+    in_fresh_python(
+        "from tests.bench.predict import measure, operators as o\nmeasure.OPERATORS = {'astype':"
+        " o.Operator('astype', o.OPERATORS['astype'].function, [(100, 1000), (200,"
+        f" 1000)])}}\nmeasure.main({str(path)!r})"
+    )
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [r["key"] for r in rows] == ["0.0", "0.1", "1.0", "1.1"] and all(r["inputs"][0]["dtype"] == "float32" and r["state"] == "ok" for r in rows)
+    assert [r["key"] for r in rows] == ["0.0", "0.1", "1.0", "1.1"] and all(
+        r["inputs"][0]["dtype"] == "float32" and r["state"] == "ok" for r in rows
+    )
     assert all(0 <= r["alloc_peak_bytes"] - 2 * r["input_bytes"] < 65536 for r in rows)

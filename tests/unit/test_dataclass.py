@@ -1,4 +1,5 @@
 """Classes made here behave as the standard library's, and dataclasses' functions accept them."""
+
 import copy
 import dataclasses
 import pickle
@@ -19,20 +20,38 @@ def point(kind):
         @property
         def double(self):
             return 2 * self.x
+
     return Point
 
 
 @pytest.mark.parametrize("slots", [False, True])
 def test_as_the_standard_librarys(slots):
-    one, other = ours.dataclass(point(ours), slots=slots), dataclasses.dataclass(point(dataclasses), slots=slots)
+    one, other = (
+        ours.dataclass(point(ours), slots=slots),
+        dataclasses.dataclass(point(dataclasses), slots=slots),
+    )
     for made in (one(1), one(x=1, name="a", _marks=[3])):
         twin = other(made.x, made.name, made._marks)
-        assert repr(made) == repr(twin).replace("point.<locals>.", "") and dataclasses.asdict(made) == dataclasses.asdict(twin)
-        assert made == copy.copy(made) == dataclasses.replace(made) != dataclasses.replace(made, x=9) and made != twin
-        assert hasattr(made, "__dict__") == hasattr(twin, "__dict__") == (not slots) and made.double == 2
-    assert one(1)._marks is not one(1)._marks and one.__doc__ == "A point." and one.__match_args__ == other.__match_args__
+        assert repr(made) == repr(twin).replace("point.<locals>.", "") and dataclasses.asdict(
+            made
+        ) == dataclasses.asdict(twin)
+        assert (
+            made == copy.copy(made) == dataclasses.replace(made) != dataclasses.replace(made, x=9)
+            and made != twin
+        )
+        assert (
+            hasattr(made, "__dict__") == hasattr(twin, "__dict__") == (not slots)
+            and made.double == 2
+        )
+    assert (
+        one(1)._marks is not one(1)._marks
+        and one.__doc__ == "A point."
+        and one.__match_args__ == other.__match_args__
+    )
     for asked in (dataclasses.fields, ours.fields):
-        assert [(f.name, f.type, dict(f.metadata)) for f in asked(one)] == [(f.name, f.type, dict(f.metadata)) for f in dataclasses.fields(other)]
+        assert [(f.name, f.type, dict(f.metadata)) for f in asked(one)] == [
+            (f.name, f.type, dict(f.metadata)) for f in dataclasses.fields(other)
+        ]
     for wrong in ((), (1, None, [], 4)):
         with pytest.raises(TypeError):
             one(*wrong)
@@ -42,6 +61,7 @@ def test_as_the_standard_librarys(slots):
 
 def test_records_travel():
     from dwsr_probe import TaskRecord
+
     record = TaskRecord(seq=1, inputs=[{"nbytes": 3}])
     assert pickle.loads(pickle.dumps(record)) == record and dataclasses.is_dataclass(record)
     with pytest.raises(AttributeError):

@@ -32,7 +32,12 @@ def described(value):
 
 
 def test_arrays():
-    assert described(np.zeros((2, 3), np.float32)) == {"type": "ndarray", "dtype": "float32", "shape": [2, 3], "nbytes": 24}
+    assert described(np.zeros((2, 3), np.float32)) == {
+        "type": "ndarray",
+        "dtype": "float32",
+        "shape": [2, 3],
+        "nbytes": 24,
+    }
     assert described(np.float64(1))["shape"] == []
     assert described(b"abcd")["nbytes"] == 4
 
@@ -40,9 +45,19 @@ def test_arrays():
 def test_nothing_raises():
     assert described(Hostile())["nbytes"] is None
     lies = described(Liar())
-    assert lies["shape"] is None and lies["nbytes"] is None and lies["dtype"] is None  # of the job's own classes nothing is asked
+    # of the job's own classes nothing is asked
+    assert lies["shape"] is None and lies["nbytes"] is None and lies["dtype"] is None
     assert described(Huge())["nbytes"] is None
-    for value in (None, ..., object, len, [1], {"a": 1}, type("X" * 500, (), {})(), type("é\n", (), {})()):
+    for value in (
+        None,
+        ...,
+        object,
+        len,
+        [1],
+        {"a": 1},
+        type("X" * 500, (), {})(),
+        type("é\n", (), {})(),
+    ):
         described(value)
 
 
@@ -64,9 +79,19 @@ def test_a_total_is_told_only_when_all_is_known():
 
 def test_arrays_of_every_shape():
     whole = np.arange(24.0).reshape(2, 3, 4)
-    assert described(whole[:, ::2, 1:3]) == {"type": "ndarray", "dtype": "float64", "shape": [2, 2, 2], "nbytes": 64}
+    assert described(whole[:, ::2, 1:3]) == {
+        "type": "ndarray",
+        "dtype": "float64",
+        "shape": [2, 2, 2],
+        "nbytes": 64,
+    }
     assert described(np.empty((0, 7)))["nbytes"] == 0 and described(np.array(1.5))["shape"] == []
-    assert described(np.broadcast_to(np.ones(10), (1000, 10))) == {"type": "ndarray", "dtype": "float64", "shape": [1000, 10], "nbytes": 80}
+    assert described(np.broadcast_to(np.ones(10), (1000, 10))) == {
+        "type": "ndarray",
+        "dtype": "float64",
+        "shape": [1000, 10],
+        "nbytes": 80,
+    }
     assert described(np.array(["a", None], object))["dtype"] == "object"
     assert described(np.zeros(3, [("x", "i4"), ("y", "f8")]))["nbytes"] == 36
 
@@ -74,15 +99,26 @@ def test_arrays_of_every_shape():
         nbytes = property(lambda self: 1 / 0)
         shape = "round"
 
-    assert described(np.ones((2, 2)).view(Mine)) == {"type": "Mine", "dtype": "float64", "shape": [2, 2], "nbytes": 32}
+    assert described(np.ones((2, 2)).view(Mine)) == {
+        "type": "Mine",
+        "dtype": "float64",
+        "shape": [2, 2],
+        "nbytes": 32,
+    }
 
 
 def test_libraries():
-    pd, pa, sparse = pytest.importorskip("pandas"), pytest.importorskip("pyarrow"), pytest.importorskip("scipy.sparse")
+    pd, pa, sparse = (
+        pytest.importorskip("pandas"),
+        pytest.importorskip("pyarrow"),
+        pytest.importorskip("scipy.sparse"),
+    )
     frame = pd.DataFrame({"a": np.arange(100), "b": np.ones(100)})
     assert described(frame)["shape"] == [100, 2] and described(frame)["nbytes"] >= 1600
     assert described(frame["a"])["nbytes"] >= 800 and described(frame["a"])["dtype"] == "int64"
-    assert described(pa.array([1, 2, 3]))["nbytes"] >= 24 and described(pa.table({"x": [1, 2]}))["shape"] == [2, 1]
+    assert described(pa.array([1, 2, 3]))["nbytes"] >= 24 and described(pa.table({"x": [1, 2]}))[
+        "shape"
+    ] == [2, 1]
     matrix = sparse.random(50, 40, 0.1, format="csr")
     assert described(matrix)["shape"] == [50, 40] and described(matrix)["nbytes"] >= 200 * 12
 
@@ -96,6 +132,7 @@ def test_thousands_of_classes_do_not_change_what_a_number_is():
 def test_nothing_of_the_job_is_kept_alive():
     import gc
     import weakref
+
     pd = pytest.importorskip("pandas")
     column = pd.Series(pd.Categorical(range(1000)))
     dtype, kind = weakref.ref(column.dtype), type("Mine", (), {})
@@ -109,9 +146,15 @@ def test_nothing_of_the_job_is_kept_alive():
 
 def test_large_containers_are_counted_not_looked_at():
     array = np.ones(10)
-    for container in (dict.fromkeys(range(100_000), array), [array] * 100_000, {float(i) for i in range(100_000)}):
+    for container in (
+        dict.fromkeys(range(100_000), array),
+        [array] * 100_000,
+        {float(i) for i in range(100_000)},
+    ):
         text, total, count, omitted = describe_inputs([container])
-        assert count == 100_000 and total is None and len(json.loads(text)) == count - omitted <= 256
+        assert (
+            count == 100_000 and total is None and len(json.loads(text)) == count - omitted <= 256
+        )
 
 
 def test_namesakes():
@@ -121,6 +164,7 @@ def test_namesakes():
 
 def test_containers():
     from collections import namedtuple
+
     array = np.ones(10)
     assert describe_inputs([namedtuple("Pair", "a b")(array, [array])])[1:3] == (160, 2)
 

@@ -1,4 +1,5 @@
 """A forecast in words and as a picture: fits a terminal, whatever the figures."""
+
 import io
 import json
 
@@ -20,11 +21,26 @@ def model():
 
 
 def test_words(model):
-    found = "\n".join(words(answer(model, Question("smooth", [{"dtype": "float64", "shape": [MIB]}], limit="1GiB"))))
-    assert "own peak: 24." in found and "MiB at most with 99 % probability (not promised yet)" in found and "more than 1.0 GiB: less than 0.1 % probable" in found
-    assert "output: 1048576 float64 (8.0 MiB)" in found and "learned from 12 tasks; trust good" in found and "note: extrapolating" in found
+    found = "\n".join(
+        words(
+            answer(model, Question("smooth", [{"dtype": "float64", "shape": [MIB]}], limit="1GiB"))
+        )
+    )
+    assert (
+        "own peak: 24." in found
+        and "MiB at most with 99 % probability (not promised yet)" in found
+        and "more than 1.0 GiB: less than 0.1 % probable" in found
+    )
+    assert (
+        "output: 1048576 float64 (8.0 MiB)" in found
+        and "learned from 12 tasks; trust good" in found
+        and "note: extrapolating" in found
+    )
     unknown = "\n".join(words(answer(model, Question("never", [{"nbytes": 5}]))))
-    assert "its shape is not known" in unknown and "trust none: nothing of this name was seen" in unknown
+    assert (
+        "its shape is not known" in unknown
+        and "trust none: nothing of this name was seen" in unknown
+    )
     json.dumps(unknown)
 
 
@@ -34,6 +50,7 @@ def test_every_note_of_the_model_has_words():
     import re
 
     from dwsr_probe.predict import learner
+
     said = set(re.findall(r'notes\.append\("([a-z-]+)"\)', inspect.getsource(learner)))
     assert said and said <= NOTES.keys()
 
@@ -41,30 +58,61 @@ def test_every_note_of_the_model_has_words():
 @pytest.mark.parametrize("scale", [1, 1 << 10, 1 << 40])
 def test_a_plot_fits(scale):
     curve = [(x * scale, 3 * x * scale, 4 * x * scale) for x in range(1, 60)]
-    lines = list(plot(curve, [(5 * scale, 15 * scale, 3), (20 * scale, 61 * scale, 1)], (59 * scale, 177 * scale), limit=200 * scale))
+    lines = list(
+        plot(
+            curve,
+            [(5 * scale, 15 * scale, 3), (20 * scale, 61 * scale, 1)],
+            (59 * scale, 177 * scale),
+            limit=200 * scale,
+        )
+    )
     assert len(lines) == ROWS + 3 and max(map(len, lines)) <= 80
     picture = "\n".join(lines)
-    assert picture.count("◆") == 2 and picture.count("●") == 3 and "░" in picture and "─" in picture and "┄" in picture
+    assert (
+        picture.count("◆") == 2
+        and picture.count("●") == 3
+        and "░" in picture
+        and "─" in picture
+        and "┄" in picture
+    )
 
 
-@pytest.mark.parametrize(("curve", "seen", "asked"), [
-    ([(1, 1, 1)], [], None), ([(1, 0, 0), (2, 0, 0)], [(0, 0, 1)], (0, 0)), ([(1, 5, float("inf")), (9, 7, float("inf"))], [(3, 9, 1)], (9, 7)), ([(5, 5, 6), (5, 5, 6)], [(5, 1 << 62, 1)], (5, 5))])
+@pytest.mark.parametrize(
+    ("curve", "seen", "asked"),
+    [
+        ([(1, 1, 1)], [], None),
+        ([(1, 0, 0), (2, 0, 0)], [(0, 0, 1)], (0, 0)),
+        ([(1, 5, float("inf")), (9, 7, float("inf"))], [(3, 9, 1)], (9, 7)),
+        ([(5, 5, 6), (5, 5, 6)], [(5, 1 << 62, 1)], (5, 5)),
+    ],
+)
 def test_plots_of_odd_figures(curve, seen, asked):
     assert all(len(line) <= 80 for line in plot(curve, seen, asked, limit=1 << 63))
 
 
 def test_a_table_of_names(model):
     out = io.StringIO()
-    print_names([("smooth\n", "alloc", 4 * MIB, model.predict([{"nbytes": 4 * MIB}], "smooth"))], 0.95, out)
+    print_names(
+        [("smooth\n", "alloc", 4 * MIB, model.predict([{"nbytes": 4 * MIB}], "smooth"))], 0.95, out
+    )
     head, line = out.getvalue().splitlines()
-    assert "95 % bound" in head and line.startswith("smooth\\n") and "12.0 MiB" in line and "no-shape, uncalibrated" in line
+    assert (
+        "95 % bound" in head
+        and line.startswith("smooth\\n")
+        and "12.0 MiB" in line
+        and "no-shape, uncalibrated" in line
+    )
 
 
-@pytest.mark.parametrize(("columns", "titles"), [
-    (60, "task expected 99 % bound trust"),
-    (80, "task tasks largest input expected 99 % bound trust"),
-    (100, "task kind tasks largest input expected 99 % bound trust"),
-    (0, "task kind tasks largest input expected 99 % bound trust notes")])
+@pytest.mark.parametrize(
+    ("columns", "titles"),
+    [
+        (60, "task expected 99 % bound trust"),
+        (80, "task tasks largest input expected 99 % bound trust"),
+        (100, "task kind tasks largest input expected 99 % bound trust"),
+        (0, "task kind tasks largest input expected 99 % bound trust notes"),
+    ],
+)
 def test_a_table_of_names_fits(model, monkeypatch, columns, titles):
     """Whole titles and one line a row; notes that do not fit stand below. 0: a pipe has all."""
     monkeypatch.setenv("COLUMNS", str(columns or 60))

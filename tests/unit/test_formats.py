@@ -1,8 +1,10 @@
 """Runs and boards that earlier versions wrote are read for ever.
 
-tests/data/format-N was written by the release whose BOARD_VERSION was N: a small run, the board of a killed process, perhaps one of a
-process with GPUs, and what `report --format json` said of each then. Later versions may add fields; what was said stays true.
+tests/data/format-N was written by the release whose BOARD_VERSION was N: a small run, the board
+of a killed process, perhaps one of a process with GPUs, and what `report --format json` said of
+each then. Later versions may add fields; what was said stays true.
 """
+
 import json
 import lzma
 import os
@@ -31,8 +33,12 @@ def lines_of(path):
 
 
 def reported(what):
-    done = subprocess.run([sys.executable, "-m", "dwsr_probe", "report", str(what), "--format", "json"],
-                          capture_output=True, text=True, env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"))
+    done = subprocess.run(
+        [sys.executable, "-m", "dwsr_probe", "report", str(what), "--format", "json"],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"),
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -44,7 +50,10 @@ def assert_still_said(now, then):
 
 
 def test_the_present_format_follows_known_ones():
-    assert int(FORMATS[-1].name.rpartition("-")[2]) in (_core.BOARD_VERSION, _core.BOARD_VERSION - 1)
+    assert int(FORMATS[-1].name.rpartition("-")[2]) in (
+        _core.BOARD_VERSION,
+        _core.BOARD_VERSION - 1,
+    )
 
 
 @pytest.mark.parametrize("kept", FORMATS, ids=lambda path: path.name)
@@ -64,12 +73,18 @@ def test_a_board_of_an_earlier_version(kept, tmp_path):
     assert len(samples) == board.live()["samples_written"] and all(rss for _, rss, _, _ in samples)
 
 
-@pytest.mark.parametrize("kept", [path for path in FORMATS if (path / "gpu.board.xz").exists()], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "kept",
+    [path for path in FORMATS if (path / "gpu.board.xz").exists()],
+    ids=lambda path: path.name,
+)
 def test_device_memory_on_a_board_of_an_earlier_version(kept, tmp_path):
     path = unpack(kept / "gpu.board.xz", tmp_path / "boards" / "1-1.board")
     said = reported(path)
     assert_still_said(said, lines_of(kept / "gpu.jsonl"))
-    assert [len(r["gpu"]) for r in said if r["task_name"] == "device"] == [2] and [r["oom"]["where"] for r in said if r["oom"]] == ["gpu:0"]
+    assert [len(r["gpu"]) for r in said if r["task_name"] == "device"] == [2] and [
+        r["oom"]["where"] for r in said if r["oom"]
+    ] == ["gpu:0"]
 
 
 def test_a_heartbeat_that_is_still_to_come_is_another_machines(tmp_path, monkeypatch):

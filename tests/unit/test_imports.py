@@ -1,4 +1,5 @@
 """Hooks on modules that are imported later: the right module, once, whoever loads it."""
+
 import importlib
 import importlib.util
 import sys
@@ -17,6 +18,7 @@ def hooked(monkeypatch):
 
     def function(module):
         found.append((module.__name__, module.VALUE))
+
     yield lambda *names: [when_imported(name, function) for name in names] and found
     forget(function)
     for name in set(sys.modules) - before:
@@ -41,8 +43,11 @@ def test_a_module_of_a_zip_file(hooked, archive):
     found = hooked("zipped_two")
     import zipped_one  # noqa: F401
     import zipped_two
+
     assert found == [("zipped_two", "zipped_two")]
-    assert type(zipped_two.__loader__).__name__ == "zipimporter" and "exec_module" not in vars(zipped_two.__loader__)
+    assert type(zipped_two.__loader__).__name__ == "zipimporter" and "exec_module" not in vars(
+        zipped_two.__loader__
+    )
 
 
 def test_found_but_not_imported(hooked, archive):
@@ -50,8 +55,10 @@ def test_found_but_not_imported(hooked, archive):
     found = hooked("zipped_two")
     assert importlib.util.find_spec("zipped_two") is not None
     import zipped_one  # noqa: F401
+
     assert found == []
     import zipped_two  # noqa: F401
+
     assert found == [("zipped_two", "zipped_two")]
 
 
@@ -61,15 +68,22 @@ def test_several_of_one_file(hooked, archive):
         assert importlib.util.find_spec(name)
     import zipped_package.inner  # noqa: F401
     import zipped_two
+
     assert found == [("zipped_package.inner", 2), ("zipped_two", "zipped_two")]
     import zipped_one  # noqa: F401
-    assert found[2:] == [("zipped_one", "zipped_one")] and "exec_module" not in vars(zipped_two.__loader__)
+
+    assert found[2:] == [("zipped_one", "zipped_one")] and "exec_module" not in vars(
+        zipped_two.__loader__
+    )
 
 
 def test_two_threads_import_from_one_file(hooked, archive, tmp_path):
     """One waits inside its module for the other's import."""
     with zipfile.ZipFile(archive, "a") as file:
-        file.writestr("zipped_slow.py", "import sys\nsys.zipped_begun.set()\nassert sys.zipped_go.wait(600)\nVALUE = 9")
+        file.writestr(
+            "zipped_slow.py",
+            "import sys\nsys.zipped_begun.set()\nassert sys.zipped_go.wait(600)\nVALUE = 9",
+        )
     sys.path_importer_cache.clear()
     sys.zipped_begun, sys.zipped_go = threading.Event(), threading.Event()
     found = hooked("zipped_slow", "zipped_two")
@@ -102,4 +116,5 @@ def test_an_ordinary_file(hooked, tmp_path, monkeypatch):
     found = hooked("plain_module")
     importlib.util.find_spec("plain_module")
     import plain_module
+
     assert found == [("plain_module", 5)] and "exec_module" not in vars(plain_module.__loader__)

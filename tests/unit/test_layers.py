@@ -1,4 +1,6 @@
-"""The house rules that a machine can check: light in the probed process, one-way imports, no stray symbols."""
+"""The house rules that a machine can check: light in the probed process, one-way imports, no
+stray symbols."""
+
 import ast
 import re
 import struct
@@ -12,12 +14,39 @@ import dwsr_probe
 from dwsr_probe import _core
 
 PACKAGE = Path(dwsr_probe.__file__).parent
-INSIDE = {"__init__.py", "probe.py", "settings.py", "decorator.py", "imports.py", "say.py", "advice.py", "unseen.py", "boot/__init__.py", "boot/start.py", "boot/sitecustomize.py",
-          "gpu/__init__.py", "gpu/cupy_hook.py", "gpu/monitor.py", "gpu/nvml.py"}
+INSIDE = {
+    "__init__.py",
+    "probe.py",
+    "settings.py",
+    "decorator.py",
+    "imports.py",
+    "say.py",
+    "advice.py",
+    "unseen.py",
+    "boot/__init__.py",
+    "boot/start.py",
+    "boot/sitecustomize.py",
+    "gpu/__init__.py",
+    "gpu/cupy_hook.py",
+    "gpu/monitor.py",
+    "gpu/nvml.py",
+}
 
 
-# Of predict/: what serves forecasts may use export's client and server. All else is the model, which stands alone.
-SERVICE = {"handlers.py", "ledger.py", "metrics.py", "pool.py", "question.py", "service.py", "slots.py", "state.py", "targets.py", "watch.py"}
+# Of predict/: what serves forecasts may use export's client and server. All else is the model,
+# which stands alone.
+SERVICE = {
+    "handlers.py",
+    "ledger.py",
+    "metrics.py",
+    "pool.py",
+    "question.py",
+    "service.py",
+    "slots.py",
+    "state.py",
+    "targets.py",
+    "watch.py",
+}
 
 
 def imports_of(path):
@@ -34,9 +63,20 @@ def test_inside_the_job_only_stdlib_and_core():
         for module in imports_of(PACKAGE / name):
             root = module.split(".")[0]
             if root == "dwsr_probe":
-                lazy = name == "__init__.py" and module.startswith(("dwsr_probe.record", "dwsr_probe.board", "dwsr_probe.report.notebook"))
-                assert lazy or not module.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.store", "dwsr_probe.record",
-                                                      "dwsr_probe.board", "dwsr_probe.collector", "dwsr_probe.launch")), (name, module)
+                lazy = name == "__init__.py" and module.startswith(
+                    ("dwsr_probe.record", "dwsr_probe.board", "dwsr_probe.report.notebook")
+                )
+                assert lazy or not module.startswith(
+                    (
+                        "dwsr_probe.cli",
+                        "dwsr_probe.report",
+                        "dwsr_probe.store",
+                        "dwsr_probe.record",
+                        "dwsr_probe.board",
+                        "dwsr_probe.collector",
+                        "dwsr_probe.launch",
+                    )
+                ), (name, module)
             else:
                 assert root in sys.stdlib_module_names or root == "sitecustomize", (name, module)
 
@@ -44,40 +84,129 @@ def test_inside_the_job_only_stdlib_and_core():
 def test_the_boot_loads_nothing_else(cli):
     done, _ = cli.job("import sys; print(*sys.modules)", "-q")
     loaded = {m for m in done.stdout.split() if m.startswith("dwsr_probe")}
-    assert loaded == {"dwsr_probe", "dwsr_probe._core", "dwsr_probe.advice", "dwsr_probe.probe", "dwsr_probe.settings", "dwsr_probe.imports", "dwsr_probe.say", "dwsr_probe.unseen", "dwsr_probe.boot", "dwsr_probe.boot.start"}
-    assert not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"} & set(done.stdout.split()) - bare_modules()
+    assert loaded == {
+        "dwsr_probe",
+        "dwsr_probe._core",
+        "dwsr_probe.advice",
+        "dwsr_probe.probe",
+        "dwsr_probe.settings",
+        "dwsr_probe.imports",
+        "dwsr_probe.say",
+        "dwsr_probe.unseen",
+        "dwsr_probe.boot",
+        "dwsr_probe.boot.start",
+    }
+    assert (
+        not {"click", "rich", "psutil", "sqlite3", "json", "dataclasses", "numpy", "typing", "re"}
+        & set(done.stdout.split()) - bare_modules()
+    )
 
 
-# Modules whose import takes milliseconds, and what loads them. A run without options needs none of them.
-HEAVY = {"asyncio", "ast", "bz2", "click", "dataclasses", "decimal", "difflib", "inspect", "lzma", "numpy", "pickle", "prometheus_client", "random", "rich", "shutil", "ssl",
-         "statistics", "subprocess", "tempfile", "textwrap", "threading", "tornado", "typing", "urllib.parse", "uuid"}
+# Modules whose import takes milliseconds, and what loads them. A run without options needs none of
+# them.
+HEAVY = {
+    "asyncio",
+    "ast",
+    "bz2",
+    "click",
+    "dataclasses",
+    "decimal",
+    "difflib",
+    "inspect",
+    "lzma",
+    "numpy",
+    "pickle",
+    "prometheus_client",
+    "random",
+    "rich",
+    "shutil",
+    "ssl",
+    "statistics",
+    "subprocess",
+    "tempfile",
+    "textwrap",
+    "threading",
+    "tornado",
+    "typing",
+    "urllib.parse",
+    "uuid",
+}
 
 
-@pytest.mark.parametrize("options", [[], ["-q"], ["--period", "2", "--gc=around", "--"], ["--metrics", "0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [[], ["-q"], ["--period", "2", "--gc=around", "--"], ["--metrics", "0"]],
+    ids=" ".join,
+)
 def test_the_parent_of_a_run_loads_nothing_heavy(cli, options):
     """With a task, so that the table has a row. The fixed cost of a run is mostly imports."""
     job = cli.script("import dwsr_probe\nwith dwsr_probe.task('t'): pass")
-    parent = "import sys\nfrom dwsr_probe.cli import main\ntry: main()\nfinally: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", parent, "run", *options, sys.executable, job], cwd=cli.cwd, env=cli.env, capture_output=True, text=True, timeout=600)
+    parent = (
+        "import sys\nfrom dwsr_probe.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent, "run", *options, sys.executable, job],
+        cwd=cli.cwd,
+        env=cli.env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0 and ("-q" in options) == (not done.stderr), done.stderr
     loaded = set(done.stdout.split())
-    assert "dwsr_probe.launch" in loaded and ("-q" in options) == ("dwsr_probe.report.table" not in loaded)
+    assert "dwsr_probe.launch" in loaded and ("-q" in options) == (
+        "dwsr_probe.report.table" not in loaded
+    )
     # A port is Tornado's, but what nobody scrapes needs no encoder.
     heavy = {"click", "prometheus_client", "rich"} if "--metrics" in options else HEAVY
     assert not heavy & loaded - bare_modules()
 
 
 def bare_modules():
-    return set(subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", "import sys; print(*sys.modules)"],
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+    )
 
 
 def test_imports_point_one_way():
-    layers = ["dataclass", "advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "record", "board", "stored", "store", "collector", "runs", "launch", "export", "predict", "report", "cli"]
+    layers = [
+        "dataclass",
+        "advice",
+        "say",
+        "imports",
+        "unseen",
+        "decorator",
+        "gpu",
+        "probe",
+        "record",
+        "board",
+        "stored",
+        "store",
+        "collector",
+        "runs",
+        "launch",
+        "export",
+        "predict",
+        "report",
+        "cli",
+    ]
     for i, layer in enumerate(layers):
-        files = [PACKAGE / f"{layer}.py"] if (PACKAGE / f"{layer}.py").exists() else sorted((PACKAGE / layer).rglob("*.py"))
+        files = (
+            [PACKAGE / f"{layer}.py"]
+            if (PACKAGE / f"{layer}.py").exists()
+            else sorted((PACKAGE / layer).rglob("*.py"))
+        )
         for path in files:
             for module in imports_of(path):
-                upper = [other for other in layers[i + 1:] if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")]
+                upper = [
+                    other
+                    for other in layers[i + 1 :]
+                    if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")
+                ]
                 assert not upper, f"{path.name} imports {module}"
 
 
@@ -88,33 +217,68 @@ def test_the_model_stands_alone():
     for path in model:
         for module in imports_of(path):
             root, *rest = module.split(".")
-            assert root in sys.stdlib_module_names or root in ("numpy", "scipy") or (root == "dwsr_probe" and rest[:1] == ["predict"] and (rest[1:2] == [] or rest[1] in names)), (path.name, module)
+            assert (
+                root in sys.stdlib_module_names
+                or root in ("numpy", "scipy")
+                or (
+                    root == "dwsr_probe"
+                    and rest[:1] == ["predict"]
+                    and (rest[1:2] == [] or rest[1] in names)
+                )
+            ), (path.name, module)
     for name in SERVICE:
-        assert not [m for m in imports_of(PACKAGE / "predict" / name) if m.startswith(("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch"))], name
+        assert not [
+            m
+            for m in imports_of(PACKAGE / "predict" / name)
+            if m.startswith(
+                ("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch")
+            )
+        ], name
 
 
 def test_bokeh_is_wanted_by_the_page_alone():
     """Optional imports stand in the folder named for them; the notebook's plot may have it too."""
-    allowed = {PACKAGE / "report" / "notebook.py", PACKAGE / "report" / "memory_plot.py", *(PACKAGE / "report" / "html").glob("*.py")}
+    allowed = {
+        PACKAGE / "report" / "notebook.py",
+        PACKAGE / "report" / "memory_plot.py",
+        *(PACKAGE / "report" / "html").glob("*.py"),
+    }
     for path in set(PACKAGE.rglob("*.py")) - allowed:
         assert not {"bokeh"} & {module.split(".")[0] for module in imports_of(path) if module}, path
 
 
 def test_the_extension_exports_its_init_function_only():
-    symbols = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True).stdout.split()
-    assert [s for s in symbols if not s.startswith("0") and len(s) > 1 and not s.startswith("_")] == ["PyInit__core"]
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert [
+        s for s in symbols if not s.startswith("0") and len(s) > 1 and not s.startswith("_")
+    ] == ["PyInit__core"]
 
 
 def test_all_thread_locals_are_in_one_small_struct():
     """Static TLS is scarce: a library that is loaded late shares what is left with all others."""
     image = Path(_core.__file__).read_bytes()
-    table, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
+    table, size, count = (
+        struct.unpack_from("<Q", image, 32)[0],
+        *struct.unpack_from("<HH", image, 54),
+    )
     headers = [struct.unpack_from("<IIQQQQQQ", image, table + i * size) for i in range(count)]
     assert [memory for kind, _, _, _, _, _, memory, _ in headers if kind == 7] == [32]  # PT_TLS
-    declared = [path.name for path in sorted((PACKAGE.parent / "csrc").glob("*.[ch]")) if "__thread " in path.read_text()]
+    declared = [
+        path.name
+        for path in sorted((PACKAGE.parent / "csrc").glob("*.[ch]"))
+        if "__thread " in path.read_text()
+    ]
     assert declared == ["lineage.c", "thread.h"]
 
 
 def test_handles_are_decoded_in_one_place():
-    sources = [*(PACKAGE.parent / "csrc").glob("*.[ch]"), PACKAGE / "_core.pyx", *PACKAGE.rglob("*.pxi")]
-    assert [path.name for path in sources if re.search(r"[%*/] SLOT_COUNT", path.read_text())] == ["handle.h"]
+    sources = [
+        *(PACKAGE.parent / "csrc").glob("*.[ch]"),
+        PACKAGE / "_core.pyx",
+        *PACKAGE.rglob("*.pxi"),
+    ]
+    assert [path.name for path in sources if re.search(r"[%*/] SLOT_COUNT", path.read_text())] == [
+        "handle.h"
+    ]

@@ -1,4 +1,5 @@
 """Error, coverage and reward by name, bounded; and back from the disk."""
+
 import json
 
 import pytest
@@ -9,16 +10,31 @@ from dwsr_probe.predict.ledger import Account, Ledger
 from tests.unit.workers import MIB, record
 
 
-def made(predicted=110 * MIB, bound=120 * MIB, actual=100 * MIB, name="smooth", kind="alloc", censored=False):
+def made(
+    predicted=110 * MIB,
+    bound=120 * MIB,
+    actual=100 * MIB,
+    name="smooth",
+    kind="alloc",
+    censored=False,
+):
     return Round(name, kind, predicted, bound, actual, -1.5, 5, censored)
 
 
 def test_an_account():
     account = Account()
     account.add(made())
-    assert (account.scored, account.exceeded, account.reward) == (1, 0, -1.5) and account.error == pytest.approx(0.1)
+    assert (account.scored, account.exceeded, account.reward) == (
+        1,
+        0,
+        -1.5,
+    ) and account.error == pytest.approx(0.1)
     account.add(made(actual=130 * MIB))
-    assert (account.scored, account.exceeded, account.reward) == (2, 1, -3.0) and 0.1 < account.error < 0.11
+    assert (account.scored, account.exceeded, account.reward) == (
+        2,
+        1,
+        -3.0,
+    ) and 0.1 < account.error < 0.11
     account.add(made(predicted=MIB, actual=0))  # below what means anything: no division by nothing
     assert account.error < 1
 
@@ -36,7 +52,11 @@ def test_names_are_bounded():
     for n in range(5_000):
         ledger.note(record(n, name=f"name {n}"))
         ledger.add([made(name=f"name {n}")])
-    assert len(ledger.accounts) == NAMES_MOST + 1 and ledger.accounts[OTHER]["alloc"].scored == 5_000 - NAMES_MOST and ledger.learned == 5_000
+    assert (
+        len(ledger.accounts) == NAMES_MOST + 1
+        and ledger.accounts[OTHER]["alloc"].scored == 5_000 - NAMES_MOST
+        and ledger.learned == 5_000
+    )
     assert len(json.dumps(ledger.to_dict())) < 500_000
 
 
@@ -56,4 +76,8 @@ def test_there_and_back():
     ledger.add([made(), made(kind="output")])
     ledger.refused, ledger.lost = 3, 4
     again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
-    assert again.to_dict() == ledger.to_dict() and again.account("smooth", "output").scored == 1 and again.account("smooth", "gpu") is None
+    assert (
+        again.to_dict() == ledger.to_dict()
+        and again.account("smooth", "output").scored == 1
+        and again.account("smooth", "gpu") is None
+    )

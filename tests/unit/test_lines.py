@@ -1,4 +1,5 @@
 """Lines for a terminal: wrapped at words, cut by cells, coloured where that is wanted."""
+
 import io
 
 import pytest
@@ -14,41 +15,69 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def lines(monkeypatch):
     """made(columns, file, **environment): Lines on a terminal of that width."""
+
     def made(columns, file, **environment):
         for name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name, raising=False)
         for name, value in {"COLUMNS": str(columns), "TERM": "xterm", **environment}.items():
             monkeypatch.setenv(name, value)
         return Lines(file)
+
     return made
 
 
-@pytest.mark.parametrize(("text", "wide"), [("abc", 3), ("µs ≥ –", 6), ("日本", 4), ("e\u0301", 1), ("", 0)])
+@pytest.mark.parametrize(
+    ("text", "wide"), [("abc", 3), ("µs ≥ –", 6), ("日本", 4), ("e\u0301", 1), ("", 0)]
+)
 def test_cells(text, wide):
     assert cells(text) == wide
 
 
-@pytest.mark.parametrize(("text", "most", "shown"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("日本語", 4, "日…"), ("日本語", 5, "日本…"), ("abc", 1, "…")])
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("日本語", 4, "日…"),
+        ("日本語", 5, "日本…"),
+        ("abc", 1, "…"),
+    ],
+)
 def test_cut(text, most, shown):
     assert cut(text, most) == shown and cells(shown) <= most
 
 
 @pytest.mark.parametrize("columns", range(1, 40))
 def test_nothing_is_lost_by_wrapping(lines, columns):
-    text = "process 日本語.py (pid 7): ok; max rss 1.0 MiB of 2.0 GiB; averylongwordthatfitsnowhereatall; end"
+    text = (
+        "process 日本語.py (pid 7): ok; max rss 1.0 MiB of 2.0 GiB;"
+        " averylongwordthatfitsnowhereatall; end"
+    )
     out = Terminal()
     lines(columns, out, NO_COLOR="1").print(text[:11], Styled(text[11:30], "red"), text[30:])
     shown = out.getvalue().splitlines()
-    assert "".join(shown).replace(" ", "") == text.replace(" ", "") and all(cells(line) <= max(columns, 2) for line in shown)
+    assert "".join(shown).replace(" ", "") == text.replace(" ", "") and all(
+        cells(line) <= max(columns, 2) for line in shown
+    )
     assert columns < 33 or all(line.strip() == line and line in text for line in shown)
 
 
-@pytest.mark.parametrize(("environment", "file", "coloured"), [
-    ({}, Terminal, True), ({"NO_COLOR": "1"}, Terminal, False), ({"TERM": "dumb"}, Terminal, False), ({}, io.StringIO, False), ({"FORCE_COLOR": "1"}, io.StringIO, True)])
+@pytest.mark.parametrize(
+    ("environment", "file", "coloured"),
+    [
+        ({}, Terminal, True),
+        ({"NO_COLOR": "1"}, Terminal, False),
+        ({"TERM": "dumb"}, Terminal, False),
+        ({}, io.StringIO, False),
+        ({"FORCE_COLOR": "1"}, io.StringIO, True),
+    ],
+)
 def test_colours(lines, environment, file, coloured):
     out = file()
     lines(80, out, **environment).print("process ", Styled("killed", "bold red"))
-    assert out.getvalue() == ("process \x1b[1;31mkilled\x1b[0m\n" if coloured else "process killed\n")
+    assert out.getvalue() == (
+        "process \x1b[1;31mkilled\x1b[0m\n" if coloured else "process killed\n"
+    )
 
 
 def test_a_log_is_not_wrapped(lines):

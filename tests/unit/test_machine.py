@@ -1,4 +1,5 @@
 """The exporter's source over directories that come and go."""
+
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,9 @@ with dwsr_probe.task("doomed"):
 
 def test_a_directory_that_vanishes_takes_nothing_with_it(tmp_path, monkeypatch):
     boards = tmp_path / "boards"
-    monkeypatch.setattr(sources, "board_directories", lambda: [str(boards)] if boards.exists() else [])
+    monkeypatch.setattr(
+        sources, "board_directories", lambda: [str(boards)] if boards.exists() else []
+    )
     machine = sources.Machine()
     job = subprocess.Popen([sys.executable, "-c", JOB, str(boards)], stdout=subprocess.PIPE)
     assert job.stdout.readline() == b"in\n"

@@ -1,4 +1,6 @@
-"""The one table of metrics, and what a fixed moment looks like through it: golden_metrics.txt, in both formats. After a change that is meant: GOLDEN=write pytest tests/unit/test_metrics.py."""
+"""The one table of metrics, and what a fixed moment looks like through it: golden_metrics.txt,
+in both formats. After a change that is meant: GOLDEN=write pytest tests/unit/test_metrics.py."""
+
 import os
 import re
 import shutil
@@ -26,32 +28,125 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 GOLDEN = HERE / "golden_metrics.txt"
 MIB = 1 << 20
-LABELS = {"task_name", "outcome", "kind", "device", "pid", "slot", "program", "worker", "worker_name", "run", "user", "python", "uuid", "name", "version", "board_version", "target", "state"}
+LABELS = {
+    "task_name",
+    "outcome",
+    "kind",
+    "device",
+    "pid",
+    "slot",
+    "program",
+    "worker",
+    "worker_name",
+    "run",
+    "user",
+    "python",
+    "uuid",
+    "name",
+    "version",
+    "board_version",
+    "target",
+    "state",
+}
 
 
 def device(number, **fields):
-    return {"device": number, "name": f"card {number}", "uuid": f"GPU-{number}", **dict.fromkeys(_core.DEVICE_FIELDS, 0), "utilisation_percent": 50, **fields}
+    return {
+        "device": number,
+        "name": f"card {number}",
+        "uuid": f"GPU-{number}",
+        **dict.fromkeys(_core.DEVICE_FIELDS, 0),
+        "utilisation_percent": 50,
+        **fields,
+    }
 
 
 def slot(number, name="work", gpu=()):
-    return Slot("100", str(number), TaskRecord(task_name=name, start=1.0, alloc_end_bytes=MIB, alloc_peak_bytes=2 * MIB, rss_before_bytes=5, rss_peak_bytes=9, gpu=list(gpu)), 1.5)
+    return Slot(
+        "100",
+        str(number),
+        TaskRecord(
+            task_name=name,
+            start=1.0,
+            alloc_end_bytes=MIB,
+            alloc_peak_bytes=2 * MIB,
+            rss_before_bytes=5,
+            rss_peak_bytes=9,
+            gpu=list(gpu),
+        ),
+        1.5,
+    )
 
 
 def process(pid="100", devices=(), slots=(), **live):
-    live = {**dict.fromkeys(_core.LIVE_FIELDS, 0), "state": 1, "rss_source": 1, "alloc_state": 1, "dask_hooks": 1, "rss_bytes": 300 * MIB, "rss_max_bytes": 400 * MIB,
-            "samples_written": 1000, "sampler_cpu_ns": 1_500_000_000, "running": len(slots), "own_bytes": 4 * MIB, "headroom_bytes": 600 * MIB, **live}
-    worker = {"address": "tcp://10.0.0.1:4000", "name": "w", "memory_limit_bytes": 1 << 30, "managed_bytes": 5, "spilled_bytes": 6}
-    return Process(pid, "job.py", "run-1", "ada", "3.11.2", live, {"limit_bytes": 4 << 30}, list(devices), [worker], list(slots))
+    live = {
+        **dict.fromkeys(_core.LIVE_FIELDS, 0),
+        "state": 1,
+        "rss_source": 1,
+        "alloc_state": 1,
+        "dask_hooks": 1,
+        "rss_bytes": 300 * MIB,
+        "rss_max_bytes": 400 * MIB,
+        "samples_written": 1000,
+        "sampler_cpu_ns": 1_500_000_000,
+        "running": len(slots),
+        "own_bytes": 4 * MIB,
+        "headroom_bytes": 600 * MIB,
+        **live,
+    }
+    worker = {
+        "address": "tcp://10.0.0.1:4000",
+        "name": "w",
+        "memory_limit_bytes": 1 << 30,
+        "managed_bytes": 5,
+        "spilled_bytes": 6,
+    }
+    return Process(
+        pid,
+        "job.py",
+        "run-1",
+        "ada",
+        "3.11.2",
+        live,
+        {"limit_bytes": 4 << 30},
+        list(devices),
+        [worker],
+        list(slots),
+    )
 
 
 def fixed_view(own_port=True):
     totals = Totals(names_most=3, histograms_most=2)
-    totals.add_rows([row("filter", alloc_peak_bytes=n * MIB, gpu=[{"device": 0, "peak_bytes": n, "end_bytes": 0}]) for n in (1, 5, 300)], {"1-1": 1 << 30})
-    totals.add_rows([row("sum", state=state) for state in OUTCOMES] + [row('odd "name"\n\\'), row("too many"), row("far too many", alloc_peak_bytes=None)])
+    totals.add_rows(
+        [
+            row(
+                "filter",
+                alloc_peak_bytes=n * MIB,
+                gpu=[{"device": 0, "peak_bytes": n, "end_bytes": 0}],
+            )
+            for n in (1, 5, 300)
+        ],
+        {"1-1": 1 << 30},
+    )
+    totals.add_rows(
+        [row("sum", state=state) for state in OUTCOMES]
+        + [row('odd "name"\n\\'), row("too many"), row("far too many", alloc_peak_bytes=None)]
+    )
     gpu = {"device": 0, "peak_bytes": 11, "end_bytes": 10}
-    mute = process("200", rss_bytes=None, headroom_bytes=None, alloc_state=2, unowned_bytes=7, pinned_bytes=None, gpu_hook=2, nvml_state=_core.NVML_STATES["lost"])
+    mute = process(
+        "200",
+        rss_bytes=None,
+        headroom_bytes=None,
+        alloc_state=2,
+        unowned_bytes=7,
+        pinned_bytes=None,
+        gpu_hook=2,
+        nvml_state=_core.NVML_STATES["lost"],
+    )
     mute.workers, mute.header = [], {"limit_bytes": None}
-    first = process(devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)])
+    first = process(
+        devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)]
+    )
     return View(totals, [first, mute], 3, 1, 2, own_port=own_port, version="9.9", board_version="1")
 
 
@@ -69,34 +164,75 @@ def series_of(text):
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-# -- the table ------------------------------------------------------------------------------------------------------------------------------
+# -- the table
+
 
 def test_names_follow_prometheus_rules():
     both = set(METRICS) | set(PREDICTED)
-    assert len({m.name for m in METRICS}) == len(METRICS) and len({m.name for m in PREDICTED}) == len(PREDICTED)
-    assert len({m.name for m in both}) == len(both) and {m.name for m in set(METRICS) & set(PREDICTED)} == {"dwsr_build_info"}
+    assert len({m.name for m in METRICS}) == len(METRICS) and len(
+        {m.name for m in PREDICTED}
+    ) == len(PREDICTED)
+    assert len({m.name for m in both}) == len(both) and {
+        m.name for m in set(METRICS) & set(PREDICTED)
+    } == {"dwsr_build_info"}
     for metric in both:
-        assert re.fullmatch(r"dwsr_[a-z]+(_[a-z]+)*", metric.name) and metric.type in (COUNTER, GAUGE, HISTOGRAM, INFO)
-        assert metric.name.endswith("_total") == (metric.type == COUNTER) and metric.name.endswith("_info") == (metric.type == INFO)
-        assert not re.search(r"_(mb|mib|gb|kb|ms|ns|us|percent|count|bucket|sum|created|milliseconds|minutes)(_|$)", metric.name)
+        assert re.fullmatch(r"dwsr_[a-z]+(_[a-z]+)*", metric.name) and metric.type in (
+            COUNTER,
+            GAUGE,
+            HISTOGRAM,
+            INFO,
+        )
+        assert metric.name.endswith("_total") == (metric.type == COUNTER) and metric.name.endswith(
+            "_info"
+        ) == (metric.type == INFO)
+        assert not re.search(
+            r"_(mb|mib|gb|kb|ms|ns|us|percent|count|bucket|sum|created|milliseconds|minutes)(_|$)",
+            metric.name,
+        )
         assert not metric.name.startswith(("dwsr_counter", "dwsr_gauge"))
         base = metric.name.removesuffix("_total")
-        assert not ("bytes" in base or "seconds" in base or "ratio" in base) or base.endswith(("_bytes", "_seconds", "_ratio")), metric.name  # the unit stands last
-        assert metric.help.endswith((".", ")")) and (metric.help[0].isupper() or metric.help.startswith("1: ")) and "\n" not in metric.help and "|" not in metric.help
+        # the unit stands last
+        assert not ("bytes" in base or "seconds" in base or "ratio" in base) or base.endswith(
+            ("_bytes", "_seconds", "_ratio")
+        ), metric.name
+        assert (
+            metric.help.endswith((".", ")"))
+            and (metric.help[0].isupper() or metric.help.startswith("1: "))
+            and "\n" not in metric.help
+            and "|" not in metric.help
+        )
 
 
 def test_labels_are_bounded_ones():
     for metric in (*METRICS, *PREDICTED):
-        assert set(metric.labels) <= LABELS and "key" not in metric.labels and len(set(metric.labels)) == len(metric.labels)
+        assert (
+            set(metric.labels) <= LABELS
+            and "key" not in metric.labels
+            and len(set(metric.labels)) == len(metric.labels)
+        )
         assert "le" not in metric.labels and "thread" not in metric.labels
 
 
 def test_every_metric_is_in_the_fixed_moment_with_its_type_and_labels():
     types = {COUNTER: "counter", GAUGE: "gauge", HISTOGRAM: "histogram", INFO: "info"}
-    families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry(fixed_view())).decode())}
+    families = {
+        f.name: f for f in parse_openmetrics(generate_openmetrics(registry(fixed_view())).decode())
+    }
     for metric in METRICS:
-        family = families[metric.name.removesuffix("_total") if metric.type == COUNTER else metric.name.removesuffix("_info") if metric.type == INFO else metric.name]
-        assert family.samples and family.type == types[metric.type] and family.documentation == metric.help, metric.name
+        family = families[
+            (
+                metric.name.removesuffix("_total")
+                if metric.type == COUNTER
+                else metric.name.removesuffix("_info")
+                if metric.type == INFO
+                else metric.name
+            )
+        ]
+        assert (
+            family.samples
+            and family.type == types[metric.type]
+            and family.documentation == metric.help
+        ), metric.name
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
     assert len(families) == len(METRICS)
@@ -110,7 +246,9 @@ def test_on_a_workers_port_only_what_belongs_there():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), "python -m dwsr_probe.predict.metrics > docs/metrics.md"
+    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), (
+        "python -m dwsr_probe.predict.metrics > docs/metrics.md"
+    )
     assert "docs/metrics.md" in (ROOT / "README.md").read_text()
 
 
@@ -119,6 +257,7 @@ def test_headroom_is_the_least_that_is_known():
         found = process(headroom_bytes=board, rss_bytes=rss)
         found.workers[0]["memory_limit_bytes"] = own_limit
         return dict(View(Totals(), [found]).headrooms()).get("100")
+
     assert headroom(600 * MIB, 300 * MIB, 1 << 30) == 600 * MIB  # others fill the cgroup
     assert headroom(800 * MIB, 300 * MIB, 1 << 30) == 724 * MIB  # the worker's own limit is nearer
     assert headroom(800 * MIB, 2 << 30, 1 << 30) == 0
@@ -130,15 +269,23 @@ def test_headroom_is_the_least_that_is_known():
 
 
 def test_processes_of_two_cgroups_are_not_added_up():
-    first, second = process("1", rss_bytes=656 * MIB, headroom_bytes=368 * MIB), process("2", rss_bytes=656 * MIB, headroom_bytes=360 * MIB)
+    first, second = (
+        process("1", rss_bytes=656 * MIB, headroom_bytes=368 * MIB),
+        process("2", rss_bytes=656 * MIB, headroom_bytes=360 * MIB),
+    )
     first.workers, second.workers = [], []
     assert dict(View(Totals(), [first, second]).headrooms()) == {"1": 368 * MIB, "2": 360 * MIB}
 
 
-# -- what is served -------------------------------------------------------------------------------------------------------------------------
+# -- what is served
+
 
 def test_golden():
-    found = text_of(fixed_view()) + "\n---- OpenMetrics ----\n" + generate_openmetrics(registry(fixed_view())).decode()
+    found = (
+        text_of(fixed_view())
+        + "\n---- OpenMetrics ----\n"
+        + generate_openmetrics(registry(fixed_view())).decode()
+    )
     if os.environ.get("GOLDEN") == "write":
         GOLDEN.write_text(found)
     assert found == GOLDEN.read_text()
@@ -146,12 +293,44 @@ def test_golden():
 
 def test_promtool_finds_nothing():
     promtool = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
-    for view, own_port in ((fixed_view(), True), (hostile_view(), True), (full_view(), False), (View(Totals()), True)):
-        done = subprocess.run([promtool, "check", "metrics"], input=text_of(view, own_port), capture_output=True, text=True, timeout=600)
+    for view, own_port in (
+        (fixed_view(), True),
+        (hostile_view(), True),
+        (full_view(), False),
+        (View(Totals()), True),
+    ):
+        done = subprocess.run(
+            [promtool, "check", "metrics"],
+            input=text_of(view, own_port),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-HOSTILE = ["\n", 'a"b', "a\\b", "a\\nb", "a\nb", "🛢️" * 50, "\ud800", "x" * 10_000, "other", "", "nul\0", "\r", "\u2028", "{}", "a{b=\"c\"} 1\n", "# HELP x", "é", " ", "\x1b[31m", "٣"]
+HOSTILE = [
+    "\n",
+    'a"b',
+    "a\\b",
+    "a\\nb",
+    "a\nb",
+    "🛢️" * 50,
+    "\ud800",
+    "x" * 10_000,
+    "other",
+    "",
+    "nul\0",
+    "\r",
+    "\u2028",
+    "{}",
+    'a{b="c"} 1\n',
+    "# HELP x",
+    "é",
+    " ",
+    "\x1b[31m",
+    "٣",
+]
 
 
 def hostile_view():
@@ -160,7 +339,10 @@ def hostile_view():
     return View(totals, [process(slots=[slot(n, name) for n, name in enumerate(HOSTILE)])])
 
 
-@pytest.mark.parametrize(("generate", "parse"), [(generate_latest, parse_text), (generate_openmetrics, parse_openmetrics)])
+@pytest.mark.parametrize(
+    ("generate", "parse"),
+    [(generate_latest, parse_text), (generate_openmetrics, parse_openmetrics)],
+)
 def test_hostile_names_come_back(generate, parse):
     text = generate(registry(hostile_view())).decode("utf-8")
     families = {f.name: f for f in parse(text)}
@@ -183,8 +365,23 @@ def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_firs
     totals = Totals(series_most=NAMES_SERIES_MOST)
     for given in (gpu, []) if devices_first else ([], gpu):
         for outcome in outcomes:
-            totals.add_rows([row(f"name {n}", state=outcome, gpu=given if n < 200 else []) for n in range(names)])
-    return View(totals, [process(devices=[device(n) for n in range(devices)], slots=[slot(n, f"name {n}", gpu) for n in range(slots)], gpu_hook=1)], own_port=False)
+            totals.add_rows(
+                [
+                    row(f"name {n}", state=outcome, gpu=given if n < 200 else [])
+                    for n in range(names)
+                ]
+            )
+    return View(
+        totals,
+        [
+            process(
+                devices=[device(n) for n in range(devices)],
+                slots=[slot(n, f"name {n}", gpu) for n in range(slots)],
+                gpu_hook=1,
+            )
+        ],
+        own_port=False,
+    )
 
 
 @pytest.mark.parametrize("devices_first", [False, True])
@@ -194,9 +391,18 @@ def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
     view = full_view(devices, 500, outcomes, 5000, devices_first)
     text = text_of(view, own_port=False)
     assert len(series_of(text)) < 1000
-    assert len({name for name in re.findall(r'task_name="([^"]*)"', text) if name in view.totals.names}) <= NAMES_MOST + 1
+    assert (
+        len(
+            {name for name in re.findall(r'task_name="([^"]*)"', text) if name in view.totals.names}
+        )
+        <= NAMES_MOST + 1
+    )
     assert view.totals.names_dropped >= 5000 - NAMES_MOST and view.slots()
-    counted = sum(float(line.rpartition(" ")[2]) for line in series_of(text) if line.startswith("dwsr_tasks_total"))
+    counted = sum(
+        float(line.rpartition(" ")[2])
+        for line in series_of(text)
+        if line.startswith("dwsr_tasks_total")
+    )
     assert counted == 2 * 5000 * len(outcomes)
     if not devices:
         assert len(view.totals.names) == NAMES_MOST + 1 and OTHER in view.totals.names
@@ -206,20 +412,28 @@ def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
 
 def test_a_common_worker_shows_all_it_has():
     text = text_of(full_view(devices=1, slots=8, outcomes=("ok",), names=30), own_port=False)
-    assert text.count("dwsr_slot_busy{") == 8 and text.count("dwsr_slot_device_peak_bytes{") == 8 and '"other"' not in text
+    assert (
+        text.count("dwsr_slot_busy{") == 8
+        and text.count("dwsr_slot_device_peak_bytes{") == 8
+        and '"other"' not in text
+    )
     assert text.count("dwsr_tasks_total{") == 30
 
 
 def test_on_our_own_port_slots_of_all_processes():
-    view = View(Totals(), [process(str(pid), slots=[slot(n) for n in range(4)]) for pid in range(40)])
+    view = View(
+        Totals(), [process(str(pid), slots=[slot(n) for n in range(4)]) for pid in range(40)]
+    )
     assert len(view.slots()) == 160
 
 
-# -- what goes wrong stays here -------------------------------------------------------------------------------------------------------------
+# -- what goes wrong stays here
+
 
 def test_on_dasks_port_a_failure_of_ours_leaves_dasks_metrics():
     def broken():
         raise OSError("no board")
+
     found = CollectorRegistry()
     found.register(Exposition(broken, own_port=False))
     assert generate_latest(found) == b""
@@ -236,11 +450,32 @@ def registry_of(view):
 def test_registering_reads_no_board():
     def read():
         raise AssertionError("read")
+
     assert registry_of(read) is not None
 
 
 def test_facts_that_are_not_what_they_should_be():
     """A board is its user's own, and root's exporter reads everybody's."""
     from dwsr_probe.export.view import _workers
-    assert _workers({}) == _workers({"workers": 5}) == _workers({"workers": None}) == _workers({"workers": [5, "x", None]}) == []
-    assert _workers({"workers": [{"address": 5, "memory_limit_bytes": "x", "managed_bytes": 10**400, "spilled_bytes": -1, "http": ["h"], "name": "w"}]}) == [{"name": "w"}]
+
+    assert (
+        _workers({})
+        == _workers({"workers": 5})
+        == _workers({"workers": None})
+        == _workers({"workers": [5, "x", None]})
+        == []
+    )
+    assert _workers(
+        {
+            "workers": [
+                {
+                    "address": 5,
+                    "memory_limit_bytes": "x",
+                    "managed_bytes": 10**400,
+                    "spilled_bytes": -1,
+                    "http": ["h"],
+                    "name": "w",
+                }
+            ]
+        }
+    ) == [{"name": "w"}]

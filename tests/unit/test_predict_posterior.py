@@ -1,4 +1,6 @@
-"""The posterior and the calibration beside what others compute: scikit-learn on exact values, lifelines on lower bounds, crepes on scores."""
+"""The posterior and the calibration beside what others compute: scikit-learn on exact values,
+lifelines on lower bounds, crepes on scores."""
+
 import math
 import warnings
 
@@ -19,7 +21,9 @@ def shapes(count, chance, low=40, high=300):
 
 def at(shape, output_bytes=None):
     nbytes = 4 * math.prod(shape)
-    return sizes((Array(shape, nbytes, "float32"),), nbytes if output_bytes is None else output_bytes)
+    return sizes(
+        (Array(shape, nbytes, "float32"),), nbytes if output_bytes is None else output_bytes
+    )
 
 
 def summed(pairs):
@@ -29,31 +33,42 @@ def summed(pairs):
     return sums
 
 
-# -- exact values -------------------------------------------------------------------------------------------------------------------------
+# -- exact values
 
-@pytest.mark.parametrize(("k", "c", "noise"), [(3.0, 5e6, 0.02), (55.0, 1e8, 0.05), (1.0, 0.0, 0.1)])
+
+@pytest.mark.parametrize(
+    ("k", "c", "noise"), [(3.0, 5e6, 0.02), (55.0, 1e8, 0.05), (1.0, 0.0, 0.1)]
+)
 def test_as_scikit_learn_on_exact_values(k, c, noise):
-    """BayesianRidge of the same regression, weights 1/y^2: mean and deviation of what comes next."""
+    """BayesianRidge of the same regression, weights 1/y^2: mean and deviation of what comes
+    next."""
     linear_model = pytest.importorskip("sklearn.linear_model")
     chance = np.random.default_rng(1)
     seen = [at(shape) for shape in shapes(80, chance)]
     y = np.array([c + k * where[0] * (1 + noise * chance.standard_normal()) for where in seen])
     s, unit = np.array([where[0] for where in seen]), y.mean()
     ridge = linear_model.BayesianRidge(fit_intercept=False, tol=1e-9, max_iter=1000)
-    ridge.fit(np.stack((unit / y, s / y), axis=1), np.ones_like(y))  # relative: every value is one of itself
+    # relative: every value is one of itself
+    ridge.fit(np.stack((unit / y, s / y), axis=1), np.ones_like(y))
     mixture = posterior(summed(zip(seen, y, strict=True)))
     for side in (100, 300, 600):
         where = at((side, side, side))
         ours = mixture.predict(where)
         mean = ridge.coef_ @ (unit, where[0])
-        deviation = math.sqrt((unit, where[0]) @ ridge.sigma_ @ (unit, where[0]) + (mean ** 2 + FLOOR ** 2) / ridge.alpha_)
-        assert ours.mean == pytest.approx(mean * (1 + 2 * noise ** 2), rel=0.012)  # ours adds what weights of 1/y^2 hide
-        assert ours.deviation == pytest.approx(deviation, rel=0.5)  # ours also doubts the size function
+        deviation = math.sqrt(
+            (unit, where[0]) @ ridge.sigma_ @ (unit, where[0]) + (mean**2 + FLOOR**2) / ridge.alpha_
+        )
+        # ours adds what weights of 1/y^2 hide
+        assert ours.mean == pytest.approx(mean * (1 + 2 * noise**2), rel=0.012)
+        # ours also doubts the size function
+        assert ours.deviation == pytest.approx(deviation, rel=0.5)
 
 
 def test_exact_by_brute_force():
-    """The same evidence and moments as summing over a fine grid of (c, k), for one function and one noise."""
+    """The same evidence and moments as summing over a fine grid of (c, k), for one function and
+    one noise."""
     from dwsr_probe.predict import posterior as module
+
     chance = np.random.default_rng(2)
     seen = [at(shape) for shape in shapes(6, chance, 60, 120)]
     y = np.array([3e6 + 4 * where[0] * (1 + 0.03 * chance.standard_normal()) for where in seen])
@@ -63,27 +78,35 @@ def test_exact_by_brute_force():
     part = 0 * len(module.SIGMAS) + at_sigma
     c, k = np.meshgrid(np.linspace(-4e7, 4e7, 1501), np.linspace(0.01, 9, 1501), indexing="ij")
     y_unit, k_unit = math.sqrt(sums.n / sums.scalars[1]), sums.vectors[2, 0] / sums.vectors[1, 0]
-    variance_c = module._CONSTANT_BYTES ** 2 + 0.25 * y_unit ** 2
-    log = -0.5 * c ** 2 / variance_c - 0.5 * ((k - 0.7 * k_unit) / k_unit) ** 2
+    variance_c = module._CONSTANT_BYTES**2 + 0.25 * y_unit**2
+    log = -0.5 * c**2 / variance_c - 0.5 * ((k - 0.7 * k_unit) / k_unit) ** 2
     for where, value in zip(seen, y, strict=True):
-        log = log - 0.5 * ((value - c - k * where[0]) / sigma) ** 2 / (value ** 2 + FLOOR ** 2)
+        log = log - 0.5 * ((value - c - k * where[0]) / sigma) ** 2 / (value**2 + FLOOR**2)
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     assert table.mean[0, part] == pytest.approx((weight * c).sum(), abs=2e5)
     assert table.mean[1, part] == pytest.approx((weight * k).sum(), rel=2e-3)
-    assert table.cov[2, part] == pytest.approx((weight * k ** 2).sum() - (weight * k).sum() ** 2, rel=0.02)
+    assert table.cov[2, part] == pytest.approx(
+        (weight * k**2).sum() - (weight * k).sum() ** 2, rel=0.02
+    )
 
 
 @pytest.mark.parametrize("function", [name for name, _ in FUNCTIONS if name not in ("constant",)])
 def test_each_size_function_is_recognised(function):
-    """From a few dozen exact values the one that made them explains them, and what it says of a larger shape is right."""
+    """From a few dozen exact values the one that made them explains them, and what it says of a
+    larger shape is right."""
     j = [name for name, _ in FUNCTIONS].index(function)
     chance = np.random.default_rng(3)
     axes = 4 if "3" in function.split("axes")[-1] and function.startswith("axes") else 3
     seen = [tuple(int(side) for side in chance.integers(12, 80, axes)) for _ in range(30)]
+
     def where(shape):
         return at(shape, 8 * shape[0] * shape[-1] * 50)
-    pairs = [(where(shape), 2e6 + 3 * where(shape)[j] * (1 + 1e-3 * chance.standard_normal())) for shape in seen]
+
+    pairs = [
+        (where(shape), 2e6 + 3 * where(shape)[j] * (1 + 1e-3 * chance.standard_normal()))
+        for shape in seen
+    ]
     mixture = posterior(summed(pairs))
     larger = where((100,) * axes)
     assert mixture.predict(larger).mean == pytest.approx(2e6 + 3 * larger[j], rel=0.02)
@@ -93,15 +116,21 @@ def test_noise_is_found():
     for noise in (0.001, 0.01, 0.1):
         chance = np.random.default_rng(4)
         seen = [at(shape) for shape in shapes(200, chance)]
-        mixture = posterior(summed([(where, 3 * where[0] * (1 + noise * chance.standard_normal())) for where in seen]))
+        mixture = posterior(
+            summed(
+                [(where, 3 * where[0] * (1 + noise * chance.standard_normal())) for where in seen]
+            )
+        )
         assert mixture.sigma_mean == pytest.approx(noise, rel=0.4)
 
 
-# -- lower bounds -------------------------------------------------------------------------------------------------------------------------
+# -- lower bounds
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_as_lifelines_on_lower_bounds(seed):
-    """A log-normal accelerated failure time regression on log bytes; 45 of 100 values are known as lower bounds only."""
+    """A log-normal accelerated failure time regression on log bytes; 45 of 100 values are known
+    as lower bounds only."""
     lifelines = pytest.importorskip("lifelines")
     chance = np.random.default_rng(seed)
     seen = [at(shape) for shape in shapes(100, chance, 100, 300)]
@@ -109,25 +138,46 @@ def test_as_lifelines_on_lower_bounds(seed):
     y = 4 * s * np.exp(0.12 * chance.standard_normal(100))
     limit = y * np.where(chance.random(100) < 0.45, chance.uniform(0.7, 1.0, 100), 2)
     ended = y <= limit
-    mixture = posterior(summed([(where, value) for where, value, end in zip(seen, y, ended, strict=True) if end]),
-                        [Term(where, bound) for where, bound, end in zip(seen, limit, ended, strict=True) if not end])
+    mixture = posterior(
+        summed([(where, value) for where, value, end in zip(seen, y, ended, strict=True) if end]),
+        [
+            Term(where, bound)
+            for where, bound, end in zip(seen, limit, ended, strict=True)
+            if not end
+        ],
+    )
     naive = posterior(summed(zip(seen, np.minimum(y, limit), strict=True)))
-    frame = pd.DataFrame({"duration": np.minimum(y, limit) / 1e6, "event": ended, "log_bytes": np.log(s / 1e6)})
+    frame = pd.DataFrame(
+        {"duration": np.minimum(y, limit) / 1e6, "event": ended, "log_bytes": np.log(s / 1e6)}
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitter = lifelines.LogNormalAFTFitter().fit(frame, "duration", "event")
         for side in (150, 250):
             where = at((side, side, side))
-            oracle = float(fitter.predict_median(pd.DataFrame({"log_bytes": [math.log(where[0] / 1e6)]})).iloc[0]) * 1e6
+            oracle = (
+                float(
+                    fitter.predict_median(
+                        pd.DataFrame({"log_bytes": [math.log(where[0] / 1e6)]})
+                    ).iloc[0]
+                )
+                * 1e6
+            )
             ours, exact = mixture.predict(where).mean, naive.predict(where).mean
             assert ours == pytest.approx(oracle, rel=0.05)
-            assert abs(math.log(ours / oracle)) < abs(math.log(exact / oracle))  # than bounds taken for values
+            # than bounds taken for values
+            assert abs(math.log(ours / oracle)) < abs(math.log(exact / oracle))
 
 
 def test_one_bound_by_brute_force():
     """Moments after one bound, against a sum over a grid."""
     chance = np.random.default_rng(5)
-    sums = summed([(at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal())) for shape in shapes(5, chance, 60, 100)])
+    sums = summed(
+        [
+            (at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal()))
+            for shape in shapes(5, chance, 60, 100)
+        ]
+    )
     before = posterior(sums)
     where = at((200, 200, 200))
     bound = before.predict(where).mean * 1.1
@@ -138,9 +188,18 @@ def test_one_bound_by_brute_force():
     low = np.sqrt(np.maximum(cov[0, 0], 0))
     one, two = draws.standard_normal((2, 200_000))
     c = before.mean[0, part] + low * one
-    k = before.mean[1, part] + cov[1, 0] / low * one + np.sqrt(np.maximum(cov[1, 1] - (cov[1, 0] / low) ** 2, 0)) * two
+    k = (
+        before.mean[1, part]
+        + cov[1, 0] / low * one
+        + np.sqrt(np.maximum(cov[1, 1] - (cov[1, 0] / low) ** 2, 0)) * two
+    )
     mean = c + k * where[before.j[part]]
-    share = 1 - np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in ((bound - mean) / (before.sigma[part] * np.abs(mean)))])
+    share = 1 - np.array(
+        [
+            0.5 * math.erfc(-x / math.sqrt(2))
+            for x in (bound - mean) / (before.sigma[part] * np.abs(mean))
+        ]
+    )
     assert after.predict(where).mean == pytest.approx((share * mean).sum() / share.sum(), rel=0.02)
 
 
@@ -149,25 +208,41 @@ def test_a_bound_far_below_changes_nothing_and_one_far_above_does_not_break():
     sums = summed([(at(shape), 3 * at(shape)[0]) for shape in shapes(10, chance)])
     where = at((200, 200, 200))
     plain = posterior(sums).predict(where)
-    assert posterior(sums, [Term(where, 1e6)]).predict(where).mean == pytest.approx(plain.mean, rel=1e-9)
+    assert posterior(sums, [Term(where, 1e6)]).predict(where).mean == pytest.approx(
+        plain.mean, rel=1e-9
+    )
     for bound in (10 * plain.mean, 1e6 * plain.mean):
         far = posterior(sums, [Term(where, bound)] * 5).predict(where)
-        assert np.isfinite([far.mean, far.deviation]).all() and np.isfinite(far.means).all() and (far.deviations > 0).all()
+        assert (
+            np.isfinite([far.mean, far.deviation]).all()
+            and np.isfinite(far.means).all()
+            and (far.deviations > 0).all()
+        )
 
 
 def test_bounds_come_in_any_order():
     chance = np.random.default_rng(8)
-    sums = summed([(at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal())) for shape in shapes(4, chance)])
+    sums = summed(
+        [
+            (at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal()))
+            for shape in shapes(4, chance)
+        ]
+    )
     terms = [Term(at(shape), 3.3 * at(shape)[0]) for shape in shapes(6, chance)]
     where = at((300, 300, 300))
-    assert posterior(sums, terms).predict(where).mean == posterior(sums, terms[::-1]).predict(where).mean
+    assert (
+        posterior(sums, terms).predict(where).mean
+        == posterior(sums, terms[::-1]).predict(where).mean
+    )
 
 
-# -- calibration -------------------------------------------------------------------------------------------------------------------------
+# -- calibration
+
 
 @pytest.mark.parametrize("q", [0.8, 0.9, 0.95, 0.99])
 def test_as_crepes_on_scores(q):
-    """The same quantile of the same normalised residuals as a conformal predictive system, with tails far from normal."""
+    """The same quantile of the same normalised residuals as a conformal predictive system, with
+    tails far from normal."""
     crepes = pytest.importorskip("crepes")
     chance = np.random.default_rng(9)
     z = chance.standard_t(3, 500) * 1.5 + 0.3
@@ -175,9 +250,18 @@ def test_as_crepes_on_scores(q):
     for one in z:
         scores.add(one)
     system = crepes.ConformalPredictiveSystem().fit(residuals=z * 10.0, sigmas=np.full(500, 10.0))
-    oracle = float(np.ravel(system.predict_percentiles(y_hat=np.array([1000.0]), sigmas=np.array([10.0]), higher_percentiles=[100 * q]))[0])
-    ours = Calibrated(Predictive(np.ones(1), np.array([1000.0]), np.array([10.0])), scores, Scores()).quantile(q)
-    assert ours - 1000 == pytest.approx(oracle - 1000, rel=0.2)  # the posterior counts for sixty of them, and it is normal here
+    oracle = float(
+        np.ravel(
+            system.predict_percentiles(
+                y_hat=np.array([1000.0]), sigmas=np.array([10.0]), higher_percentiles=[100 * q]
+            )
+        )[0]
+    )
+    ours = Calibrated(
+        Predictive(np.ones(1), np.array([1000.0]), np.array([10.0])), scores, Scores()
+    ).quantile(q)
+    # the posterior counts for sixty of them, and it is normal here
+    assert ours - 1000 == pytest.approx(oracle - 1000, rel=0.2)
 
 
 def test_without_scores_it_is_the_posterior():
@@ -193,7 +277,10 @@ def test_few_scores_of_its_own_lean_on_those_of_all():
     others, own = Scores(), Scores()
     for one in np.random.default_rng(0).standard_normal(500) * 4:
         others.add(one)
-    alone, leaning = Calibrated(predictive, own, Scores()).quantile(0.99), Calibrated(predictive, own, others).quantile(0.99)
+    alone, leaning = (
+        Calibrated(predictive, own, Scores()).quantile(0.99),
+        Calibrated(predictive, own, others).quantile(0.99),
+    )
     assert alone < leaning  # wider: forecasts of others were worse than they said
 
 
@@ -201,18 +288,37 @@ def test_few_scores_of_its_own_lean_on_those_of_all():
 def test_one_in_a_hundred_exceeds_the_bound(tails, seed):
     """Prequential, 3,000 values: whatever the noise, 0.3 to 2 %."""
     from dwsr_probe.predict import Model
+
     chance, model, exceeded, rounds = np.random.default_rng(seed), Model(), 0, 0
-    draw = {"normal": lambda: chance.standard_normal(), "student": lambda: chance.standard_t(3), "skewed": lambda: chance.exponential() - 1}[tails]
+    draw = {
+        "normal": lambda: chance.standard_normal(),
+        "student": lambda: chance.standard_t(3),
+        "skewed": lambda: chance.exponential() - 1,
+    }[tails]
     for i, shape in enumerate(shapes(3000, chance)):
         nbytes = 4 * math.prod(shape)
         y = max(0, round(2e6 + 3 * nbytes * (1 + 0.05 * draw())))
-        for done in model.learn({"task_name": "filter", "inputs": [{"dtype": "float32", "shape": shape}], "alloc_peak_bytes": y, "start": i}):
+        for done in model.learn(
+            {
+                "task_name": "filter",
+                "inputs": [{"dtype": "float32", "shape": shape}],
+                "alloc_peak_bytes": y,
+                "start": i,
+            }
+        ):
             exceeded, rounds = exceeded + (done.actual > done.bound), rounds + 1
     assert rounds > 2900 and 0.003 <= exceeded / rounds <= 0.02
     assert model.predict([{"dtype": "float32", "shape": [100, 100, 100]}], "filter").promised(0.99)
 
 
 def test_sizes_of_shapes_that_are_odd():
-    for arrays in ((), (Array((), 8),), (Array((0, 5), 0),), (Array(None, 0),), (Array((1,) * 12, 4),), (Array((2, 3, 4, 5, 6, 7), 20160), Array(None, 7))):
+    for arrays in (
+        (),
+        (Array((), 8),),
+        (Array((0, 5), 0),),
+        (Array(None, 0),),
+        (Array((1,) * 12, 4),),
+        (Array((2, 3, 4, 5, 6, 7), 20160), Array(None, 7)),
+    ):
         found = sizes(arrays, 0)
         assert found.shape == (COUNT,) and np.isfinite(found).all() and (found >= 0).all()

@@ -1,4 +1,6 @@
-"""Output shapes, learned from real NumPy functions: kept, constant, reduced, scaled, padded, summed; unknown where there is no rule."""
+"""Output shapes, learned from real NumPy functions: kept, constant, reduced, scaled, padded,
+summed; unknown where there is no rule."""
+
 import itertools
 import random
 
@@ -16,22 +18,41 @@ def array(x):
 
 
 def told(x):
-    return {"type": "numpy.ndarray", "dtype": str(x.dtype), "shape": list(x.shape), "nbytes": x.nbytes}
+    return {
+        "type": "numpy.ndarray",
+        "dtype": str(x.dtype),
+        "shape": list(x.shape),
+        "nbytes": x.nbytes,
+    }
 
 
 def learned(function, shapes, dtype="float32"):
     rules = OutputShape()
     for shape in shapes:
-        given = [np.zeros(one, dtype) for one in (shape if isinstance(shape[0], tuple) else [shape])]
+        given = [
+            np.zeros(one, dtype) for one in (shape if isinstance(shape[0], tuple) else [shape])
+        ]
         rules.learn([array(x) for x in given], told(function(*given)))
     return rules
 
 
 FUNCTIONS = {
-    "kept": lambda x: x * 2, "transposed": lambda x: np.ascontiguousarray(x.T), "reduced over the middle": lambda x: x.mean(axis=1), "one number per first axis": lambda x: x.sum(axis=(1, 2)),
-    "kept as one": lambda x: x.max(axis=0, keepdims=True), "constant": lambda x: np.histogram(x, 64)[0], "padded": lambda x: np.pad(x, 3), "valid only": lambda x: x[4:-4, 2:-2, 1:-1],
-    "every second": lambda x: x[::2, ::2, ::2], "a third of the last": lambda x: x[..., :x.shape[-1] // 3], "twice the first": lambda x: np.repeat(x, 2, axis=0), "half as many frequencies": lambda x: np.fft.rfft(x),
-    "wider type": lambda x: x.astype("float64"), "flags": lambda x: x > 0, "channels at the end": lambda x: np.stack([x, x, x], axis=-1), "three halves": lambda x: np.zeros((x.shape[0] * 3 // 2, *x.shape[1:]), x.dtype),
+    "kept": lambda x: x * 2,
+    "transposed": lambda x: np.ascontiguousarray(x.T),
+    "reduced over the middle": lambda x: x.mean(axis=1),
+    "one number per first axis": lambda x: x.sum(axis=(1, 2)),
+    "kept as one": lambda x: x.max(axis=0, keepdims=True),
+    "constant": lambda x: np.histogram(x, 64)[0],
+    "padded": lambda x: np.pad(x, 3),
+    "valid only": lambda x: x[4:-4, 2:-2, 1:-1],
+    "every second": lambda x: x[::2, ::2, ::2],
+    "a third of the last": lambda x: x[..., : x.shape[-1] // 3],
+    "twice the first": lambda x: np.repeat(x, 2, axis=0),
+    "half as many frequencies": lambda x: np.fft.rfft(x),
+    "wider type": lambda x: x.astype("float64"),
+    "flags": lambda x: x > 0,
+    "channels at the end": lambda x: np.stack([x, x, x], axis=-1),
+    "three halves": lambda x: np.zeros((x.shape[0] * 3 // 2, *x.shape[1:]), x.dtype),
 }
 
 
@@ -45,8 +66,16 @@ def test_one_input(name):
 
 def test_several_inputs():
     for function, shapes, new in (
-        (np.matmul, [((10, 20), (20, 30)), ((7, 5), (5, 9)), ((11, 3), (3, 40))], ((100, 50), (50, 60))),
-        (lambda *x: np.concatenate(x), [((10, 5), (20, 5)), ((7, 6), (9, 6)), ((3, 8), (3, 8))], ((100, 50), (40, 50))),
+        (
+            np.matmul,
+            [((10, 20), (20, 30)), ((7, 5), (5, 9)), ((11, 3), (3, 40))],
+            ((100, 50), (50, 60)),
+        ),
+        (
+            lambda *x: np.concatenate(x),
+            [((10, 5), (20, 5)), ((7, 6), (9, 6)), ((3, 8), (3, 8))],
+            ((100, 50), (40, 50)),
+        ),
         (np.add.outer, [((10,), (20,)), ((7,), (5,)), ((6,), (6,))], ((1000,), (200,))),
     ):
         rules = learned(function, shapes)
@@ -61,7 +90,12 @@ def test_the_dtype_follows_the_input_or_stays():
     for dtype in ("float32", "int16"):
         x = np.zeros(A, dtype)
         rules.learn([array(x)], told(x.astype("complex64")))
-    assert rules.predict([Array((5, 5, 5), 500, "float32")]) == {"type": "numpy.ndarray", "dtype": "complex64", "shape": [5, 5, 5], "nbytes": 1000}
+    assert rules.predict([Array((5, 5, 5), 500, "float32")]) == {
+        "type": "numpy.ndarray",
+        "dtype": "complex64",
+        "shape": [5, 5, 5],
+        "nbytes": 1000,
+    }
 
 
 def test_no_rule_is_unknown():
@@ -69,20 +103,45 @@ def test_no_rule_is_unknown():
     rules = learned(lambda x: np.zeros(chance.randrange(1000), x.dtype), [A, B, C])
     assert rules.predict([Array(LARGE, 4, "float32")]) is None
     ranks = iter([(3,), (3, 4)])
-    assert learned(lambda x: np.zeros(next(ranks), x.dtype), [A, B]).predict([Array(LARGE, 4, "float32")]) is None
+    assert (
+        learned(lambda x: np.zeros(next(ranks), x.dtype), [A, B]).predict(
+            [Array(LARGE, 4, "float32")]
+        )
+        is None
+    )
 
 
-@pytest.mark.parametrize(("function", "shapes", "asked"), [
-    (lambda x: x.mean(axis=0), [(20, 20, 20), (30, 30, 30), (40, 40, 40)], (100, 200, 300)),  # which axis?
-    (lambda x: np.histogram(x, 64)[0], [(20, 64, 64), (30, 64, 64), (45, 64, 64)], (100, 200, 300)),  # kept, or always 64?
-    (lambda x: np.pad(x, 3), [(20, 64, 64), (30, 64, 64), (45, 64, 64)], (100, 700, 700)),  # padded, or always 70?
-    (lambda x: np.zeros(-(-x.shape[0] // 16), x.dtype), [(5, 8, 9), (18, 7, 11), (29, 12, 10)], (512, 512, 512)),  # 1 and 2: anything
-    (lambda x: np.linalg.svd(x[0], compute_uv=False), [(20, 20, 20), (30, 30, 30), (40, 40, 40)], (100, 200, 300)),
-])
+@pytest.mark.parametrize(
+    ("function", "shapes", "asked"),
+    [
+        # which axis?
+        (lambda x: x.mean(axis=0), [(20, 20, 20), (30, 30, 30), (40, 40, 40)], (100, 200, 300)),
+        # kept, or always 64?
+        (
+            lambda x: np.histogram(x, 64)[0],
+            [(20, 64, 64), (30, 64, 64), (45, 64, 64)],
+            (100, 200, 300),
+        ),
+        # padded, or always 70?
+        (lambda x: np.pad(x, 3), [(20, 64, 64), (30, 64, 64), (45, 64, 64)], (100, 700, 700)),
+        # 1 and 2: anything
+        (
+            lambda x: np.zeros(-(-x.shape[0] // 16), x.dtype),
+            [(5, 8, 9), (18, 7, 11), (29, 12, 10)],
+            (512, 512, 512),
+        ),
+        (
+            lambda x: np.linalg.svd(x[0], compute_uv=False),
+            [(20, 20, 20), (30, 30, 30), (40, 40, 40)],
+            (100, 200, 300),
+        ),
+    ],
+)
 def test_shapes_too_alike_to_tell_are_unknown(function, shapes, asked):
     rules = learned(function, shapes)
     assert rules.predict([Array(asked, 4, "float32")]) is None
-    again = array(np.zeros(shapes[1], "float32"))  # but what was seen is known, and so is what lies between
+    # but what was seen is known, and so is what lies between
+    again = array(np.zeros(shapes[1], "float32"))
     assert rules.predict([again])["shape"] == list(function(np.zeros(shapes[1], "float32")).shape)
 
 
@@ -97,7 +156,9 @@ def test_an_input_that_is_missing_is_unknown():
     assert OutputShape().predict([Array(A, 4, "float32")]) is None
 
 
-@pytest.mark.parametrize("name", ["kept", "every second", "three halves", "a third of the last", "padded", "constant"])
+@pytest.mark.parametrize(
+    "name", ["kept", "every second", "three halves", "a third of the last", "padded", "constant"]
+)
 def test_order_does_not_matter_and_parts_merge(name):
     sets = []
     for order in itertools.permutations([A, B, C, (1, 2, 3)]):
@@ -110,7 +171,12 @@ def test_order_does_not_matter_and_parts_merge(name):
 
 def test_a_chain_of_operators():
     """Forecasts can be followed through a graph: each output is the next input."""
-    chain = [FUNCTIONS["padded"], FUNCTIONS["kept"], FUNCTIONS["every second"], FUNCTIONS["reduced over the middle"]]
+    chain = [
+        FUNCTIONS["padded"],
+        FUNCTIONS["kept"],
+        FUNCTIONS["every second"],
+        FUNCTIONS["reduced over the middle"],
+    ]
     rules, shapes = [], [A, B, C]
     for function in chain:
         rules.append(learned(function, shapes))

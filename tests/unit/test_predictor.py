@@ -1,4 +1,6 @@
-"""The predictor without its port: many targets, those that come and go, nonsense, and two ways to the same task."""
+"""The predictor without its port: many targets, those that come and go, nonsense, and two ways
+to the same task."""
+
 import json
 import shutil
 import subprocess
@@ -31,6 +33,7 @@ def worker():
     def start(*args, **options):
         started.append(FakeWorker(*args, **options))
         return started[-1]
+
     yield start
     for one in started:
         one.close()
@@ -72,14 +75,19 @@ def text_of(found):
 
 
 def test_it_learns_every_record_once(worker):
-    one = worker([record(n + 1, size=(n % 7 + 1) * MIB) for n in range(2_500)])  # more than one look
+    # more than one look
+    one = worker([record(n + 1, size=(n % 7 + 1) * MIB) for n in range(2_500)])
     found = predictor(one.url)
     learned(found, 2_500)
     one.records += [record(n + 2_501) for n in range(10)]
     learned(found, 2_510)
     assert abs(found.model.predict([{"nbytes": 20 * MIB}], "smooth").mean - 60 * MIB) < MIB
     account = found.ledger.account("smooth", "alloc")
-    assert account.scored > 2_000 and account.exceeded <= 0.03 * account.scored and account.error < 0.01
+    assert (
+        account.scored > 2_000
+        and account.exceeded <= 0.03 * account.scored
+        and account.error < 0.01
+    )
 
 
 def test_two_ways_to_one_task_are_one(worker):
@@ -91,17 +99,34 @@ def test_two_ways_to_one_task_are_one(worker):
 
 def test_many_targets(worker):
     """Of which some hang up, some are none of ours."""
-    good = [worker([record(n + 1, name=f"name {number % 10}", process=f"{number}-1") for n in range(5)]) for number in range(60)]
-    bad = [worker(body=b"<html>no</html>") for _ in range(10)] + [worker(body=b"no", status=404) for _ in range(10)]
-    found = predictor(*(w.url for w in good + bad), *(f"http://127.0.0.1:{port}" for port in range(1, 10)))
+    good = [
+        worker([record(n + 1, name=f"name {number % 10}", process=f"{number}-1") for n in range(5)])
+        for number in range(60)
+    ]
+    bad = [worker(body=b"<html>no</html>") for _ in range(10)] + [
+        worker(body=b"no", status=404) for _ in range(10)
+    ]
+    found = predictor(
+        *(w.url for w in good + bad), *(f"http://127.0.0.1:{port}" for port in range(1, 10))
+    )
     learned(found, 300)
     until(found, lambda: found.view().up == 60 and found.view().down == 10 + 9, "all of them")
     assert found.view().models == 10
 
 
 GARBAGE = [
-    b"", b"<html><body>It works!</body></html>", b"\x00\xff" * 1000, b"null", b"[]", b'{"cursor": "1", "lost": 0}' + b"x" * 100, b'{"seq": 1}\n{"cursor": "0"}', b"[" * 100_000,
-    b'{"state": "ok", "seq": "x", "process": []}\n{"cursor": "0", "lost": 0}', b"9" * 5_000 + b"\n", b'{"state": "ok"' + b" " * (3 << 20)]
+    b"",
+    b"<html><body>It works!</body></html>",
+    b"\x00\xff" * 1000,
+    b"null",
+    b"[]",
+    b'{"cursor": "1", "lost": 0}' + b"x" * 100,
+    b'{"seq": 1}\n{"cursor": "0"}',
+    b"[" * 100_000,
+    b'{"state": "ok", "seq": "x", "process": []}\n{"cursor": "0", "lost": 0}',
+    b"9" * 5_000 + b"\n",
+    b'{"state": "ok"' + b" " * (3 << 20),
+]
 
 
 @pytest.mark.parametrize("body", GARBAGE, ids=range(len(GARBAGE)))
@@ -109,25 +134,54 @@ def test_answers_that_are_nonsense(worker, body):
     said = []
     good, bad = worker([record(1)]), worker(body=body)
     found = predictor(good.url, bad.url, say=said.append)
-    until(found, lambda: found.failed >= 2 or (b'"cursor"' in body and len(bad.asked) > 3), "two looks at it")
+    until(
+        found,
+        lambda: found.failed >= 2 or (b'"cursor"' in body and len(bad.asked) > 3),
+        "two looks at it",
+    )
     learned(found, 1)
     assert len(said) <= 1 and all(bad.host in line and len(line.splitlines()) == 1 for line in said)
 
 
 BAD_RECORDS = [
-    {"alloc_peak_bytes": -5}, {"alloc_peak_bytes": "x"}, {"alloc_peak_bytes": 1e300}, {"alloc_peak_bytes": float("nan")}, {"task_name": None}, {"task_name": 5}, {"task_name": ""}, {"inputs": None}, {"inputs": 5},
-    {"inputs": [5]}, {"inputs": [{"nbytes": -1}]}, {"inputs": [{"shape": ["x"], "dtype": "float64"}]}, {"output": 5}, {"gpu": 5}, {"gpu": [5]}, {"input_bytes": "x"}, {"thread": []}, {"start": {}}, {"process": 5},
-    {"oom": 5, "state": "killed", "alloc_peak_bytes": -1}, {"inputs": [{"shape": [1 << 80], "dtype": "float64"}]}]
+    {"alloc_peak_bytes": -5},
+    {"alloc_peak_bytes": "x"},
+    {"alloc_peak_bytes": 1e300},
+    {"alloc_peak_bytes": float("nan")},
+    {"task_name": None},
+    {"task_name": 5},
+    {"task_name": ""},
+    {"inputs": None},
+    {"inputs": 5},
+    {"inputs": [5]},
+    {"inputs": [{"nbytes": -1}]},
+    {"inputs": [{"shape": ["x"], "dtype": "float64"}]},
+    {"output": 5},
+    {"gpu": 5},
+    {"gpu": [5]},
+    {"input_bytes": "x"},
+    {"thread": []},
+    {"start": {}},
+    {"process": 5},
+    {"oom": 5, "state": "killed", "alloc_peak_bytes": -1},
+    {"inputs": [{"shape": [1 << 80], "dtype": "float64"}]},
+]
 
 
 def test_records_that_are_nonsense_are_counted(worker):
     good = [record(n + 1, process="good") for n in range(5)]
     bad = [{**record(n + 1, process=f"bad {n}"), **fields} for n, fields in enumerate(BAD_RECORDS)]
     one = worker([*good, *bad, record(6, process="good")])
-    one.running = [{**running(5 * MIB), **fields} for fields in BAD_RECORDS if "state" not in fields]
+    one.running = [
+        {**running(5 * MIB), **fields} for fields in BAD_RECORDS if "state" not in fields
+    ]
     one.metrics = rooms()
     found = predictor(one.url)
-    until(found, lambda: found.ledger.learned + found.ledger.refused >= 6 + len(bad) and len(one.asked) > 6, "all of them, and two looks more")
+    until(
+        found,
+        lambda: found.ledger.learned + found.ledger.refused >= 6 + len(bad) and len(one.asked) > 6,
+        "all of them, and two looks more",
+    )
     assert found.ledger.refused >= len(bad) - 2 and found.ledger.learned <= 8
     text = text_of(found)
     assert "dwsr_predictor_records_refused_total" in text and found.view().up == 1
@@ -162,11 +216,15 @@ def test_a_restart_goes_on_where_it_was(worker, tmp_path):
     one.records.append(record(31))
     second = predictor(one.url, state=State(tmp_path, print))
     again = second.model.predict([{"nbytes": 9 * MIB}], "smooth")
-    assert (again.mean, again.upper(), again.n) == pytest.approx((forecast.mean, forecast.upper(), 30))
+    assert (again.mean, again.upper(), again.n) == pytest.approx(
+        (forecast.mean, forecast.upper(), 30)
+    )
     learned(second, 31)
     assert "since=30&" in one.asked[0]
     second.end()
-    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == sum(a.scored for kinds in second.ledger.accounts.values() for a in kinds.values())
+    assert len((tmp_path / "rounds.jsonl").read_text().splitlines()) == sum(
+        a.scored for kinds in second.ledger.accounts.values() for a in kinds.values()
+    )
 
 
 def test_a_restart_after_a_kill_learns_nothing_twice(worker, tmp_path):
@@ -186,13 +244,18 @@ def test_a_restart_after_a_kill_learns_nothing_twice(worker, tmp_path):
 
 
 def test_requests_come_in_while_it_learns(worker):
-    found, answers = predictor(worker([record(n + 1, name=f"name {n % 50}") for n in range(2_000)]).url), []
+    found, answers = (
+        predictor(worker([record(n + 1, name=f"name {n % 50}") for n in range(2_000)]).url),
+        [],
+    )
 
     def ask():
-        wait_until(lambda: found.ledger.learned, "the first piece")  # of many looks: the others are still to come
+        # of many looks: the others are still to come
+        wait_until(lambda: found.ledger.learned, "the first piece")
         for _ in range(20):
             with found.locked():
                 answers.append(found.model.predict([{"nbytes": MIB}], "name 1"))
+
     asker = threading.Thread(target=ask)
     asker.start()
     until(found, lambda: not asker.is_alive(), "its answers")
@@ -214,17 +277,33 @@ def test_a_run_directory_while_it_is_written(tmp_path):
 
     def add(first, last):
         store.begin()
-        store.add_tasks([TaskRecord(**{name: value for name, value in record(n).items() if name in FIELDS}) for n in range(first, last + 1)])
+        store.add_tasks(
+            [
+                TaskRecord(**{name: value for name, value in record(n).items() if name in FIELDS})
+                for n in range(first, last + 1)
+            ]
+        )
         store.commit()
+
     add(1, 20)
     state = State(tmp_path / "state", print)
-    found = Predictor([], [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))], state=state, interval_s=0.02)
+    found = Predictor(
+        [],
+        [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))],
+        state=state,
+        interval_s=0.02,
+    )
     learned(found, 20)
     add(21, 25)
     learned(found, 25)
     found.end()
     add(26, 27)
-    again = Predictor([], [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))], state=State(tmp_path / "state", print), interval_s=0.02)
+    again = Predictor(
+        [],
+        [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))],
+        state=State(tmp_path / "state", print),
+        interval_s=0.02,
+    )
     learned(again, 27)
     again.end()
     store.close()
@@ -232,16 +311,26 @@ def test_a_run_directory_while_it_is_written(tmp_path):
 
 def test_series_are_bounded(worker):
     one = worker([record(n + 1, name=f"name {n}") for n in range(400)])
-    one.running, one.metrics = [running(5 * MIB, start=float(n), thread=n, name=f"name {n}") for n in range(400)], rooms()
+    one.running, one.metrics = (
+        [running(5 * MIB, start=float(n), thread=n, name=f"name {n}") for n in range(400)],
+        rooms(),
+    )
     found = predictor(one.url)
     learned(found, 400)
     series = [line for line in text_of(found).splitlines() if not line.startswith("#")]
-    assert len(series) < 80 * 2 * 7 + 256 * 3 + 60 and len(set(line.rpartition(" ")[0] for line in series)) == len(series)
+    assert len(series) < 80 * 2 * 7 + 256 * 3 + 60 and len(
+        set(line.rpartition(" ")[0] for line in series)
+    ) == len(series)
 
 
 def test_hostile_names(worker):
     names = ["\n", 'a"b', "a\\b", "\ud800", "x" * 9_000, "other", "{}", "é\u2028", "\x1b[31m"]
-    one = worker([record(n + 1, name=name.encode("utf-8", "replace").decode()) for n, name in enumerate(names * 5)])
+    one = worker(
+        [
+            record(n + 1, name=name.encode("utf-8", "replace").decode())
+            for n, name in enumerate(names * 5)
+        ]
+    )
     found = predictor(one.url)
     learned(found, 5 * len(names))
     assert len(text_of(found).encode()) > 0
@@ -258,7 +347,8 @@ def test_the_model_of_its_own(worker):
     assert isinstance(predictor().model, Model) and not Predictor([Listed([])]).turn()
 
 
-# -- the table of metrics -------------------------------------------------------------------------------------------------------------------
+# -- the table of metrics
+
 
 def test_every_metric_is_there_with_its_type_and_labels(worker):
     one = worker([record(n + 1, size=(n % 5 + 1) * MIB) for n in range(20)])
@@ -267,12 +357,24 @@ def test_every_metric_is_there_with_its_type_and_labels(worker):
     learned(found, 20)
     for peak in (2, 3, 4):
         one.running = [running(peak * MIB)]
-        until(found, lambda peak=peak: any(track.points[-1][1] == peak * MIB for tracks in found._slots._tracks.values() for track in tracks.values()), "its peak")
-    families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry_of(found)).decode())}
+        until(
+            found,
+            lambda peak=peak: any(
+                track.points[-1][1] == peak * MIB
+                for tracks in found._slots._tracks.values()
+                for track in tracks.values()
+            ),
+            "its peak",
+        )
+    families = {
+        f.name: f for f in parse_openmetrics(generate_openmetrics(registry_of(found)).decode())
+    }
     assert len(families) == len(METRICS)
     for metric in METRICS:
         family = families[metric.name.removesuffix("_total").removesuffix("_info")]
-        assert family.samples and family.documentation == metric.help and family.type == metric.type, metric.name
+        assert (
+            family.samples and family.documentation == metric.help and family.type == metric.type
+        ), metric.name
         assert all(set(sample.labels) == set(metric.labels) for sample in family.samples)
 
 
@@ -282,20 +384,34 @@ def test_promtool_finds_nothing(worker):
     one.running, one.metrics = [running(5 * MIB)], rooms()
     found = predictor(one.url)
     learned(found, 9)
-    done = subprocess.run([promtool, "check", "metrics"], input=text_of(found), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=text_of(found),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# -- what waits, and who waits -------------------------------------------------------------------------------------------
+# -- what waits, and who waits
+
 
 def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
-    """Busy targets, and a predictor that does not keep up with them: all of them are heard, less often."""
-    monkeypatch.setattr(service, "TURN_S", 0.001)  # a turn takes one look or so, and learns one piece
+    """Busy targets, and a predictor that does not keep up with them: all of them are heard, less
+    often."""
+    # a turn takes one look or so, and learns one piece
+    monkeypatch.setattr(service, "TURN_S", 0.001)
     monkeypatch.setattr(service, "WAITING_BYTES", 8 * MIB)
     monkeypatch.setattr(service, "PRESSED_BYTES", 2 * MIB)
-    busy = [worker([record(n + 1, process=f"{number}-1") for n in range(1_000)]) for number in range(12)]
+    busy = [
+        worker([record(n + 1, process=f"{number}-1") for n in range(1_000)]) for number in range(12)
+    ]
     found, most = predictor(*(one.url for one in busy), interval_s=0.0), 0
-    wait_until(lambda: [found.turn()] and all(f"h {number}-1" in found._seen for number in range(12)), "a record of each")
+    wait_until(
+        lambda: [found.turn()] and all(f"h {number}-1" in found._seen for number in range(12)),
+        "a record of each",
+    )
     monkeypatch.setattr(service, "PRESSED_BYTES", 0)  # whatever waits is too much
     asked = [len(one.asked) for one in busy]
     while any(len(one.asked) < before + 3 for one, before in zip(busy, asked, strict=True)):
@@ -317,7 +433,8 @@ def test_a_full_backlog_stops_the_asking(worker, monkeypatch):
 
 
 def test_long_records_are_asked_for_in_smaller_pieces(worker):
-    """A look has a megabyte; that these do not fit at once must not keep them from being learned."""
+    """A look has a megabyte; that these do not fit at once must not keep them from being
+    learned."""
     shape = {"dtype": "float64", "shape": [1] * 60, "nbytes": 8, "type": "x" * 250}
     one = worker([record(n + 1, inputs=[shape] * 16) for n in range(300)])
     found = predictor(one.url)
@@ -327,11 +444,16 @@ def test_long_records_are_asked_for_in_smaller_pieces(worker):
 
 def test_slow_targets_wait_in_a_lane_of_their_own(worker):
     """None of them has failed: each answers, in the last moment."""
-    pool, free, busy = Pool(quick_threads=2, slow_threads=1), threading.Event(), threading.Semaphore(0)
+    pool, free, busy = (
+        Pool(quick_threads=2, slow_threads=1),
+        threading.Event(),
+        threading.Semaphore(0),
+    )
 
     def slow():
         busy.release()
         free.wait()
+
     for number in range(10):
         pool.submit(number, slow, slow=True)
     busy.acquire()
@@ -349,18 +471,24 @@ def test_a_target_that_was_slow_stays_in_the_slow_lane(worker, monkeypatch):
     found = predictor(one.url)
     lanes = []
     submit = found._pool.submit
-    monkeypatch.setattr(found._pool, "submit", lambda owner, function, slow=False: [lanes.append(slow), submit(owner, function, slow)])
+    monkeypatch.setattr(
+        found._pool,
+        "submit",
+        lambda owner, function, slow=False: [lanes.append(slow), submit(owner, function, slow)],
+    )
     until(found, lambda: len(lanes) > 4, "some looks")
     assert lanes[:2] == [False, False] and set(lanes[2:]) == {True}  # the place's and the first one
 
 
 def test_memory_that_runs_out_in_the_middle_stops_nothing(worker, monkeypatch):
-    """At any line: here while a record is learned, while a look is followed, and while the state is made."""
+    """At any line: here while a record is learned, while a look is followed, and while the state
+    is made."""
     said, one = [], worker([record(n + 1) for n in range(5)])
     found = predictor(one.url, say=said.append)
 
     def failing(*_):
         raise MemoryError
+
     for place, name in ((found.model, "learn"), (found._slots, "follow")):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, failing)
@@ -373,15 +501,30 @@ def test_memory_that_runs_out_in_the_middle_stops_nothing(worker, monkeypatch):
 
 
 POISONED = {
-    "lost": lambda s: s["ledger"].update(lost=10**4000), "learned": lambda s: s["ledger"].update(learned=-1), "score": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(scored=10**4000),
-    "error": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(error=float("nan")), "kind": lambda s: s["ledger"]["accounts"]["smooth"].update(evil={}),
-    "label": lambda s: s["ledger"]["accounts"].update({"x" * 900_000: {}}), "labels": lambda s: s["ledger"]["accounts"].update({f"x{n}": {} for n in range(500)}),
-    "largest": lambda s: s["ledger"]["largest"].update(smooth=[10**4000, []]), "inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 10**4000}]]),
-    "inputs that are none": lambda s: s["ledger"]["largest"].update(smooth=[5, 5]), "many inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 1}] * 10_000]),
-    "seq": lambda s: s["seen"].append(["h p", 10**4000]), "who": lambda s: s["seen"].append(["h" * 900_000, 1]), "what was seen": lambda s: s.update(seen=[["h p", "x"]]),
-    "cursor": lambda s: s["targets"].append(["http://x:1", {"cursor": 5}]), "a target's seq": lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p": 10**4000}}]),
-    "a target's process": lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p" * 900_000: 1}}]), "position": lambda s: s["targets"].append([["run", "x"], {"run": "x", "position": 10**4000}]),
-    "name": lambda s: s["model"]["tasks"].update({"x" * 900_000: s["model"]["tasks"]["smooth"]}), "model": lambda s: s["model"]["tasks"]["smooth"]["learners"]["alloc"].update(n=10**4000),
+    "lost": lambda s: s["ledger"].update(lost=10**4000),
+    "learned": lambda s: s["ledger"].update(learned=-1),
+    "score": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(scored=10**4000),
+    "error": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(error=float("nan")),
+    "kind": lambda s: s["ledger"]["accounts"]["smooth"].update(evil={}),
+    "label": lambda s: s["ledger"]["accounts"].update({"x" * 900_000: {}}),
+    "labels": lambda s: s["ledger"]["accounts"].update({f"x{n}": {} for n in range(500)}),
+    "largest": lambda s: s["ledger"]["largest"].update(smooth=[10**4000, []]),
+    "inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 10**4000}]]),
+    "inputs that are none": lambda s: s["ledger"]["largest"].update(smooth=[5, 5]),
+    "many inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 1}] * 10_000]),
+    "seq": lambda s: s["seen"].append(["h p", 10**4000]),
+    "who": lambda s: s["seen"].append(["h" * 900_000, 1]),
+    "what was seen": lambda s: s.update(seen=[["h p", "x"]]),
+    "cursor": lambda s: s["targets"].append(["http://x:1", {"cursor": 5}]),
+    "a target's seq": (
+        lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p": 10**4000}}])
+    ),
+    "a target's process": (
+        lambda s: s["targets"].append(["http://x:1", {"cursor": "1", "seen": {"p" * 900_000: 1}}])
+    ),
+    "position": lambda s: s["targets"].append([["run", "x"], {"run": "x", "position": 10**4000}]),
+    "name": lambda s: s["model"]["tasks"].update({"x" * 900_000: s["model"]["tasks"]["smooth"]}),
+    "model": lambda s: s["model"]["tasks"]["smooth"]["learners"]["alloc"].update(n=10**4000),
 }
 
 
@@ -395,7 +538,12 @@ def test_a_poisoned_state_is_put_aside(worker, tmp_path, kind):
     POISONED[kind](saved)
     (tmp_path / "state.json").write_text(json.dumps(saved))
     second = predictor(one.url, state=State(tmp_path, said.append))
-    assert len(said) == 1 and "begins anew" in said[0] and len(said[0]) < 1_000 and (tmp_path / "state.json.damaged").exists()
+    assert (
+        len(said) == 1
+        and "begins anew" in said[0]
+        and len(said[0]) < 1_000
+        and (tmp_path / "state.json.damaged").exists()
+    )
     learned(second, 5)
     assert text_of(second)
     second.end()
@@ -404,7 +552,16 @@ def test_a_poisoned_state_is_put_aside(worker, tmp_path, kind):
 def test_a_state_as_it_was_kept_is_used_again(worker, tmp_path):
     """Whatever targets claimed meanwhile: what was kept of it can be read again."""
     huge = [record(n + 1, process=f"{n}-1", host="h" * 250, name=chr(1) * 10_000) for n in range(3)]
-    one = worker([*huge, *(record((1 << 53) - 1, process=f"p{n}") for n in range(200)), *(record(1, process="killed", state="killed", peak=n * MIB, size=n * MIB) for n in range(1, 9))])
+    one = worker(
+        [
+            *huge,
+            *(record((1 << 53) - 1, process=f"p{n}") for n in range(200)),
+            *(
+                record(1, process="killed", state="killed", peak=n * MIB, size=n * MIB)
+                for n in range(1, 9)
+            ),
+        ]
+    )
     first, said = predictor(one.url, state=State(tmp_path, print)), []
     until(first, lambda: first.ledger.learned >= 204, "all of them")
     before = first.ledger.to_dict()

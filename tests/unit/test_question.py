@@ -1,10 +1,18 @@
 """Questions to the model: words and JSON, and those that make no sense."""
+
 import json
 
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.question import Question, answer, bytes_of, input_bytes, inputs_of, question_of
+from dwsr_probe.predict.question import (
+    Question,
+    answer,
+    bytes_of,
+    input_bytes,
+    inputs_of,
+    question_of,
+)
 from tests.unit.workers import MIB, record
 
 
@@ -17,41 +25,98 @@ def model():
 
 
 def test_sizes_for_people():
-    assert [bytes_of(text) for text in ("8GiB", "8 gib", "500MB", "500M", "1e9", "123", "0.5KiB", 5, 2.5)] == [8 << 30, 8 << 30, 5e8, 5e8, 1e9, 123, 512, 5, 2.5]
+    assert [
+        bytes_of(text)
+        for text in ("8GiB", "8 gib", "500MB", "500M", "1e9", "123", "0.5KiB", 5, 2.5)
+    ] == [8 << 30, 8 << 30, 5e8, 5e8, 1e9, 123, 512, 5, 2.5]
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1XB", "nan", "inf", "1.2.3", None, [], True, -5, float("nan"), "1e999"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "GiB", "-1", "1XB", "nan", "inf", "1.2.3", None, [], True, -5, float("nan"), "1e999"],
+)
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError):
         bytes_of(text)
 
 
 def test_inputs_in_words():
-    assert inputs_of(["512,512,512"], ["float32"]) == [{"dtype": "float32", "shape": [512, 512, 512]}]
-    assert inputs_of(["4x5", "(6, 7)"], ["float32"], ["1KiB"]) == [{"dtype": "float32", "shape": [4, 5]}, {"dtype": "float32", "shape": [6, 7]}, {"nbytes": 1024}]
-    assert inputs_of(["4", "5"], ["int8", "int16"]) == [{"dtype": "int8", "shape": [4]}, {"dtype": "int16", "shape": [5]}]
-    assert inputs_of([], [], []) == [] and inputs_of([""], ["int8"]) == [{"dtype": "int8", "shape": []}]
+    assert inputs_of(["512,512,512"], ["float32"]) == [
+        {"dtype": "float32", "shape": [512, 512, 512]}
+    ]
+    assert inputs_of(["4x5", "(6, 7)"], ["float32"], ["1KiB"]) == [
+        {"dtype": "float32", "shape": [4, 5]},
+        {"dtype": "float32", "shape": [6, 7]},
+        {"nbytes": 1024},
+    ]
+    assert inputs_of(["4", "5"], ["int8", "int16"]) == [
+        {"dtype": "int8", "shape": [4]},
+        {"dtype": "int16", "shape": [5]},
+    ]
+    assert inputs_of([], [], []) == [] and inputs_of([""], ["int8"]) == [
+        {"dtype": "int8", "shape": []}
+    ]
     assert input_bytes([{"dtype": "float32", "shape": [4, 5]}, {"nbytes": 7}]) == 87
 
 
 def test_inputs_of_unknown_size():
     unknown = {"type": "Dataset", "dtype": None, "shape": None, "nbytes": None}
-    assert input_bytes([unknown, {"nbytes": 7}]) == 7 and input_bytes([unknown]) is None and input_bytes([]) == 0
+    assert (
+        input_bytes([unknown, {"nbytes": 7}]) == 7
+        and input_bytes([unknown]) is None
+        and input_bytes([]) == 0
+    )
 
 
-@pytest.mark.parametrize(("shapes", "dtypes"), [(["5"], []), (["5", "6", "7"], ["int8", "int8"]), (["a"], ["int8"]), (["-5"], ["int8"]), (["5.5"], ["int8"]), (["9" * 30], ["int8"]), (["5" + ",5" * 70], ["int8"])])
+@pytest.mark.parametrize(
+    ("shapes", "dtypes"),
+    [
+        (["5"], []),
+        (["5", "6", "7"], ["int8", "int8"]),
+        (["a"], ["int8"]),
+        (["-5"], ["int8"]),
+        (["5.5"], ["int8"]),
+        (["9" * 30], ["int8"]),
+        (["5" + ",5" * 70], ["int8"]),
+    ],
+)
 def test_words_that_are_no_inputs(shapes, dtypes):
     with pytest.raises(ValueError):
         inputs_of(shapes, dtypes)
 
 
 BAD = [
-    None, 5, [], {}, {"task": ""}, {"task": 5}, {"task": "x" * 100_000}, {"task": "t", "kind": "disk"}, {"task": "t", "q": 1}, {"task": "t", "q": 0}, {"task": "t", "q": "x"}, {"task": "t", "q": True},
-    {"task": "t", "limit": "much"}, {"task": "t", "limit": -1}, {"task": "t", "above": "x"}, {"task": "t", "inputs": {}}, {"task": "t", "inputs": [5]}, {"task": "t", "inputs": [{}]},
-    {"task": "t", "inputs": [{"shape": [5]}]}, {"task": "t", "inputs": [{"shape": "5", "dtype": "int8"}]}, {"task": "t", "inputs": [{"shape": [-5], "dtype": "int8"}]},
-    {"task": "t", "inputs": [{"shape": [5.0], "dtype": "int8"}]}, {"task": "t", "inputs": [{"shape": [5], "dtype": "float99"}]}, {"task": "t", "inputs": [{"shape": [5], "dtype": "f8,,"}]},
-    {"task": "t", "inputs": [{"shape": [5], "dtype": {}}]}, {"task": "t", "inputs": [{"nbytes": float("nan")}]}, {"task": "t", "inputs": [{"nbytes": -1}]}, {"task": "t", "inputs": [{"nbytes": 1}] * 1000},
-    {"task": "t", "color": "red"}, {"task": "t", "inputs": [{"shape": [1 << 70], "dtype": "int8"}]}]
+    None,
+    5,
+    [],
+    {},
+    {"task": ""},
+    {"task": 5},
+    {"task": "x" * 100_000},
+    {"task": "t", "kind": "disk"},
+    {"task": "t", "q": 1},
+    {"task": "t", "q": 0},
+    {"task": "t", "q": "x"},
+    {"task": "t", "q": True},
+    {"task": "t", "limit": "much"},
+    {"task": "t", "limit": -1},
+    {"task": "t", "above": "x"},
+    {"task": "t", "inputs": {}},
+    {"task": "t", "inputs": [5]},
+    {"task": "t", "inputs": [{}]},
+    {"task": "t", "inputs": [{"shape": [5]}]},
+    {"task": "t", "inputs": [{"shape": "5", "dtype": "int8"}]},
+    {"task": "t", "inputs": [{"shape": [-5], "dtype": "int8"}]},
+    {"task": "t", "inputs": [{"shape": [5.0], "dtype": "int8"}]},
+    {"task": "t", "inputs": [{"shape": [5], "dtype": "float99"}]},
+    {"task": "t", "inputs": [{"shape": [5], "dtype": "f8,,"}]},
+    {"task": "t", "inputs": [{"shape": [5], "dtype": {}}]},
+    {"task": "t", "inputs": [{"nbytes": float("nan")}]},
+    {"task": "t", "inputs": [{"nbytes": -1}]},
+    {"task": "t", "inputs": [{"nbytes": 1}] * 1000},
+    {"task": "t", "color": "red"},
+    {"task": "t", "inputs": [{"shape": [1 << 70], "dtype": "int8"}]},
+]
 
 
 @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:60])
@@ -62,19 +127,49 @@ def test_questions_that_are_none(given):
 
 
 def test_an_answer_is_json_and_right(model):
-    found = json.loads(json.dumps(answer(model, question_of({"task": "smooth", "inputs": [{"dtype": "float64", "shape": [MIB]}], "limit": "1GiB", "q": "0.9"})), allow_nan=False))
-    assert abs(found["mean_bytes"] - 24 * MIB) < 0.05 * 24 * MIB and found["mean_bytes"] <= found["upper_bytes"] < 30 * MIB
-    assert (found["task"], found["kind"], found["n"], found["q"]) == ("smooth", "alloc", 30, 0.9) and found["exceeds"] < 0.01 and found["limit_bytes"] == 1 << 30
+    found = json.loads(
+        json.dumps(
+            answer(
+                model,
+                question_of(
+                    {
+                        "task": "smooth",
+                        "inputs": [{"dtype": "float64", "shape": [MIB]}],
+                        "limit": "1GiB",
+                        "q": "0.9",
+                    }
+                ),
+            ),
+            allow_nan=False,
+        )
+    )
+    assert (
+        abs(found["mean_bytes"] - 24 * MIB) < 0.05 * 24 * MIB
+        and found["mean_bytes"] <= found["upper_bytes"] < 30 * MIB
+    )
+    assert (
+        (found["task"], found["kind"], found["n"], found["q"]) == ("smooth", "alloc", 30, 0.9)
+        and found["exceeds"] < 0.01
+        and found["limit_bytes"] == 1 << 30
+    )
     assert found["output"]["shape"] == [MIB] and "extrapolating" in found["notes"]
 
 
 def test_more_is_more_probable_for_one_that_runs(model):
     def chance(**more):
-        return answer(model, Question("smooth", [{"nbytes": 4 * MIB}], limit=13 * MIB, **more))["exceeds"]
+        return answer(model, Question("smooth", [{"nbytes": 4 * MIB}], limit=13 * MIB, **more))[
+            "exceeds"
+        ]
+
     assert chance() < chance(above=12.9 * MIB)
     assert chance(above=14 * MIB) == 1
 
 
 def test_an_unknown_name_has_the_prior(model):
     found = answer(model, Question("never seen", [{"nbytes": MIB}]))
-    assert found["trust"] == "none" and found["n"] == 0 and found["upper_bytes"] > found["mean_bytes"] and found["promised"] is False
+    assert (
+        found["trust"] == "none"
+        and found["n"] == 0
+        and found["upper_bytes"] > found["mean_bytes"]
+        and found["promised"] is False
+    )

@@ -1,4 +1,5 @@
 """summary() of notebooks."""
+
 import pandas as pd
 import pytest
 
@@ -11,10 +12,21 @@ MIB = 1 << 20
 
 def tasks(**names):
     """A frame of tasks: (own peak in MiB, state) of each by name."""
-    rows = [{"task_name": name, "alloc_peak_bytes": peak * MIB, "state": state, "duration": 1.0,
-             "rss_before_bytes": 0, "rss_peak_bytes": peak * MIB, "gpu": None,
-             "input_bytes": None, "output_bytes": None}
-            for name, ended in names.items() for peak, state in ended]
+    rows = [
+        {
+            "task_name": name,
+            "alloc_peak_bytes": peak * MIB,
+            "state": state,
+            "duration": 1.0,
+            "rss_before_bytes": 0,
+            "rss_peak_bytes": peak * MIB,
+            "gpu": None,
+            "input_bytes": None,
+            "output_bytes": None,
+        }
+        for name, ended in names.items()
+        for peak, state in ended
+    ]
     frame = pd.DataFrame(rows)
     return frame.astype({name: "Int64" for name in frame if name.endswith("_bytes")})
 

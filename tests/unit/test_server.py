@@ -1,4 +1,5 @@
 """The port itself, with sources made up: who is waited for, who is not, and what ends."""
+
 import http.client
 import json
 import socket
@@ -46,6 +47,7 @@ def served():
         started.append(Server(source, "127.0.0.1", 0, **options))
         started[-1].start()
         return started[-1]
+
     yield start
     for one in started:
         one.stop()
@@ -78,7 +80,8 @@ def test_who_does_not_read_loses_the_connection(served, monkeypatch):
 
 
 def test_others_are_answered_between_two_pieces_of_a_stream(served):
-    """Also when its reader takes everything at once: the other's question is there before the second piece."""
+    """Also when its reader takes everything at once: the other's question is there before the
+    second piece."""
     source, answered_at = Endless(), []
     port = served(source).port
     other = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
@@ -90,6 +93,7 @@ def test_others_are_answered_between_two_pieces_of_a_stream(served):
         if not source.reads:
             other.request("GET", "/metrics")
         return read(since, most)
+
     source.read = first
     get(port, "/dwsr/tasks?limit=100000")
     assert other.getresponse().status == 200 and source.reads == 100_000 // handlers.BATCH
@@ -146,6 +150,7 @@ def test_who_waits_is_answered_when_the_port_closes():
 def test_a_server_that_cannot_start_says_so(monkeypatch):
     def no_more():
         raise OSError(24, "Too many open files")
+
     monkeypatch.setattr(server.asyncio, "new_event_loop", no_more)
     one = Server(Endless(), "127.0.0.1", 0)
     with pytest.raises(ServeError, match="Too many open files"):
@@ -161,8 +166,17 @@ def test_a_failing_source_is_one_failed_answer(served):
     assert b"ZeroDivision" not in get(port, "/metrics")[1] and get(port, "/-/healthy")[0] == 200
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("9464", ("127.0.0.1", 9464)), ("0", ("127.0.0.1", 0)), (":80", ("127.0.0.1", 80)), ("0.0.0.0:1", ("0.0.0.0", 1)), ("[::1]:5", ("::1", 5)), ("host:5", ("host", 5))])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0", ("127.0.0.1", 0)),
+        (":80", ("127.0.0.1", 80)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("[::1]:5", ("::1", 5)),
+        ("host:5", ("host", 5)),
+    ],
+)
 def test_addresses(text, found):
     assert parse_address(text) == found
 
@@ -179,11 +193,25 @@ def test_addresses_that_are_not_ours(address):
         Server(Endless(), address, 0, Access())
 
 
-# -- sources --------------------------------------------------------------------------------------------------------------------------------
+# -- sources
+
 
 def test_cursors():
     assert _cursor("run~a~5~7", "run~a") == (5, 7) and _cursor("o~1~2~3~4", "o", 4) == (1, 2, 3, 4)
-    for text in ("", "0", "run~5", "run~5~", "run~-5~7", "run~5~7~9", "ruin~5~7", "run~²~7", "run~٣~7", "run~5~" + "9" * 19, "run~ 5~7", "run~5~7\n"):
+    for text in (
+        "",
+        "0",
+        "run~5",
+        "run~5~",
+        "run~-5~7",
+        "run~5~7~9",
+        "ruin~5~7",
+        "run~²~7",
+        "run~٣~7",
+        "run~5~" + "9" * 19,
+        "run~ 5~7",
+        "run~5~7\n",
+    ):
         assert _cursor(text, "run") == (0, 0), text
 
 
@@ -200,13 +228,24 @@ def test_a_round_that_fails_counts_nothing():
         recent.put_process(TaskRecord(process="1-1", state="running"), {"records_lost": 4})
         if fails:
             recent.rollback()
-            assert recent.end == 0 and recent.totals.names == {} and recent.all_lost() == 0 and recent.progress_of("1-1") == (0, 0)
+            assert (
+                recent.end == 0
+                and recent.totals.names == {}
+                and recent.all_lost() == 0
+                and recent.progress_of("1-1") == (0, 0)
+            )
     recent.commit()
-    assert recent.end == 3 and recent.totals.names["a"].outcomes == {"ok": 3} and recent.all_lost() == 4 and recent.progress_of("1-1") == (3, 0)
+    assert (
+        recent.end == 3
+        and recent.totals.names["a"].outcomes == {"ok": 3}
+        and recent.all_lost() == 4
+        and recent.progress_of("1-1") == (3, 0)
+    )
     recent.begin()
     recent.put_process(TaskRecord(process="1-1", state="killed"), {"records_lost": 5})
     recent.commit()
-    assert recent.all_lost() == 5 and recent.lost == {} and recent.progress_of("1-1") == (0, 0)  # nothing is kept of who has ended
+    # nothing is kept of who has ended
+    assert recent.all_lost() == 5 and recent.lost == {} and recent.progress_of("1-1") == (0, 0)
 
 
 class Dead:
@@ -225,7 +264,10 @@ class Dead:
         return self.boards[index][-1][0] - len(self.boards[index])
 
     def news(self):
-        return [News(f"d-{number}", None, board, 0, None, False) for number, board in enumerate(self.boards)]
+        return [
+            News(f"d-{number}", None, board, 0, None, False)
+            for number, board in enumerate(self.boards)
+        ]
 
 
 def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
@@ -240,6 +282,7 @@ def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
         cursor, lost = batch.cursor, lost + batch.lost
         told.extend((r["process"], r["seq"]) for r in map(json.loads, batch.lines))
         return len(batch.lines)
+
     dead.boards.append(rows(3, 4, 5, process="d-1"))  # two were overwritten
     assert (read(2), read(2), read(2)) == (2, 1, 0) and lost == 2
     for _ in range(5):
@@ -248,7 +291,13 @@ def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
     assert read(3) == 3
     dead.boards += [rows(1, process="d-2"), rows(2, process="d-2")]
     assert (read(3), read(3), read(3)) == (3, 1, 0)
-    assert len(set(told)) == len(told) == 10 and [t for t in told if t[0].startswith("d")] == [("d-1", 3), ("d-1", 4), ("d-1", 5), ("d-2", 1), ("d-2", 2)]
+    assert len(set(told)) == len(told) == 10 and [t for t in told if t[0].startswith("d")] == [
+        ("d-1", 3),
+        ("d-1", 4),
+        ("d-1", 5),
+        ("d-2", 1),
+        ("d-2", 2),
+    ]
     for _ in range(2):
         source.view()
         assert sum(source.totals.names[name].outcomes["ok"] for name in source.totals.names) == 10

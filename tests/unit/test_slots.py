@@ -1,4 +1,6 @@
-"""Running tasks: the room that is left, the probability of more, the pace, and what the model is told of them."""
+"""Running tasks: the room that is left, the probability of more, the pace, and what the model is
+told of them."""
+
 import pytest
 
 from dwsr_probe.predict import Model
@@ -12,7 +14,9 @@ def model():
     """Three times the input, give or take a fifth."""
     found = Model()
     for n in range(60):
-        found.learn(record(n + 1, size=(n % 5 + 1) * MIB, peak=(n % 5 + 1) * MIB * (2.6 + 0.2 * (n % 5))))
+        found.learn(
+            record(n + 1, size=(n % 5 + 1) * MIB, peak=(n % 5 + 1) * MIB * (2.6 + 0.2 * (n % 5)))
+        )
     return found
 
 
@@ -24,7 +28,13 @@ def test_room_is_what_it_has_and_the_headroom(model):
     slots = Slots()
     slots.follow("w:1", look(running(30 * MIB, live=20 * MIB, size=10 * MIB)), model, 0.0)
     (slot,) = slots.shown()
-    assert (slot.target, slot.pid, slot.slot, slot.task_name, slot.room_bytes) == ("w:1", "1", "0", "smooth", 70 * MIB)
+    assert (slot.target, slot.pid, slot.slot, slot.task_name, slot.room_bytes) == (
+        "w:1",
+        "1",
+        "0",
+        "smooth",
+        70 * MIB,
+    )
     assert slot.probability < 0.05 and slot.seconds is None
 
 
@@ -32,7 +42,12 @@ def test_one_on_its_way_over_the_limit(model):
     slots = Slots()
     chances = []
     for second, peak in enumerate((1, 20, 40, 60, 80)):
-        slots.follow("w:1", look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB), model, float(second))
+        slots.follow(
+            "w:1",
+            look(running(peak * MIB, size=30 * MIB), headroom=(84 - peak) * MIB),
+            model,
+            float(second),
+        )
         (slot,) = slots.shown()
         chances.append(slot.probability)
     assert chances == sorted(chances) and chances[-1] > 0.5
@@ -43,7 +58,12 @@ def test_one_that_is_not_like_the_others(model):
     """It leaks: what was learned says that it cannot be. The nearer, the more probable."""
     slots, chances = Slots(), []
     for second, peak in enumerate((10, 10, 60, 120, 200, 290)):
-        slots.follow("w:1", look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB), model, float(second))
+        slots.follow(
+            "w:1",
+            look(running(peak * MIB, size=10 * MIB), headroom=(300 - peak) * MIB),
+            model,
+            float(second),
+        )
         chances += [slot.probability for slot in slots.shown()]
     assert chances == sorted(chances) and chances[0] < 0.01 and chances[-1] > 0.7
 
@@ -53,7 +73,10 @@ def test_the_pace_is_that_of_the_window():
     track.add(0.0, 0)
     assert track.seconds_until(100) is None
     track.add(10.0, 50)
-    assert track.seconds_until(100) == 10.0 and track.seconds_until(50) == track.seconds_until(40) == 0.0
+    assert (
+        track.seconds_until(100) == 10.0
+        and track.seconds_until(50) == track.seconds_until(40) == 0.0
+    )
     for second in range(11, 60):
         track.add(float(second), 50)
     assert track.seconds_until(100) is None and len(track.points) <= 64
@@ -62,7 +85,12 @@ def test_the_pace_is_that_of_the_window():
 def test_growth_of_the_process_where_allocations_are_not_accounted(model):
     slots = Slots()
     task = running(None, live=0)
-    task |= {"alloc_peak_bytes": None, "alloc_end_bytes": None, "rss_before_bytes": 30 * MIB, "rss_peak_bytes": 60 * MIB}
+    task |= {
+        "alloc_peak_bytes": None,
+        "alloc_end_bytes": None,
+        "rss_before_bytes": 30 * MIB,
+        "rss_peak_bytes": 60 * MIB,
+    }
     slots.follow("w:1", look(task), model, 0.0)
     (slot,) = slots.shown()
     assert slot.room_bytes == 70 * MIB  # it has 20 of the process's 50, and 50 are left
@@ -74,7 +102,13 @@ def test_what_cannot_be_said_is_not_said(model):
     nothing |= {"alloc_peak_bytes": None}
     slots.follow("a", look(nothing, running("x"), running(-5), running(float("nan"))), model, 0.0)
     slots.follow("b", Look(running=[running(5 * MIB)]), model, 0.0)  # without /metrics
-    slots.follow("c", Look(running=[running(5 * MIB)], rooms={"1": Room(resident_bytes=100 * MIB)}), model, 0.0)  # nor this
+    # nor this
+    slots.follow(
+        "c",
+        Look(running=[running(5 * MIB)], rooms={"1": Room(resident_bytes=100 * MIB)}),
+        model,
+        0.0,
+    )
     bad = running(5 * MIB)
     bad["inputs"] = [{"nbytes": -5}]
     slots.follow("d", look(bad), model, 0.0)
@@ -87,11 +121,13 @@ def test_the_model_is_told_of_what_stays_and_grows(model):
     def told(*tasks, **fields):
         news, gone = slots.follow("w:1", look(*tasks, **fields), model, 0.0)
         return [r["alloc_peak_bytes"] for r in news], gone
+
     assert told(running(5 * MIB)) == ([], set())  # it may be short
     assert told(running(5 * MIB)) == ([5 * MIB], set())
     assert told(running(5 * MIB)) == ([], set())  # no news
     assert told(running(6 * MIB), running(MIB, start=2e9, thread=8)) == ([6 * MIB], set())
-    # One ends as it should, one vanishes: the other is told again, because the model forgets them together.
+    # One ends as it should, one vanishes: the other is told again, because the model forgets them
+    # together.
     assert told(running(6 * MIB), running(MIB, start=2e9, thread=8)) == ([MIB], set())
     assert told(running(6 * MIB)) == ([6 * MIB], {"1-100"})
     assert told(ended={identity(record(9, start=1e9))}) == ([], set())
@@ -118,8 +154,11 @@ def test_slots_are_numbered_anew_when_they_are_free(model):
     slots = Slots()
 
     def numbers(*starts):
-        slots.follow("w:1", look(*(running(MIB, start=float(start)) for start in starts)), model, 0.0)
+        slots.follow(
+            "w:1", look(*(running(MIB, start=float(start)) for start in starts)), model, 0.0
+        )
         return {start: track.number for (_, _, start), track in slots._tracks["w:1"].items()}
+
     assert numbers(1, 2, 3) == {1: 0, 2: 1, 3: 2}
     assert numbers(3, 2) == {2: 1, 3: 2}
     assert numbers(4, 3, 2) == {2: 1, 3: 2, 4: 0}
@@ -130,15 +169,32 @@ def test_a_probability_is_computed_anew_when_something_has_changed():
 
     def ask(now, peak, room):
         return track.chance(now, peak, room, lambda: computed.append(1) or len(computed))
+
     assert [ask(0, 100, 1000), ask(1, 100, 1000), ask(2, 100.5, 1001)] == [1, 1, 1]
     assert [ask(3, 120, 1000), ask(3, 120, 900), ask(4, 120, 900), ask(9, 120, 900)] == [2, 3, 3, 4]
 
 
 def test_rooms_of_a_page():
-    text = "# HELP dwsr_process_limit_bytes x\n" + rooms(pid=5) + 'dask_worker_threads 3\ndwsr_process_limit_bytes{pid="6"} NaN\ndwsr_process_headroom_bytes{pid="6"} -5\n'
+    text = (
+        "# HELP dwsr_process_limit_bytes x\n"
+        + rooms(pid=5)
+        + 'dask_worker_threads 3\ndwsr_process_limit_bytes{pid="6"}'
+        ' NaN\ndwsr_process_headroom_bytes{pid="6"} -5\n'
+    )
     assert rooms_of(text) == {"5": Room(50 * MIB, 50 * MIB)}
 
 
-@pytest.mark.parametrize("text", ["", "<html>", "dwsr_process_headroom_bytes", "dwsr_process_headroom_bytes{ 5", 'dwsr_process_headroom_bytes{pid="1"} x', "dwsr_process_headroom_bytes 5 6 7 8", 'dwsr_process_headroom_bytes{pid="1} 5'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>",
+        "dwsr_process_headroom_bytes",
+        "dwsr_process_headroom_bytes{ 5",
+        'dwsr_process_headroom_bytes{pid="1"} x',
+        "dwsr_process_headroom_bytes 5 6 7 8",
+        'dwsr_process_headroom_bytes{pid="1} 5',
+    ],
+)
 def test_pages_that_are_none(text):
     assert all(room == Room() or pid == "" for pid, room in rooms_of(text).items())

@@ -19,7 +19,12 @@ from dwsr_probe.store import FILE, Store, StoreError, filesystem_of, is_network
 
 def test_records_come_back_as_they_went_in(tmp_path):
     store = Store.create(tmp_path / "run")
-    records = [TaskRecord(seq=i, process="1-2", task_name="n\0\n", inputs=[{"shape": [i]}], rss_peak_bytes=1 << 50) for i in (1, 2)]
+    records = [
+        TaskRecord(
+            seq=i, process="1-2", task_name="n\0\n", inputs=[{"shape": [i]}], rss_peak_bytes=1 << 50
+        )
+        for i in (1, 2)
+    ]
     store.begin()
     store.add_tasks(records)
     store.add_tasks(records)  # a second collector: nothing doubled
@@ -43,7 +48,9 @@ def test_a_round_that_fails_leaves_nothing(tmp_path):
 
 
 def packed(samples):
-    return b"".join(struct.pack("=4Q", int(t * 1e9), rss, peak, 1_000_000) for t, rss, peak in samples)
+    return b"".join(
+        struct.pack("=4Q", int(t * 1e9), rss, peak, 1_000_000) for t, rss, peak in samples
+    )
 
 
 def test_old_samples_merge_to_min_and_max(tmp_path):
@@ -69,9 +76,13 @@ def test_packed_pieces_come_as_they_went_in(tmp_path):
     pieces = [packed([(i + j / 8, 5, 6) for j in range(8)]) for i in range(3)]
     for i, piece in enumerate(pieces):
         store.add_samples("p", 8 * i, piece, 1000.0)
-    assert list(store.packed_samples("p")) == [(1000.0, piece) for piece in pieces] and not list(store.merged_samples("p"))
+    assert list(store.packed_samples("p")) == [(1000.0, piece) for piece in pieces] and not list(
+        store.merged_samples("p")
+    )
     store.merge_samples(now=2.5 + 600)
-    assert list(store.packed_samples("p")) == [(1000.0, pieces[2])] and [row[0] for row in store.merged_samples("p")] == [1000.0, 1001.0]
+    assert list(store.packed_samples("p")) == [(1000.0, pieces[2])] and [
+        row[0] for row in store.merged_samples("p")
+    ] == [1000.0, 1001.0]
     assert store.task_count() == 0
 
 
@@ -90,14 +101,17 @@ def test_a_run_that_is_over_keeps_its_samples(tmp_path):
 def test_samples_do_not_age_when_the_clock_is_set(tmp_path):
     store = Store.create(tmp_path)
     store.add_samples("before", 0, packed([(50 + i / 8, 5, 6) for i in range(8)]), 1000.0)
-    store.add_samples("after", 0, packed([(60 + i / 8, 5, 6) for i in range(8)]), 4600.0)  # began after the clock was put an hour ahead
+    # began after the clock was put an hour ahead
+    store.add_samples("after", 0, packed([(60 + i / 8, 5, 6) for i in range(8)]), 4600.0)
     store.merge_samples()
     assert len(list(store.samples("before"))) == len(list(store.samples("after"))) == 8
     store.add_samples("after", 8, packed([(700.0, 5, 6)]), 1000.0)  # and back
     store.close()
     store = Store.open(tmp_path, writable=True)
     store.merge_samples()
-    assert [row[4] for row in store.samples("before")] == [8] and sorted(row[4] for row in store.samples("after")) == [1, 8]
+    assert [row[4] for row in store.samples("before")] == [8] and sorted(
+        row[4] for row in store.samples("after")
+    ) == [1, 8]
 
 
 def test_damaged_text_is_said(tmp_path):
@@ -109,33 +123,90 @@ def test_damaged_text_is_said(tmp_path):
 
 
 DAMAGE = [
-    ("UPDATE tasks SET alloc_peak_bytes = 'much'", "alloc_peak_bytes of a task is 'much', not a whole number"), ("UPDATE tasks SET start = x'00'", "start of a task is b"),
-    ("UPDATE tasks SET state = x'6f6b'", "state of a task is b'ok', not a text"), ("UPDATE tasks SET rss_peak_bytes = 1.5", "rss_peak_bytes of a task is 1.5"),
-    ("UPDATE tasks SET task_name = NULL", "task_name of a task is missing"), ("UPDATE tasks SET gpu = '[5]'", "gpu of a task have 5 in them"),
-    ("UPDATE tasks SET gpu = '[{\"device\": 0}]'", "without a number"), ("UPDATE tasks SET inputs = '[{\"shape\": 5}]'", "shape of an input is 5, not a list"),
-    ("UPDATE tasks SET inputs = '{}'", "inputs of a task is {}, not a list"), ("UPDATE tasks SET output = '[]'", "output of a task is"), ("UPDATE tasks SET oom = '7'", "oom of a task is 7"),
-    ("UPDATE processes SET record = '[]'", "record of a process is"), ("UPDATE processes SET record = json_set(record, '$.start', 'x')", "start of a process is 'x', not a number"),
-    ("UPDATE processes SET record = 5", "record of a process is 5"), ("UPDATE processes SET record = json_set(record, '$.pid', 1.5)", "pid of a process is 1.5"),
-    ("UPDATE processes SET health = '5'", "health of a process is 5"), ("UPDATE processes SET health = '{\"limit_bytes\": \"1\"}'", "limit_bytes of a process is '1', not a number"),
-    ("UPDATE processes SET health = '{\"records_lost\": []}'", "records_lost of a process is"), ("UPDATE processes SET health = '{\"workers\": [1]}'", "workers of a process have 1"),
-    ("UPDATE processes SET health = '{\"workers\": [{\"memory_limit_bytes\": \"9\"}]}'", "memory_limit_bytes of a worker is '9'"),
-    ("UPDATE processes SET health = '{\"devices\": [{\"device\": \"0\"}]}'", "devices of a process have"),
-    ("UPDATE meta SET value = '\"soon\"' WHERE key = 'exit_code'", "exit_code is 'soon', not a whole number"), ("UPDATE samples SET packed = 'text'", "samples is 'text', not bytes"),
-    ("UPDATE samples SET packed = x'0011'", "samples are cut short"), ("UPDATE samples SET epoch = 'x'", "epoch of samples is 'x'"), ("INSERT INTO merged VALUES ('1-1', 1, 'x', 1, 1, 1)", "a sample is 'x'")]
+    (
+        "UPDATE tasks SET alloc_peak_bytes = 'much'",
+        "alloc_peak_bytes of a task is 'much', not a whole number",
+    ),
+    ("UPDATE tasks SET start = x'00'", "start of a task is b"),
+    ("UPDATE tasks SET state = x'6f6b'", "state of a task is b'ok', not a text"),
+    ("UPDATE tasks SET rss_peak_bytes = 1.5", "rss_peak_bytes of a task is 1.5"),
+    ("UPDATE tasks SET task_name = NULL", "task_name of a task is missing"),
+    ("UPDATE tasks SET gpu = '[5]'", "gpu of a task have 5 in them"),
+    ("UPDATE tasks SET gpu = '[{\"device\": 0}]'", "without a number"),
+    ("UPDATE tasks SET inputs = '[{\"shape\": 5}]'", "shape of an input is 5, not a list"),
+    ("UPDATE tasks SET inputs = '{}'", "inputs of a task is {}, not a list"),
+    ("UPDATE tasks SET output = '[]'", "output of a task is"),
+    ("UPDATE tasks SET oom = '7'", "oom of a task is 7"),
+    ("UPDATE processes SET record = '[]'", "record of a process is"),
+    (
+        "UPDATE processes SET record = json_set(record, '$.start', 'x')",
+        "start of a process is 'x', not a number",
+    ),
+    ("UPDATE processes SET record = 5", "record of a process is 5"),
+    ("UPDATE processes SET record = json_set(record, '$.pid', 1.5)", "pid of a process is 1.5"),
+    ("UPDATE processes SET health = '5'", "health of a process is 5"),
+    (
+        'UPDATE processes SET health = \'{"limit_bytes": "1"}\'',
+        "limit_bytes of a process is '1', not a number",
+    ),
+    ("UPDATE processes SET health = '{\"records_lost\": []}'", "records_lost of a process is"),
+    ("UPDATE processes SET health = '{\"workers\": [1]}'", "workers of a process have 1"),
+    (
+        'UPDATE processes SET health = \'{"workers": [{"memory_limit_bytes": "9"}]}\'',
+        "memory_limit_bytes of a worker is '9'",
+    ),
+    (
+        'UPDATE processes SET health = \'{"devices": [{"device": "0"}]}\'',
+        "devices of a process have",
+    ),
+    (
+        "UPDATE meta SET value = '\"soon\"' WHERE key = 'exit_code'",
+        "exit_code is 'soon', not a whole number",
+    ),
+    ("UPDATE samples SET packed = 'text'", "samples is 'text', not bytes"),
+    ("UPDATE samples SET packed = x'0011'", "samples are cut short"),
+    ("UPDATE samples SET epoch = 'x'", "epoch of samples is 'x'"),
+    ("INSERT INTO merged VALUES ('1-1', 1, 'x', 1, 1, 1)", "a sample is 'x'"),
+]
 
 
 def read_all(store):
-    return [store.meta(), store.processes(), list(store.rows()), list(store.tasks()), store.rows_after(0, 10), list(store.samples("1-1"))]
+    return [
+        store.meta(),
+        store.processes(),
+        list(store.rows()),
+        list(store.tasks()),
+        store.rows_after(0, 10),
+        list(store.samples("1-1")),
+    ]
 
 
 @pytest.mark.parametrize(("change", "said"), DAMAGE, ids=[change for change, _ in DAMAGE])
 def test_a_value_of_a_wrong_type_is_said(tmp_path, change, said):
-    """SQLite keeps anything in any column. Every reader gets one clear error, and never a value that it cannot calculate with."""
+    """SQLite keeps anything in any column. Every reader gets one clear error, and never a value
+    that it cannot calculate with."""
     store = Store.create(tmp_path)
     store.set_meta(run="r", exit_code=0)
     given = {"type": "ndarray", "dtype": "int8", "shape": [5], "nbytes": 5}
-    store.add_tasks([TaskRecord(seq=1, process="1-1", task_name="t", state="ok", start=1.0, duration=1.0, inputs=[given], gpu=[{"device": 0, "peak_bytes": 5}], rss_before_bytes=1)])
-    store.put_process(TaskRecord(kind="process", process="1-1", pid=1, task_name="job.py", state="ok", start=1.0), {"limit_bytes": 5, "python": "3.11", "workers": [{"address": "tcp://x"}]})
+    store.add_tasks(
+        [
+            TaskRecord(
+                seq=1,
+                process="1-1",
+                task_name="t",
+                state="ok",
+                start=1.0,
+                duration=1.0,
+                inputs=[given],
+                gpu=[{"device": 0, "peak_bytes": 5}],
+                rss_before_bytes=1,
+            )
+        ]
+    )
+    store.put_process(
+        TaskRecord(kind="process", process="1-1", pid=1, task_name="job.py", state="ok", start=1.0),
+        {"limit_bytes": 5, "python": "3.11", "workers": [{"address": "tcp://x"}]},
+    )
     store.add_samples("1-1", 0, bytes(32), 1.0)
     read_all(store)
     store._db.execute(change)
@@ -189,22 +260,37 @@ def test_a_reader_does_not_hold_up_the_end(tmp_path):
 
 def test_network_filesystems(tmp_path):
     mounts = tmp_path / "mountinfo"
-    mounts.write_text("1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /home rw shared:1 - nfs4 server:/x rw\n3 1 0:6 / /homework rw - tmpfs t rw\n")
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /home rw shared:1 - nfs4 server:/x rw\n3 1"
+        " 0:6 / /homework rw - tmpfs t rw\n"
+    )
     assert filesystem_of("/home/me/x", mounts) == "nfs4"
     assert filesystem_of("/homework/x", mounts) == "tmpfs"
     assert filesystem_of("/etc", mounts) == "ext4"
-    assert is_network("nfs4") and is_network("lustre") and is_network("fuse.sshfs") and not is_network("ext4")
+    assert (
+        is_network("nfs4")
+        and is_network("lustre")
+        and is_network("fuse.sshfs")
+        and not is_network("ext4")
+    )
 
 
 def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
     """As if `output_bytes`, `inputs_omitted` and `pinned_end_bytes` had been added since."""
     store = Store.create(tmp_path)
-    store.add_tasks([TaskRecord(seq=1, process="1-2", task_name="old", alloc_peak_bytes=7, output_bytes=5)])
+    store.add_tasks(
+        [TaskRecord(seq=1, process="1-2", task_name="old", alloc_peak_bytes=7, output_bytes=5)]
+    )
     for name in ("output_bytes", "inputs_omitted", "pinned_end_bytes"):
         store._db.execute(f"ALTER TABLE tasks DROP COLUMN {name}")
     store.close()
     (old,) = Store.open(tmp_path).tasks()
-    assert (old.alloc_peak_bytes, old.output_bytes, old.inputs_omitted, old.pinned_end_bytes) == (7, None, 0, None)
+    assert (old.alloc_peak_bytes, old.output_bytes, old.inputs_omitted, old.pinned_end_bytes) == (
+        7,
+        None,
+        0,
+        None,
+    )
     ((_, row),) = Store.open(tmp_path).rows_after(0, 10)
     assert len(row) == len(FIELDS) and json.loads(json_of_row(row))["output_bytes"] is None
 
@@ -212,10 +298,14 @@ def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
     store.begin()
     store.add_tasks([TaskRecord(seq=2, process="1-2", task_name="new", output_bytes=9)])
     store.commit()
-    assert [(r.task_name, r.output_bytes, r.inputs_omitted) for r in store.tasks()] == [("old", None, 0), ("new", 9, 0)]
+    assert [(r.task_name, r.output_bytes, r.inputs_omitted) for r in store.tasks()] == [
+        ("old", None, 0),
+        ("new", 9, 0),
+    ]
 
 
 # -- packed records
+
 
 def board_of(probe, names=("a", "b"), count=5):
     for n in range(count):
@@ -230,14 +320,22 @@ def test_frames_come_back_as_the_rows_that_they_are(probe, tmp_path):
     store.add_rows([to_row(TaskRecord(process="0-0", seq=1, task_name="loose"))])
     first = board.frames(most=4)
     store.add_frames(board, first)
-    store.add_rows([to_row(TaskRecord(process=board.process, seq=11, task_name="killed", state="killed"))])
+    store.add_rows(
+        [to_row(TaskRecord(process=board.process, seq=11, task_name="killed", state="killed"))]
+    )
     store.add_frames(board, board.frames(first.position))
     store.close()
     found = Store.open(str(tmp_path / "run"))
     true = [to_row(record) for record in board.finished()]
     rows = list(found.rows())
-    assert [row[FIELDS.index("task_name")] for row in rows] == ["loose", *(row[FIELDS.index("task_name")] for row in true), "killed"]
-    assert [from_row(row) for row in rows[1:-1]] == [from_row(row) for row in true] and found.task_count() == 12
+    assert [row[FIELDS.index("task_name")] for row in rows] == [
+        "loose",
+        *(row[FIELDS.index("task_name")] for row in true),
+        "killed",
+    ]
+    assert [from_row(row) for row in rows[1:-1]] == [
+        from_row(row) for row in true
+    ] and found.task_count() == 12
     assert found.progress_of(board.process) == (11, 0)
     # The stream has them in the order in which they came, from any position, in any pieces.
     order = [(position, row[FIELDS.index("seq")]) for position, row in found.rows_after(0, 100)]
@@ -278,23 +376,42 @@ def test_a_run_of_an_earlier_version_is_not_changed_by_who_looks_at_it(tmp_path)
 
 def left_board(board_dir, count=100):
     """A board of a killed process with so many tasks."""
-    code = f"import dwsr_probe, os, signal\ndwsr_probe.start()\nfor n in range({count}):\n  with dwsr_probe.task('t'): pass\nwith dwsr_probe.task('last'): os.kill(os.getpid(), signal.SIGKILL)"
-    subprocess.run([sys.executable, "-c", code], env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir)))
+    code = (
+        f"import dwsr_probe, os, signal\ndwsr_probe.start()\nfor n in range({count}):\n  with"
+        " dwsr_probe.task('t'): pass\nwith dwsr_probe.task('last'): os.kill(os.getpid(),"
+        " signal.SIGKILL)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ, DWSR_PROBE_BOARD_DIR=str(board_dir))
+    )
 
 
 def test_two_collectors_store_each_task_once(board_dir, tmp_path):
-    """As two reports do of a run whose parent is gone; one of them comes between the other's looks."""
+    """As two reports do of a run whose parent is gone; one of them comes between the other's
+    looks."""
     left_board(board_dir)
     Store.create(str(tmp_path / "run")).close()
-    first, second = (Collector(Store.open(str(tmp_path / "run"), writable=True), None, str(board_dir), print, remove=False) for _ in range(2))
+    first, second = (
+        Collector(
+            Store.open(str(tmp_path / "run"), writable=True),
+            None,
+            str(board_dir),
+            print,
+            remove=False,
+        )
+        for _ in range(2)
+    )
     first._look_for_boards()
     second._look_for_boards()
     for collector in (first, second, first):
         collector.round()
-    third = Collector(Store.open(str(tmp_path / "run"), writable=True), None, str(board_dir), print)  # the first was killed before it removed the board
+    # the first was killed before it removed the board
+    third = Collector(Store.open(str(tmp_path / "run"), writable=True), None, str(board_dir), print)
     third.round()
     found = Store.open(str(tmp_path / "run"))
-    assert [r.seq for r in found.tasks()] == list(range(1, 102)) and [r.state for r in found.tasks()].count("killed") == 1
+    assert [r.seq for r in found.tasks()] == list(range(1, 102)) and [
+        r.state for r in found.tasks()
+    ].count("killed") == 1
     assert not list(board_dir.glob("*.board"))
 
 
@@ -325,7 +442,9 @@ def test_a_damaged_board_does_not_stop_its_neighbours(board_dir, tmp_path, place
     left_board(board_dir, 20)
     store, said = Store.create(str(tmp_path / "run")), []
     Collector(store, None, str(board_dir), said.append).round()
-    assert len(said) == 1 and "it was overwritten or damaged; what was read before is kept" in said[0]
+    assert (
+        len(said) == 1 and "it was overwritten or damaged; what was read before is kept" in said[0]
+    )
     assert sum(r.process == store.processes()[-1][0].process for r in store.tasks()) == 21
 
 
@@ -340,13 +459,23 @@ def test_a_reader_beside_the_collector_learns_of_texts_and_workers_that_come_lat
     board.addresses = ["tcp://1"]
     board._read_addresses = lambda: None
     store.add_frames(board, board.frames(first.position))
-    assert [row[FIELDS.index("task_name")] for _, row in reader.rows_after(10, 100)] == ["a new name"] * 5
+    assert [row[FIELDS.index("task_name")] for _, row in reader.rows_after(10, 100)] == [
+        "a new name"
+    ] * 5
     assert reader._origin(board.process).addresses == ["tcp://1"]
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ("UPDATE frames SET packed = zeroblob(64)", "a record is damaged"), ("DELETE FROM texts", "names a text that is not there"), ("DELETE FROM origins", "without their layout"),
-    ("UPDATE origins SET layout = x'00'", "makes no sense"), ("UPDATE origins SET origin = '{}'", "not complete"), ("UPDATE origins SET origin = '[]'", "not complete")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE frames SET packed = zeroblob(64)", "a record is damaged"),
+        ("DELETE FROM texts", "names a text that is not there"),
+        ("DELETE FROM origins", "without their layout"),
+        ("UPDATE origins SET layout = x'00'", "makes no sense"),
+        ("UPDATE origins SET origin = '{}'", "not complete"),
+        ("UPDATE origins SET origin = '[]'", "not complete"),
+    ],
+)
 def test_packed_records_that_somebody_changed(probe, tmp_path, change, said):
     board, store = board_of(probe), Store.create(str(tmp_path / "run"))
     store.add_frames(board, board.frames())

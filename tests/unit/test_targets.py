@@ -1,4 +1,5 @@
 """Where targets are found: files that change or are damaged, and a Prometheus that is none."""
+
 import json
 import os
 
@@ -22,7 +23,10 @@ def test_a_file_is_read_again_when_it_changes(tmp_path, said):
     place = FileSd(path, said.append)
     assert place.find() is None and len(said) == 1 and "trying again" in said[0]
     assert place.find() is None and len(said) == 1  # said once
-    path.write_text('[{"targets": ["a:1", "b:2"]}, {"targets": ["c:3"], "labels": {"__scheme__": "https", "job": "x"}}]')
+    path.write_text(
+        '[{"targets": ["a:1", "b:2"]}, {"targets": ["c:3"], "labels": {"__scheme__": "https",'
+        ' "job": "x"}}]'
+    )
     assert place.find() == ["http://a:1", "http://b:2", "https://c:3"]
     assert place.find() is None  # as before
     path.write_text("[]")
@@ -30,7 +34,22 @@ def test_a_file_is_read_again_when_it_changes(tmp_path, said):
     assert place.find() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "5", "null", '{"targets": []}', '[{"targets": 5}]', "[5]", '["x"]', '[{"labels": {}}]', '[{"targets": ["a:1"], "labels": 5}]', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "5",
+        "null",
+        '{"targets": []}',
+        '[{"targets": 5}]',
+        "[5]",
+        '["x"]',
+        '[{"labels": {}}]',
+        '[{"targets": ["a:1"], "labels": 5}]',
+        "\xff",
+    ],
+)
 def test_a_damaged_file_leaves_the_targets_as_they_were(tmp_path, said, text):
     path = tmp_path / "targets.json"
     path.write_bytes(text.encode("latin-1"))
@@ -39,24 +58,66 @@ def test_a_damaged_file_leaves_the_targets_as_they_were(tmp_path, said, text):
 
 
 def active(*targets):
-    return json.dumps({"status": "success", "data": {"activeTargets": [
-        {"scrapeUrl": url, "scrapePool": job, "labels": {"job": job, "instance": "x"}, "health": "up"} for job, url in targets]}}).encode()
+    return json.dumps(
+        {
+            "status": "success",
+            "data": {
+                "activeTargets": [
+                    {
+                        "scrapeUrl": url,
+                        "scrapePool": job,
+                        "labels": {"job": job, "instance": "x"},
+                        "health": "up",
+                    }
+                    for job, url in targets
+                ]
+            },
+        }
+    ).encode()
 
 
 @pytest.fixture
 def server():
-    found = FakeWorker(body=active(("dask", "http://a:1/metrics"), ("dask", "https://b:2/other?x=1"), ("node", "http://c:3/metrics")))
+    found = FakeWorker(
+        body=active(
+            ("dask", "http://a:1/metrics"),
+            ("dask", "https://b:2/other?x=1"),
+            ("node", "http://c:3/metrics"),
+        )
+    )
     yield found
     found.close()
 
 
 def test_prometheus_tells_its_targets(server, said):
-    assert Prometheus(server.url, say=said.append).find() == ["http://a:1", "https://b:2", "http://c:3"]
-    assert Prometheus(server.url + "/prefix/", ["dask"], said.append).find() == ["http://a:1", "https://b:2"]
-    assert server.asked == ["/api/v1/targets?state=active", "/prefix/api/v1/targets?state=active"] and not said
+    assert Prometheus(server.url, say=said.append).find() == [
+        "http://a:1",
+        "https://b:2",
+        "http://c:3",
+    ]
+    assert Prometheus(server.url + "/prefix/", ["dask"], said.append).find() == [
+        "http://a:1",
+        "https://b:2",
+    ]
+    assert (
+        server.asked == ["/api/v1/targets?state=active", "/prefix/api/v1/targets?state=active"]
+        and not said
+    )
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"5", b"null", b'{"data": null}', b'{"data": {"activeTargets": [5]}}', b'{"data": {"activeTargets": [{"scrapeUrl": 5}]}}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"{}",
+        b"5",
+        b"null",
+        b'{"data": null}',
+        b'{"data": {"activeTargets": [5]}}',
+        b'{"data": {"activeTargets": [{"scrapeUrl": 5}]}}',
+    ],
+)
 def test_a_prometheus_that_is_none(server, said, body):
     place = Prometheus(server.url, say=said.append)
     server.body = body

@@ -24,11 +24,27 @@ def test_a_block_with_inputs_and_output(probe):
     with probe.task("glcm", inputs=[volume, volume], key="('glcm', 0)") as block:
         block.output = volume[0]
     (record,) = finished()
-    assert (record.task_name, record.state, record.key, record.overlap, record.attribution) == ("glcm", "ok", "('glcm', 0)", 0, "exact")
-    assert record.inputs == [{"type": "ndarray", "dtype": "float32", "shape": [4, 5, 6], "nbytes": 480}] * 2
-    assert record.input_bytes == 960 and record.output == {"type": "ndarray", "dtype": "float32", "shape": [5, 6], "nbytes": 120}
+    assert (record.task_name, record.state, record.key, record.overlap, record.attribution) == (
+        "glcm",
+        "ok",
+        "('glcm', 0)",
+        0,
+        "exact",
+    )
+    assert (
+        record.inputs
+        == [{"type": "ndarray", "dtype": "float32", "shape": [4, 5, 6], "nbytes": 480}] * 2
+    )
+    assert record.input_bytes == 960 and record.output == {
+        "type": "ndarray",
+        "dtype": "float32",
+        "shape": [5, 6],
+        "nbytes": 120,
+    }
     assert record.output_bytes == 120 and record.seq == 1 and record.duration >= 0
-    assert record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.rss_peak_source == "kernel"
+    assert (
+        record.rss_peak_bytes >= record.rss_before_bytes > 0 and record.rss_peak_source == "kernel"
+    )
 
 
 def test_errors_pass_through_and_are_recorded(probe):
@@ -92,7 +108,8 @@ class Proxy:
 
 
 def test_self_is_no_input(probe):
-    """Its size cannot be known: with it among the inputs, those of the task would not be known either."""
+    """Its size cannot be known: with it among the inputs, those of the task would not be known
+    either."""
     x = np.ones(8)
     for one in (Filter(), Median()):
         one.method(x, y=np.ones(2))
@@ -107,10 +124,16 @@ def test_self_is_no_input(probe):
         @probe.task("local")
         def method(self, x):
             return x
+
     Local().method(x)
     assert [(r.task_name, [i["shape"] for i in r.inputs], r.input_bytes) for r in finished()] == [
-        ("method", [[8], [2]], 80), ("class method", [[8]], 64), ("class method", [[8]], 64), ("static method", [[8], [8]], 128), ("coroutine", [[8]], 64), ("chosen", [[3]], 24)] * 2 + [
-        ("method", [[8]], 64), ("local", [[8]], 64)]
+        ("method", [[8], [2]], 80),
+        ("class method", [[8]], 64),
+        ("class method", [[8]], 64),
+        ("static method", [[8], [8]], 128),
+        ("coroutine", [[8]], 64),
+        ("chosen", [[3]], 24),
+    ] * 2 + [("method", [[8]], 64), ("local", [[8]], 64)]
 
 
 def test_decorated_methods_are_pickled_by_value(probe):
@@ -121,11 +144,15 @@ def test_decorated_methods_are_pickled_by_value(probe):
     one = code["Own"]()
     one.method(5)
     again = pickle.loads(cloudpickle.dumps(one))
-    assert again.method(np.ones(4)).size == 4 and [[i["type"] for i in r.inputs] for r in finished()] == [["int"], ["ndarray"]]
+    assert again.method(np.ones(4)).size == 4 and [
+        [i["type"] for i in r.inputs] for r in finished()
+    ] == [["int"], ["ndarray"]]
 
 
 def test_a_function_keeps_its_first_argument(probe):
-    """Whatever it is called and wherever it is defined, and also if it is an object of the job's own class."""
+    """Whatever it is called and wherever it is defined, and also if it is an object of the job's
+    own class."""
+
     @probe.task("function")
     def method(self, x=None):
         return x
@@ -133,12 +160,19 @@ def test_a_function_keeps_its_first_argument(probe):
     class Odd(type):
         def __getattribute__(cls, name):
             raise RuntimeError("the job's own code ran")
+
     method(Filter())
     method(Odd("Odd", (), {})())
     Filter.static(Odd("Odd", (), {}), 5)
     Filter.static(Proxy(), 5)
     Proxy.method(Proxy(), 5)
-    assert [[i["type"] for i in r.inputs] for r in finished()] == [["Filter"], ["Odd"], ["Odd", "int"], ["Proxy", "int"], ["int"]]
+    assert [[i["type"] for i in r.inputs] for r in finished()] == [
+        ["Filter"],
+        ["Odd"],
+        ["Odd", "int"],
+        ["Proxy", "int"],
+        ["int"],
+    ]
 
 
 def test_decorated_coroutine(probe):
@@ -193,13 +227,32 @@ def test_misuse_is_counted_and_harmless(probe):
     thread = threading.Thread(target=leave_open)
     thread.start()
     thread.join()
-    wait_until(lambda: live()["ends_missing"] == 1, "the end of the thread itself, which join does not wait for")
+    wait_until(
+        lambda: live()["ends_missing"] == 1,
+        "the end of the thread itself, which join does not wait for",
+    )
     assert live()["running"] == 0
     assert [r.state for r in finished()] == ["ok", "cancelled"]
 
 
-HOSTILE = ["", "a\nb", "q\"'\\", "nul\0nul", "emoji 🛢️", "x" * 10_000, "é" * 5_000, "\ud800 surrogate", b"\xff\xfe raw", "\x1b[31mred", "[bold]m[/]",
-           "‮rtl", 42, None, ("tuple", 1), "{}%s$HOME`"]
+HOSTILE = [
+    "",
+    "a\nb",
+    "q\"'\\",
+    "nul\0nul",
+    "emoji 🛢️",
+    "x" * 10_000,
+    "é" * 5_000,
+    "\ud800 surrogate",
+    b"\xff\xfe raw",
+    "\x1b[31mred",
+    "[bold]m[/]",
+    "‮rtl",
+    42,
+    None,
+    ("tuple", 1),
+    "{}%s$HOME`",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda n: repr(n)[:20])
@@ -217,7 +270,11 @@ def test_inputs_that_cannot_be_described_do_not_reach_the_job(probe):
 
     with probe.task("lazy", inputs=[Lazy()]) as block:
         block.output = Lazy()
-    assert finished()[0].input_bytes is None and finished()[0].output_bytes is None and live()["running"] == 0
+    assert (
+        finished()[0].input_bytes is None
+        and finished()[0].output_bytes is None
+        and live()["running"] == 0
+    )
 
 
 def test_arrays_are_not_kept_alive(probe):
@@ -251,6 +308,7 @@ def test_a_block_in_a_coroutine_is_shared(probe):
 
 def test_a_child_forked_after_stop_is_not_probed(probe):
     import os
+
     probe.stop()
     pid = os.fork()
     if pid == 0:
@@ -270,6 +328,7 @@ def test_a_name_whose_str_raises(probe):
 
 def test_a_function_is_not_a_name():
     with pytest.raises(TypeError, match="needs a name"):
+
         @dwsr_probe.task
         def work():
             pass
@@ -292,8 +351,14 @@ def test_snapshot_shows_what_runs(probe):
     with probe.task("outer"), probe.task("inner"):
         now = probe.snapshot()
     assert [(r.task_name, r.state, r.seq, r.duration) for r in now.running] == [
-        ("outer", "running", None, None), ("inner", "running", None, None)]
-    assert now.process.kind == "process" and now.process.rss_peak_bytes > 0 and now.live["rss_source"] == "kernel"
+        ("outer", "running", None, None),
+        ("inner", "running", None, None),
+    ]
+    assert (
+        now.process.kind == "process"
+        and now.process.rss_peak_bytes > 0
+        and now.live["rss_source"] == "kernel"
+    )
 
 
 def test_start_is_idempotent_and_restart_is_a_new_board(probe):
@@ -313,6 +378,7 @@ def test_only_a_block_can_be_adopted(block):
 
 def test_page_faults_are_the_threads_own(probe):
     import mmap
+
     pages = 2000
     with mmap.mmap(-1, pages * mmap.PAGESIZE) as block:
         block.madvise(mmap.MADV_NOHUGEPAGE)

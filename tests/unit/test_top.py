@@ -1,4 +1,6 @@
-"""The live view without a terminal: figures, tables, pictures, keys. tests/integration/test_top.py drives the real thing."""
+"""The live view without a terminal: figures, tables, pictures, keys.
+tests/integration/test_top.py drives the real thing."""
+
 import http.server
 import json
 import os
@@ -53,22 +55,64 @@ def plain(line):
 
 # -- figures
 
-@pytest.mark.parametrize("n, text", [(None, "–"), (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (10 * MIB, "10.0 MiB"), (999 * MIB, "999 MiB"), (1023 * MIB, "1023 MiB"), (GIB * 1.5, "1.50 GiB"),
-                                     (1 << 62, "9999 TiB"), (9.999 * MIB, "10.0 MiB"), (99.96 * MIB, "100 MiB")])
+
+@pytest.mark.parametrize(
+    "n, text",
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (10 * MIB, "10.0 MiB"),
+        (999 * MIB, "999 MiB"),
+        (1023 * MIB, "1023 MiB"),
+        (GIB * 1.5, "1.50 GiB"),
+        (1 << 62, "9999 TiB"),
+        (9.999 * MIB, "10.0 MiB"),
+        (99.96 * MIB, "100 MiB"),
+    ],
+)
 def test_sizes_have_eight_characters_at_most(n, text):
     assert figures.size(n) == text and len(text) <= 8
 
 
-@pytest.mark.parametrize("seconds, text", [(None, "–"), (0, "0.0 s"), (59.9, "59.9 s"), (60, "1:00"), (3599, "59:59"), (3600, "1:00:00"), (359_999, "99:59:59"), (1e6, "12 days")])
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (None, "–"),
+        (0, "0.0 s"),
+        (59.9, "59.9 s"),
+        (60, "1:00"),
+        (3599, "59:59"),
+        (3600, "1:00:00"),
+        (359_999, "99:59:59"),
+        (1e6, "12 days"),
+    ],
+)
 def test_times(seconds, text):
     assert figures.clock(seconds) == text and len(text) <= 8
 
 
 def test_growth_has_a_sign_and_hides_noise():
-    assert figures.growth(3 * MIB) == "+3.00 MiB/s" and figures.growth(-3 * MIB) == "-3.00 MiB/s" and figures.growth(100) == figures.growth(None) == ""
+    assert (
+        figures.growth(3 * MIB) == "+3.00 MiB/s"
+        and figures.growth(-3 * MIB) == "-3.00 MiB/s"
+        and figures.growth(100) == figures.growth(None) == ""
+    )
 
 
-@pytest.mark.parametrize("live, peak, text", [(0, 0, "········"), (GIB, GIB, "████████"), (GIB // 2, GIB, "████▒▒▒▒"), (1, 1, "▏·······"), (9 * GIB, 9 * GIB, "████████"), (None, GIB // 2, "▒▒▒▒····"), (None, None, "········")])
+@pytest.mark.parametrize(
+    "live, peak, text",
+    [
+        (0, 0, "········"),
+        (GIB, GIB, "████████"),
+        (GIB // 2, GIB, "████▒▒▒▒"),
+        (1, 1, "▏·······"),
+        (9 * GIB, 9 * GIB, "████████"),
+        (None, GIB // 2, "▒▒▒▒····"),
+        (None, None, "········"),
+    ],
+)
 def test_bars(live, peak, text):
     assert figures.bar(live, peak, GIB, 8) == text
     assert figures.bar(live, peak, None, 8) == "········"
@@ -76,13 +120,32 @@ def test_bars(live, peak, text):
 
 def test_a_sparkline_never_loses_a_peak():
     assert figures.sparkline([0, 1, 2, 3, 4, 5, 6, 7, 8], 9) == "▁▂▃▄▅▆▇██"
-    assert figures.sparkline([5], 4) == "   █" and figures.sparkline([], 3) == "   " and figures.sparkline([0, 0], 2) == "▁▁" and figures.sparkline([1], 0) == ""
+    assert (
+        figures.sparkline([5], 4) == "   █"
+        and figures.sparkline([], 3) == "   "
+        and figures.sparkline([0, 0], 2) == "▁▁"
+        and figures.sparkline([1], 0) == ""
+    )
     for at in range(240):
         line = figures.sparkline([100 if i == at else 1 for i in range(240)], 50)
         assert len(line) == 50 and line.count("█") == 1
 
 
-@pytest.mark.parametrize("name", ["plain", "\x1b[2J\x1b]2;evil\x07", "é" * 40, "漢字" * 40, "👩‍👩‍👧 family ☃️", "x" * 10_000, "tab\there", "\u202eright to left", "\x9b31m", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "\x1b[2J\x1b]2;evil\x07",
+        "é" * 40,
+        "漢字" * 40,
+        "👩‍👩‍👧 family ☃️",
+        "x" * 10_000,
+        "tab\there",
+        "\u202eright to left",
+        "\x9b31m",
+        "",
+    ],
+)
 @pytest.mark.parametrize("width", [1, 12, 33])
 def test_names_are_safe_and_exactly_as_wide(name, width):
     text = figures.name(name, width)
@@ -90,6 +153,7 @@ def test_names_are_safe_and_exactly_as_wide(name, width):
 
 
 # -- tables
+
 
 def test_sorting_and_unknown_figures_last():
     pane = Pane("task", TASKS, "live", "")
@@ -104,7 +168,11 @@ def test_sorting_and_unknown_figures_last():
         pane.move_sort(1)
         pane.fill(rows)
         seen.append(pane.sorted_by)
-    assert sorted(seen) == sorted(column.title for column in pane.shown_columns()) and "exceeds" not in seen and "gpu peak" not in seen
+    assert (
+        sorted(seen) == sorted(column.title for column in pane.shown_columns())
+        and "exceeds" not in seen
+        and "gpu peak" not in seen
+    )
 
 
 def test_a_column_that_goes_away_does_not_keep_the_order():
@@ -137,18 +205,39 @@ def test_columns_fit_or_go(width, columns):
 
 
 def test_what_matters_most_stays_in_eighty_columns():
-    assert {c.title for c in TASKS} - {c.title for c in fitting(TASKS, 80)} == {"pid"}  # with GPUs and forecasts
-    assert [c.title for c in fitting([c for c in TASKS if c.title not in ("gpu peak", "exceeds")], 40)] == ["task", "live", "peak"]
+    # with GPUs and forecasts
+    assert {c.title for c in TASKS} - {c.title for c in fitting(TASKS, 80)} == {"pid"}
+    assert [
+        c.title for c in fitting([c for c in TASKS if c.title not in ("gpu peak", "exceeds")], 40)
+    ] == ["task", "live", "peak"]
 
 
 # -- pictures
 
+
 def test_totals_by_name_and_medians():
     picture = Picture("here")
-    picture.take(Moment(records=[ended(peak=n * MIB) for n in range(1, 1002)] + [ended("other", "error", None), ended("other", "killed", 5)], tasks=[task(), task(thread=2)]))
+    picture.take(
+        Moment(
+            records=[ended(peak=n * MIB) for n in range(1, 1002)]
+            + [ended("other", "error", None), ended("other", "killed", 5)],
+            tasks=[task(), task(thread=2)],
+        )
+    )
     grow, other = picture.names["grow"], picture.names["other"]
-    assert (grow.done, grow.failed, grow.running, grow.most) == (1001, 0, 2, 1001 * MIB) and grow.median == (1001 + 1002 - PEAKS_MOST) / 2 * MIB
-    assert (other.done, other.failed, other.killed, other.most, other.median) == (2, 2, 1, 5, 5) and (picture.done, picture.failed) == (1003, 2)
+    assert (grow.done, grow.failed, grow.running, grow.most) == (
+        1001,
+        0,
+        2,
+        1001 * MIB,
+    ) and grow.median == (1001 + 1002 - PEAKS_MOST) / 2 * MIB
+    assert (other.done, other.failed, other.killed, other.most, other.median) == (
+        2,
+        2,
+        1,
+        5,
+        5,
+    ) and (picture.done, picture.failed) == (1003, 2)
 
 
 def test_growth_over_looks(monkeypatch):
@@ -159,30 +248,50 @@ def test_growth_over_looks(monkeypatch):
         now[0] = 100.0 + second
         moment = Moment(tasks=[task(live=second * 10 * MIB), task(thread=2, live=None)])
         picture.take(moment)
-        assert moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB)) and moment.tasks[1].rate is None
+        assert (
+            moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB))
+            and moment.tasks[1].rate is None
+        )
     assert len(picture._tracks) == 1 and len(picture._tracks["7-1", 1, 1.0]) <= 4
 
 
 def test_who_has_gone_and_how():
-    picture, seven, eight = Picture("here"), Process("7", "worker-a", rss=5), Process("8", "worker-b", rss=6)
+    picture, seven, eight = (
+        Picture("here"),
+        Process("7", "worker-a", rss=5),
+        Process("8", "worker-b", rss=6),
+    )
     picture.take(Moment([seven, eight], [task()]))
     picture.take(Moment([eight]))
     assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "ended")]
     picture.take(Moment([eight], records=[ended(state="killed")]))
-    assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "killed")] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
+    assert [(p.pid, p.state) for p in picture.processes] == [
+        ("8", "running"),
+        ("7", "killed"),
+    ] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
     assert "killed: worker-a 7" in plain_line(picture)
     picture.take(Moment([], gone={"8": None}))
     assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
     eight = Process("8", "worker-b", rss=6)
     picture.take(Moment([eight]))
     picture.take(Moment([eight, Process("7", "again", rss=1)]))
-    assert [(p.name, p.state) for p in picture.processes] == [("worker-b", "running"), ("again", "running")]
+    assert [(p.name, p.state) for p in picture.processes] == [
+        ("worker-b", "running"),
+        ("again", "running"),
+    ]
 
 
 def test_forecasts_find_their_tasks():
     picture = Picture("here")
     one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
-    picture.take(Moment(tasks=[two, one, three]), {("7", "grow"): [(101.0, 0.2), (105.0, 0.7)], ("7", "lonely\\n"): [(1.0, 0.5)], ("9", "grow"): [(0.0, 1.0)]})
+    picture.take(
+        Moment(tasks=[two, one, three]),
+        {
+            ("7", "grow"): [(101.0, 0.2), (105.0, 0.7)],
+            ("7", "lonely\\n"): [(1.0, 0.5)],
+            ("9", "grow"): [(0.0, 1.0)],
+        },
+    )
     assert (one.chance, two.chance, three.chance) == (0.2, 0.7, 0.5)
     picture.take(Moment(tasks=[two, one]), {("7", "grow"): [(101.0, 0.9)]})
     assert (one.chance, two.chance) == (0.9, 0.9)
@@ -191,17 +300,49 @@ def test_forecasts_find_their_tasks():
 
 # -- the screen
 
+
 def test_every_size_of_screen_is_filled_exactly():
     picture = Picture("a title of some length, such as that of a run")
-    devices = [{"device": 0, "name": "Stand-in", "live_bytes": 5 * MIB, "peak_bytes": 9 * MIB, "total_bytes": 10 * MIB, "utilisation_percent": 50}]
-    picture.take(Moment([Process(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices) for n in range(20)], [task(f"名前 {n}", thread=n, gpu_peak=5, chance=0.5) for n in range(100)],
-                        [ended(f"name {n}") for n in range(50)], lost=5, unreadable=2, trouble="x" * 500))
+    devices = [
+        {
+            "device": 0,
+            "name": "Stand-in",
+            "live_bytes": 5 * MIB,
+            "peak_bytes": 9 * MIB,
+            "total_bytes": 10 * MIB,
+            "utilisation_percent": 50,
+        }
+    ]
+    picture.take(
+        Moment(
+            [
+                Process(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices)
+                for n in range(20)
+            ],
+            [task(f"名前 {n}", thread=n, gpu_peak=5, chance=0.5) for n in range(100)],
+            [ended(f"name {n}") for n in range(50)],
+            lost=5,
+            unreadable=2,
+            trouble="x" * 500,
+        )
+    )
     for width, height in ((80, 24), (20, 4), (40, 10), (200, 70), (79, 23)):
         for keys in ((), ("tab",), ("tab", "tab"), ("?",), ("/", *"name"), ("p",)):
             lines = drawn(picture, width, height, keys)
-            assert len(lines) == height and all(cell_len(plain(line)) <= width for line in lines), (width, height, keys)
+            assert len(lines) == height and all(cell_len(plain(line)) <= width for line in lines), (
+                width,
+                height,
+                keys,
+            )
     text = "\n".join(map(plain, drawn(picture, 160, 60)))
-    assert "0 Stand-in" in text and "50 %" in text and "5 records lost" in text and "2 boards unreadable" in text and "gpu peak" in text and "exceeds" in text
+    assert (
+        "0 Stand-in" in text
+        and "50 %" in text
+        and "5 records lost" in text
+        and "2 boards unreadable" in text
+        and "gpu peak" in text
+        and "exceeds" in text
+    )
 
 
 def test_keys_change_the_screen():
@@ -212,6 +353,7 @@ def test_keys_change_the_screen():
     def order():
         screen.lines(80, 24)
         return [row.name for row in screen.panes[2].rows]
+
     assert order() == ["beta", "alpha"]
     screen.key("s")
     assert order() == ["alpha", "beta"]
@@ -231,7 +373,8 @@ def test_keys_change_the_screen():
     assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
     screen.key("?")
     shown = " ".join(" ".join(drawn(picture, keys="?")).split())
-    assert all(text in shown for text in ("any key: back", *(does for _, does in HELP), *EXPLAINED))  # whole, also in 80×24
+    # whole, also in 80×24
+    assert all(text in shown for text in ("any key: back", *(does for _, does in HELP), *EXPLAINED))
     assert screen.key("x") and not screen.helping
     assert not screen.key("q")
 
@@ -239,28 +382,81 @@ def test_keys_change_the_screen():
 def test_a_share_is_of_the_tasks_own_process():
     """A task of 1 GiB in a process of 25 GB, beside a worker of 600 MiB: 4 %, not 170.7 %."""
     picture = Picture("here")
-    picture.take(Moment([Process("7", "large", run="a", limit=25 * 10**9), Process("8", "worker", run="b", limit=600 * MIB)], [],
-                        [ended(peak=GIB, pid=7), ended(peak=60 * MIB, pid=8), ended("other", peak=540 * MIB, pid=8)]))
+    picture.take(
+        Moment(
+            [
+                Process("7", "large", run="a", limit=25 * 10**9),
+                Process("8", "worker", run="b", limit=600 * MIB),
+            ],
+            [],
+            [
+                ended(peak=GIB, pid=7),
+                ended(peak=60 * MIB, pid=8),
+                ended("other", peak=540 * MIB, pid=8),
+            ],
+        )
+    )
     grow, other = picture.names["grow"], picture.names["other"]
-    assert grow.share == 0.1 and grow.most == GIB and grow.share_median == pytest.approx((0.1 + GIB / 25e9) / 2) and other.share == 0.9
-    picture.take(Moment([], [], [{**ended("late", peak=60 * MIB, pid=99), "run": "b"}, {**ended("unknown", pid=99), "run": "c"}, {**ended("odd"), "pid": 99, "run": ["b"]}]))
-    assert picture.names["late"].share == 0.1 and picture.names["unknown"].share is None and picture.names["odd"].share is None
+    assert (
+        grow.share == 0.1
+        and grow.most == GIB
+        and grow.share_median == pytest.approx((0.1 + GIB / 25e9) / 2)
+        and other.share == 0.9
+    )
+    picture.take(
+        Moment(
+            [],
+            [],
+            [
+                {**ended("late", peak=60 * MIB, pid=99), "run": "b"},
+                {**ended("unknown", pid=99), "run": "c"},
+                {**ended("odd"), "pid": 99, "run": ["b"]},
+            ],
+        )
+    )
+    assert (
+        picture.names["late"].share == 0.1
+        and picture.names["unknown"].share is None
+        and picture.names["odd"].share is None
+    )
     assert [line for line in drawn(picture, 120) if "unknown" in line]
 
 
 def test_a_log_has_one_line():
     picture = Picture("here")
-    picture.take(Moment([Process("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)], [task("two\nlines")], [ended(), ended(state="error")]))
+    picture.take(
+        Moment(
+            [Process("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)],
+            [task("two\nlines")],
+            [ended(), ended(state="error")],
+        )
+    )
     line = plain_line(picture)
-    assert "\n" not in line and "1 process; 1 running; 2 done; 1 failed; rss 1.00 MiB; headroom 1023 MiB; largest two\\nlines: peak 20.0 MiB live 10.0 MiB 3.0 s; late 1.0 %; lost 0" in line
+    assert (
+        "\n" not in line
+        and "1 process; 1 running; 2 done; 1 failed; rss 1.00 MiB; headroom 1023 MiB; "
+        "largest two\\nlines: peak 20.0 MiB live 10.0 MiB 3.0 s; late 1.0 %; lost 0"
+        in line
+    )
 
 
 # -- the terminal, and what is read
 
+
 def test_keys_also_in_pieces():
     terminal = object.__new__(Terminal)
     terminal._part = ""
-    assert terminal._parsed("q\x1b[A\x1bOB/é\r\x7f\x1b[5~\x1b[1;5C\t") == ["q", "up", "down", "/", "é", "enter", "backspace", "page up", "tab"]
+    assert terminal._parsed("q\x1b[A\x1bOB/é\r\x7f\x1b[5~\x1b[1;5C\t") == [
+        "q",
+        "up",
+        "down",
+        "/",
+        "é",
+        "enter",
+        "backspace",
+        "page up",
+        "tab",
+    ]
     assert terminal._parsed("\x1b") == [] and terminal.waits
     assert terminal._parsed("[") == [] and terminal._parsed("A") == ["up"] and not terminal.waits
     assert terminal._parsed("\x1b") == [] and terminal.rest() == ["escape"] and not terminal.waits
@@ -268,41 +464,103 @@ def test_keys_also_in_pieces():
 
 
 def test_the_terminal_is_given_back_after_an_exception():
-    code = "from dwsr_probe.report.top.terminal import Terminal\nwith Terminal() as t:\n    t.show(['x'])\n    raise RuntimeError('on purpose')"
+    code = (
+        "from dwsr_probe.report.top.terminal import Terminal\nwith Terminal() as t:\n   "
+        " t.show(['x'])\n    raise RuntimeError('on purpose')"
+    )
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    done = subprocess.run([sys.executable, "-c", f"import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{code}"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, timeout=600)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{code}",
+        ],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        timeout=600,
+    )
     said = os.read(ours, 4096)
-    assert b"on purpose" in done.stderr and said.endswith(b"\x1b[?7h\x1b[?25h\x1b[?1049l") and termios.tcgetattr(theirs) == before
+    assert (
+        b"on purpose" in done.stderr
+        and said.endswith(b"\x1b[?7h\x1b[?25h\x1b[?1049l")
+        and termios.tcgetattr(theirs) == before
+    )
     os.close(ours)
     os.close(theirs)
 
 
 def test_urls_and_runs_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert is_url("http://host:1") and is_url("host:9464") and is_url("[::1]:9464") and is_url("https://x/")
+    assert (
+        is_url("http://host:1")
+        and is_url("host:9464")
+        and is_url("[::1]:9464")
+        and is_url("https://x/")
+    )
     assert not is_url("dwsr-runs/1:2") and not is_url("run") and not is_url("a/b:80")
     (tmp_path / "a:1").mkdir()
     assert not is_url("a:1")
 
 
 def test_a_page_that_is_none_of_ours():
-    assert series_of("hello\ndwsr_process_resident_bytes{pid=\"1\"} 5\ndwsr_process_limit_bytes{pid=\"1\"} NaN\n") == {"dwsr_process_resident_bytes": {(("pid", "1"),): 5.0}}
+    assert series_of(
+        'hello\ndwsr_process_resident_bytes{pid="1"} 5\ndwsr_process_limit_bytes{pid="1"} NaN\n'
+    ) == {"dwsr_process_resident_bytes": {(("pid", "1"),): 5.0}}
     with pytest.raises(StreamError):
-        series_of("dwsr_process_resident_bytes{pid=\"1\" five\n")
+        series_of('dwsr_process_resident_bytes{pid="1" five\n')
 
 
 class Hostile(http.server.BaseHTTPRequestHandler):
     """A port that answers in our form, with what nobody should show as it is."""
 
-    record = {"process": "1", "pid": 1, "thread": 7, "start": 5.0, "seq": 1, "task_name": "\x1b]2;evil\x07", "state": "running", "inputs": [], "gpu": [{"device": 0}]}
-    bad = ({"pid": "\x1b[2J"}, {"thread": [1]}, {"start": {}}, {"seq": 10**4000}, {"alloc_peak_bytes": -5}, {"alloc_end_bytes": "x"}, {"gpu": [5]}, {"task_name": "x" * 50_000}, {"inputs": 5})
-    page = 'dwsr_process_info{pid="\x1b[2J",program="\x1b[31m",worker="",worker_name="",run=""} 1\ndwsr_process_resident_bytes{pid="\x1b[2J"} 5e300\ndwsr_process_limit_bytes{pid="\x1b[2J"} -1\n' \
-           'dwsr_probe_fallback{pid="\x1b[2J",kind="\x1b[1m"} 1\ndwsr_device_info{pid="\x1b[2J",device="\x9b1m",uuid="",name="\x07"} 1\ndwsr_slot_running_seconds{pid="1",slot="1"} 1e300\n'
+    record = {
+        "process": "1",
+        "pid": 1,
+        "thread": 7,
+        "start": 5.0,
+        "seq": 1,
+        "task_name": "\x1b]2;evil\x07",
+        "state": "running",
+        "inputs": [],
+        "gpu": [{"device": 0}],
+    }
+    bad = (
+        {"pid": "\x1b[2J"},
+        {"thread": [1]},
+        {"start": {}},
+        {"seq": 10**4000},
+        {"alloc_peak_bytes": -5},
+        {"alloc_end_bytes": "x"},
+        {"gpu": [5]},
+        {"task_name": "x" * 50_000},
+        {"inputs": 5},
+    )
+    page = (
+        'dwsr_process_info{pid="\x1b[2J",program="\x1b[31m",worker="",worker_name="",run=""}'
+        ' 1\ndwsr_process_resident_bytes{pid="\x1b[2J"}'
+        ' 5e300\ndwsr_process_limit_bytes{pid="\x1b[2J"}'
+        ' -1\ndwsr_probe_fallback{pid="\x1b[2J",kind="\x1b[1m"}'
+        ' 1\ndwsr_device_info{pid="\x1b[2J",device="\x9b1m",uuid="",name="\x07"}'
+        ' 1\ndwsr_slot_running_seconds{pid="1",slot="1"} 1e300\n'
+    )
 
     def do_GET(self):
-        tasks = [self.record, *(self.record | fields | {"state": state} for fields in self.bad for state in ("running", "killed")), {"cursor": "1", "lost": 0}]
-        body = ("".join(json.dumps(line) + "\n" for line in tasks) if self.path.startswith("/dwsr/tasks") else self.page).encode()
+        tasks = [
+            self.record,
+            *(
+                self.record | fields | {"state": state}
+                for fields in self.bad
+                for state in ("running", "killed")
+            ),
+            {"cursor": "1", "lost": 0},
+        ]
+        body = (
+            "".join(json.dumps(line) + "\n" for line in tasks)
+            if self.path.startswith("/dwsr/tasks")
+            else self.page
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -312,13 +570,30 @@ class Hostile(http.server.BaseHTTPRequestHandler):
 
 
 class Stepped(Hostile):
-    """Two processes; the clock was put an hour ahead between their starts, and is a day behind ours."""
+    """Two processes; the clock was put an hour ahead between their starts, and is a day behind
+    ours."""
 
     def do_GET(self):
         then = time.time() - 86_400
-        rows = [{"pid": 1, "thread": 1, "start": then - 50.0}, {"pid": 1, "thread": 2, "start": then - 20.0}, {"pid": 2, "thread": 1, "start": then + 3590.0}]
-        self.page = "".join(f'dwsr_slot_running_seconds{{pid="{pid}",slot="{slot}"}} {s}\n' for pid, slot, s in ((1, 0, 50), (1, 1, 20), (2, 0, 10)))
-        body = ("".join(TaskRecord(task_name="x", process=f"{row['pid']}-1", host="h", **row).to_json() + "\n" for row in rows) + '{"cursor": "1"}\n' if self.path.startswith("/dwsr/tasks") else self.page).encode()
+        rows = [
+            {"pid": 1, "thread": 1, "start": then - 50.0},
+            {"pid": 1, "thread": 2, "start": then - 20.0},
+            {"pid": 2, "thread": 1, "start": then + 3590.0},
+        ]
+        self.page = "".join(
+            f'dwsr_slot_running_seconds{{pid="{pid}",slot="{slot}"}} {s}\n'
+            for pid, slot, s in ((1, 0, 50), (1, 1, 20), (2, 0, 10))
+        )
+        body = (
+            "".join(
+                TaskRecord(task_name="x", process=f"{row['pid']}-1", host="h", **row).to_json()
+                + "\n"
+                for row in rows
+            )
+            + '{"cursor": "1"}\n'
+            if self.path.startswith("/dwsr/tasks")
+            else self.page
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -330,7 +605,11 @@ def test_a_port_whose_clock_was_set():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         first, second, third = Port(f"127.0.0.1:{server.server_port}").look().tasks
         server.shutdown()
-    assert first.seconds == pytest.approx(50, abs=1e-3) and second.seconds == pytest.approx(20, abs=1e-3) and third.seconds == pytest.approx(10, abs=1e-3)
+    assert (
+        first.seconds == pytest.approx(50, abs=1e-3)
+        and second.seconds == pytest.approx(20, abs=1e-3)
+        and third.seconds == pytest.approx(10, abs=1e-3)
+    )
 
 
 def test_a_hostile_port():
@@ -342,7 +621,12 @@ def test_a_hostile_port():
         server.shutdown()
     for width in (80, 200):
         text = "".join(map(plain, drawn(picture, width, 50)))
-        assert text.isprintable() and "\\x1b]2;evil\\x07" in text and "evil" in plain_line(picture) and plain_line(picture).isprintable()
+        assert (
+            text.isprintable()
+            and "\\x1b]2;evil\\x07" in text
+            and "evil" in plain_line(picture)
+            and plain_line(picture).isprintable()
+        )
 
 
 def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
@@ -360,6 +644,7 @@ def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
             yield b" "
             server.wait(0.2)
         yield hostile.LAST
+
     server = hostile.Hostile(answer)
     try:
         watch = Port(server.url)
@@ -378,6 +663,7 @@ def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
 
 
 # -- lines
+
 
 class Shown:
     """A watch that shows one moment after the other, then the last one for ever."""
@@ -400,9 +686,22 @@ def quick(monkeypatch):
 
 def test_no_line_is_printed_twice(quick, capfd):
     here = Moment(processes=[Process("7", "job.py", rss=MIB)], tasks=[task()])
-    loop.print_lines(Shown(*[here] * 20, replace(here, processes=[Process("7", "job.py", rss=2 * MIB)]), *[here] * 20, Moment(ended="the job has ended")), interval_s=0.01)
+    loop.print_lines(
+        Shown(
+            *[here] * 20,
+            replace(here, processes=[Process("7", "job.py", rss=2 * MIB)]),
+            *[here] * 20,
+            Moment(ended="the job has ended"),
+        ),
+        interval_s=0.01,
+    )
     lines = [line.partition("; ")[2] for line in capfd.readouterr().out.splitlines()]
-    assert len(lines) >= 2 and "rss 1.00 MiB" in lines[0] and lines[-1].endswith("the job has ended") and all(a != b for a, b in pairwise(lines))
+    assert (
+        len(lines) >= 2
+        and "rss 1.00 MiB" in lines[0]
+        and lines[-1].endswith("the job has ended")
+        and all(a != b for a, b in pairwise(lines))
+    )
 
 
 def test_lines_end_where_nothing_runs(quick, capfd):
@@ -454,6 +753,7 @@ def test_lines_say_that_a_port_is_waited_for(quick, monkeypatch):
                 lines.append(line.rstrip())
                 if "waiting for http://there" in line:
                     watch.read.release()
+
     reader = threading.Thread(target=read)
     reader.start()
     with os.fdopen(writable, "w") as stdout, monkeypatch.context() as patched:

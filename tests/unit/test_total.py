@@ -1,4 +1,5 @@
 """Exact sums of a board: the same as the sums of all its records, whatever the ring still holds."""
+
 import random
 
 import pytest
@@ -9,7 +10,15 @@ from dwsr_probe.export.totals import Totals
 from dwsr_probe.record import TaskRecord, to_row
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.words import About, AtLeast
-from dwsr_probe.total import Total, cell_bounds, cell_of, cell_value, count_last, from_json, from_words
+from dwsr_probe.total import (
+    Total,
+    cell_bounds,
+    cell_of,
+    cell_value,
+    count_last,
+    from_json,
+    from_words,
+)
 
 MIB = 1 << 20
 
@@ -22,22 +31,49 @@ def empty(name="a"):
 
 def record(chance, seq, name="a"):
     alloc = None if chance.random() < 0.2 else chance.randrange(1 << chance.randrange(1, 42))
-    devices = None if chance.random() < 0.5 else [{"device": n, "peak_bytes": chance.randrange(1 << 30), "end_bytes": 0} for n in range(chance.randrange(3))]
+    devices = (
+        None
+        if chance.random() < 0.5
+        else [
+            {"device": n, "peak_bytes": chance.randrange(1 << 30), "end_bytes": 0}
+            for n in range(chance.randrange(3))
+        ]
+    )
     before = None if chance.random() < 0.1 else chance.randrange(MIB)
-    return TaskRecord(seq=seq, process="1-1", task_name=name, state=chance.choice(["ok", "ok", "error", "cancelled"]), duration=chance.randrange(1 << chance.randrange(1, 40)) / 1e9,
-                      rss_before_bytes=before, rss_peak_bytes=chance.randrange(1 << chance.randrange(1, 42)), alloc_peak_bytes=alloc, gpu=devices,
-                      input_bytes=chance.choice([None, 7, 1 << 30]), output_bytes=chance.choice([None, 9]), attribution=chance.choice(["exact", "shared"]),
-                      overlap=chance.randrange(4), rss_peak_source=chance.choice(["kernel", "sampled"]), oom=chance.choice([None, {"where": "host"}]))
+    return TaskRecord(
+        seq=seq,
+        process="1-1",
+        task_name=name,
+        state=chance.choice(["ok", "ok", "error", "cancelled"]),
+        duration=chance.randrange(1 << chance.randrange(1, 40)) / 1e9,
+        rss_before_bytes=before,
+        rss_peak_bytes=chance.randrange(1 << chance.randrange(1, 42)),
+        alloc_peak_bytes=alloc,
+        gpu=devices,
+        input_bytes=chance.choice([None, 7, 1 << 30]),
+        output_bytes=chance.choice([None, 9]),
+        attribution=chance.choice(["exact", "shared"]),
+        overlap=chance.randrange(4),
+        rss_peak_source=chance.choice(["kernel", "sampled"]),
+        oom=chance.choice([None, {"where": "host"}]),
+    )
 
 
 def test_cells_are_within_five_per_cent():
     chance, last = random.Random(1), 0
-    for value in sorted(chance.randrange(1025, 1 << chance.randrange(11, 41)) for _ in range(20_000)):
+    for value in sorted(
+        chance.randrange(1025, 1 << chance.randrange(11, 41)) for _ in range(20_000)
+    ):
         low, high = cell_bounds(cell_of(value))
         assert low - 1 <= value <= high + 1 and cell_of(value) >= last
         assert abs(cell_value(cell_of(value)) - value) <= 0.05 * value
         last = cell_of(value)
-    assert cell_of(0) == cell_of(1024) == 0 and cell_of(1 << 50) == 301 and cell_bounds(301) == (1 << 40, None) and cell_value(0) == 1024
+    assert (
+        cell_of(0) == cell_of(1024) == 0
+        and cell_of(1 << 50) == 301
+        and cell_bounds(301) == (1 << 40, None)
+        and cell_value(0) == 1024
+    )
 
 
 def test_the_boards_cells_are_ours(probe):
@@ -49,7 +85,9 @@ def test_the_boards_cells_are_ours(probe):
     mine = empty("sizes")
     for one in probe.records():
         mine.add(one)
-    assert {name: getattr(total, name) for name in Total.__slots__} == {name: getattr(mine, name) for name in Total.__slots__}
+    assert {name: getattr(total, name) for name in Total.__slots__} == {
+        name: getattr(mine, name) for name in Total.__slots__
+    }
     assert from_json(total.to_json()).to_json() == total.to_json()
 
 
@@ -57,7 +95,10 @@ def test_totals_of_boards_and_of_rows_are_the_same():
     """Added bit by bit, as looks at a living board find them."""
     chance = random.Random(2)
     of_rows, of_totals = Totals(histograms_most=40), Totals(histograms_most=40)
-    boards = {"1-1": {"a": empty("a"), "b": empty("b")}, "2-2": {"a": empty("a"), None: empty(None)}}
+    boards = {
+        "1-1": {"a": empty("a"), "b": empty("b")},
+        "2-2": {"a": empty("a"), None: empty(None)},
+    }
     for seq in range(1, 2001):
         process = chance.choice(list(boards))
         name = chance.choice(list(boards[process]))
@@ -66,15 +107,29 @@ def test_totals_of_boards_and_of_rows_are_the_same():
         boards[process][name].add(one)
         if seq % 97 == 0 or seq == 2000:
             for number, totals in boards.items():
-                of_totals.add_totals(number, [from_json(total.to_json()) for total in totals.values()])
+                of_totals.add_totals(
+                    number, [from_json(total.to_json()) for total in totals.values()]
+                )
     assert set(of_rows.names) == set(of_totals.names) and of_rows.series == of_totals.series
     for name, rows in of_rows.names.items():
         totals = of_totals.names[name]
-        assert rows.outcomes == totals.outcomes and rows.histogram.counts == totals.histogram.counts and rows.histogram.total == totals.histogram.total
-        assert {key: (sum_.total, sum_.most) for key, sum_ in rows.peaks.items()} == {key: (sum_.total, sum_.most) for key, sum_ in totals.peaks.items()}
+        assert (
+            rows.outcomes == totals.outcomes
+            and rows.histogram.counts == totals.histogram.counts
+            and rows.histogram.total == totals.histogram.total
+        )
+        assert {key: (sum_.total, sum_.most) for key, sum_ in rows.peaks.items()} == {
+            key: (sum_.total, sum_.most) for key, sum_ in totals.peaks.items()
+        }
         for sums in ("input", "output"):
-            assert (getattr(rows, sums).total, getattr(rows, sums).most) == (getattr(totals, sums).total, getattr(totals, sums).most)
-        assert rows.duration.total == pytest.approx(totals.duration.total) and rows.duration.most == totals.duration.most
+            assert (getattr(rows, sums).total, getattr(rows, sums).most) == (
+                getattr(totals, sums).total,
+                getattr(totals, sums).most,
+            )
+        assert (
+            rows.duration.total == pytest.approx(totals.duration.total)
+            and rows.duration.most == totals.duration.most
+        )
     assert of_rows.all.counts == of_totals.all.counts and of_rows.all.total == of_totals.all.total
 
 
@@ -102,24 +157,54 @@ def summary_of(kept, missing, killed=(), **health):
 def test_a_table_without_all_records_is_exact_but_for_its_medians():
     chance = random.Random(4)
     every = [record(chance, seq) for seq in range(1, 1001)]
-    (true,) = summarise(every, [(TaskRecord(kind="process", process="1-1", state="ok"), {"limit_bytes": 1 << 40})])
+    (true,) = summarise(
+        every, [(TaskRecord(kind="process", process="1-1", state="ok"), {"limit_bytes": 1 << 40})]
+    )
     found = summary_of(every[900:], every[:900])
-    for name in ("count", "errors", "cancelled", "killed", "shared", "sampled", "ooms", "overlap", "growth_max_bytes", "alloc_peak_max_bytes", "rss_peak_bytes", "gpu_peak_max_bytes",
-                 "host_ratio", "need_bytes"):
+    for name in (
+        "count",
+        "errors",
+        "cancelled",
+        "killed",
+        "shared",
+        "sampled",
+        "ooms",
+        "overlap",
+        "growth_max_bytes",
+        "alloc_peak_max_bytes",
+        "rss_peak_bytes",
+        "gpu_peak_max_bytes",
+        "host_ratio",
+        "need_bytes",
+    ):
         assert getattr(found, name) == getattr(true, name), name
     assert found.duration_max == pytest.approx(true.duration_max)
     for name in ("growth_median_bytes", "alloc_peak_median_bytes", "duration_median"):
         about = getattr(found, name)
-        assert isinstance(about, About) and about == pytest.approx(max(getattr(true, name), 1024 * (1e-9 if "duration" in name else 1)), rel=0.06), name
+        assert isinstance(about, About) and about == pytest.approx(
+            max(getattr(true, name), 1024 * (1e-9 if "duration" in name else 1)), rel=0.06
+        ), name
     assert len(found.gpu_peaks) == len([r for r in every[900:] if r.gpu is not None])
 
 
 def test_a_killed_task_is_counted_once_beside_totals():
     chance = random.Random(5)
     every = [record(chance, seq) for seq in range(1, 101)]
-    killed = TaskRecord(seq=101, process="1-1", task_name="a", state="killed", rss_before_bytes=0, rss_peak_bytes=1 << 45, alloc_peak_bytes=1 << 45)
+    killed = TaskRecord(
+        seq=101,
+        process="1-1",
+        task_name="a",
+        state="killed",
+        rss_before_bytes=0,
+        rss_peak_bytes=1 << 45,
+        alloc_peak_bytes=1 << 45,
+    )
     found = summary_of(every[90:], every[:90], [killed])
-    assert (found.count, found.killed) == (101, 1) and isinstance(found.alloc_peak_max_bytes, AtLeast) and found.alloc_peak_max_bytes == 1 << 45
+    assert (
+        (found.count, found.killed) == (101, 1)
+        and isinstance(found.alloc_peak_max_bytes, AtLeast)
+        and found.alloc_peak_max_bytes == 1 << 45
+    )
 
 
 def test_names_beyond_the_most_are_other_in_the_table():

@@ -1,4 +1,5 @@
 """One of something is not several, in every line that counts."""
+
 import pytest
 
 from dwsr_probe.record import TaskRecord
@@ -21,14 +22,35 @@ def said(n):
     picture.take(Moment(lost=n, unreadable=n))
     screen = Screen(picture)
     screen._colour = False
-    forecast = {"kind": "output", "mean_bytes": 1, "upper_bytes": 1, "q": 0.99, "promised": True, "n": n, "trust": "good", "notes": []}
-    return "\n".join([
-        *worker_facts({"workers": [{"address": "tcp://x", "nthreads": n}]}), sampler_health(process, {"samples_written": n, "reset_gaps": n}),
-        *process_notes(process, {"untracked_bytes": n, "records_lost": n, "samples_lost": n}), _outcome(failed), failed_text(Side(n, errors=n)), input_text({"nbytes": n}), *words(forecast),
-        *screen.lines(200, 24), plain_line(picture), count_text(n, "process", "processes", "1")])
+    forecast = {
+        "kind": "output",
+        "mean_bytes": 1,
+        "upper_bytes": 1,
+        "q": 0.99,
+        "promised": True,
+        "n": n,
+        "trust": "good",
+        "notes": [],
+    }
+    return "\n".join(
+        [
+            *worker_facts({"workers": [{"address": "tcp://x", "nthreads": n}]}),
+            sampler_health(process, {"samples_written": n, "reset_gaps": n}),
+            *process_notes(process, {"untracked_bytes": n, "records_lost": n, "samples_lost": n}),
+            _outcome(failed),
+            failed_text(Side(n, errors=n)),
+            input_text({"nbytes": n}),
+            *words(forecast),
+            *screen.lines(200, 24),
+            plain_line(picture),
+            count_text(n, "process", "processes", "1"),
+        ]
+    )
 
 
-@pytest.mark.parametrize("noun", ["thread", "sample", "slow reset", "byte", "record", "error", "board"])
+@pytest.mark.parametrize(
+    "noun", ["thread", "sample", "slow reset", "byte", "record", "error", "board"]
+)
 def test_one_is_not_several(noun):
     assert f"1 {noun}s" not in said(1) and f"1 {noun}" in said(1)
     assert f"2,000 {noun}s" in said(2_000)

@@ -1,4 +1,6 @@
-"""Resident size over time, from the board's packed samples: least and largest per bucket, so that no peak is lost whatever the zoom."""
+"""Resident size over time, from the board's packed samples: least and largest per bucket, so
+that no peak is lost whatever the zoom."""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +15,8 @@ _UNREAD = np.uint64(1 << 63)  # from here on: a size that could not be read
 
 @dataclass
 class Line:
-    """One process. Each point has the time, and the least and the largest resident size around it, the kernel's mark among them."""
+    """One process. Each point has the time, and the least and the largest resident size around
+    it, the kernel's mark among them."""
 
     process: int  # its place in the store's list
     time: np.ndarray
@@ -23,7 +26,9 @@ class Line:
 
 def memory_lines(store, processes, progress):
     """Lines of the largest processes, the largest first."""
-    by_size = sorted(range(len(processes)), key=lambda i: -(processes[i][0].rss_peak_bytes or 0))[:SHOWN_MOST]
+    by_size = sorted(range(len(processes)), key=lambda i: -(processes[i][0].rss_peak_bytes or 0))[
+        :SHOWN_MOST
+    ]
     total = sum(processes[i][1].get("samples_written") or 0 for i in by_size)
     done, lines = 0, []
     for i in by_size:
@@ -36,7 +41,9 @@ def memory_lines(store, processes, progress):
             done += samples.shape[0]
             known = samples[:, 1] < _UNREAD
             rss = samples[known, 1].astype(float)
-            peak = np.where(samples[known, 2] < _UNREAD, samples[known, 2], samples[known, 1]).astype(float)
+            peak = np.where(
+                samples[known, 2] < _UNREAD, samples[known, 2], samples[known, 1]
+            ).astype(float)
             buckets.add(epoch + samples[known, 0] / 1e9, rss, rss, peak)
         line = Line(i, *buckets.folded())
         if line.time.size:
@@ -60,18 +67,22 @@ def _batches(pieces):
 
 def _unpacked(pieces):
     packed = b"".join(pieces)
-    return np.frombuffer(packed[:len(packed) - len(packed) % SAMPLE_BYTES], "=u8").reshape(-1, SAMPLE_BYTES // 8)
+    return np.frombuffer(packed[: len(packed) - len(packed) % SAMPLE_BYTES], "=u8").reshape(
+        -1, SAMPLE_BYTES // 8
+    )
 
 
 class _Buckets:
-    """Points in order of time; whenever there are far too many, neighbours in time are folded. Memory is bounded whatever the length of the run."""
+    """Points in order of time; whenever there are far too many, neighbours in time are folded.
+    Memory is bounded whatever the length of the run."""
 
     def __init__(self, most):
         self._most = max(200, most)
         self._parts, self._size, self._mark = [], 0, 0.0
 
     def add(self, time, low, high, mark):
-        """mark: the kernel's, since the last boundary. It tells of a peak here only when it has moved since the sample before."""
+        """mark: the kernel's, since the last boundary. It tells of a peak here only when it has
+        moved since the sample before."""
         if not time.size:
             return
         moved = np.diff(mark, prepend=self._mark) != 0
@@ -90,7 +101,17 @@ class _Buckets:
         time = points[0]
         number = ((time - time[0]) * ((most - 1) / max(1e-9, time[-1] - time[0]))).astype(np.int64)
         first = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-        return np.stack([time[first], np.minimum.reduceat(points[1], first), np.maximum.reduceat(points[2], first)])
+        return np.stack(
+            [
+                time[first],
+                np.minimum.reduceat(points[1], first),
+                np.maximum.reduceat(points[2], first),
+            ]
+        )
 
     def folded(self):
-        return self._fold(np.concatenate(self._parts, axis=1), self._most) if self._parts else np.zeros((3, 0))
+        return (
+            self._fold(np.concatenate(self._parts, axis=1), self._most)
+            if self._parts
+            else np.zeros((3, 0))
+        )

@@ -1,4 +1,6 @@
-"""Texts of a fixed width for the screen: sizes, times, bars, sparklines, and names that others wrote."""
+"""Texts of a fixed width for the screen: sizes, times, bars, sparklines, and names that others
+wrote."""
+
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
@@ -15,7 +17,9 @@ def size(n):
     for unit, least in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if n >= least:
             value = n / least
-            return f"{min(value, 9999):.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+            return (
+                f"{min(value, 9999):.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+            )
     return f"{n:.0f} B"
 
 
@@ -28,7 +32,11 @@ def clock(s):
     if s >= 360_000:
         return f"{s / 86_400:.0f} days"
     minutes, seconds = divmod(int(s), 60)
-    return f"{minutes}:{seconds:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+    return (
+        f"{minutes}:{seconds:02d}"
+        if minutes < 60
+        else f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+    )
 
 
 def growth(rate):
@@ -42,25 +50,36 @@ def bar(live, peak, limit, width):
     """█ has now, to an eighth of a cell; ▒ had at its peak; · up to the limit."""
     if not limit:
         return "·" * width
-    eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))  # something is not nothing
+    # something is not nothing
+    eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))
     filled = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
-    return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(width, "·")
+    return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(
+        width, "·"
+    )
 
 
 def sparkline(values, width):
-    """The newest on the right; from nothing to the largest. Where there are more values than cells, each cell has the largest of its values."""
+    """The newest on the right; from nothing to the largest. Where there are more values than
+    cells, each cell has the largest of its values."""
     values = list(values)
     if not values or width < 1:
         return " " * max(0, width)
     per = -(-len(values) // width)
     cut = len(values) % per  # the oldest cell may have fewer
-    cells = ([max(values[:cut])] if cut else []) + [max(values[i:i + per]) for i in range(cut, len(values), per)]
+    cells = ([max(values[:cut])] if cut else []) + [
+        max(values[i : i + per]) for i in range(cut, len(values), per)
+    ]
     most = max(cells) or 1
     return "".join(BLOCKS[min(7, int(8 * v / most))] for v in cells).rjust(width)
 
 
 @lru_cache(1024)
 def name(text, width):
-    """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are left out: terminals do not agree how wide they make a sign."""
+    """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are
+    left out: terminals do not agree how wide they make a sign."""
     text = "".join(c for c in line_of(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
-    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+    return (
+        set_cell_size(text, width)
+        if cell_len(text) <= width
+        else set_cell_size(text, width - 1) + "…"
+    )

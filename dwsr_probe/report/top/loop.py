@@ -1,4 +1,6 @@
-"""The loop of `top`: looks from a thread, keys and signals here, at most four pictures a second. Also the plain lines for what is not a terminal."""
+"""The loop of `top`: looks from a thread, keys and signals here, at most four pictures a second.
+Also the plain lines for what is not a terminal."""
+
 import os
 import select
 import signal
@@ -17,12 +19,15 @@ INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
 _FORECAST_S = 2.0
 _WAIT_S = 2.0  # a look at a port that takes longer is said
-_GONE_S = 10.0  # for who reads lines: a port that has not answered, and a place where nothing has run for so long, have ended
+# for who reads lines: a port that has not answered, and a place where nothing has run for so long,
+# have ended
+_GONE_S = 10.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Looks(threading.Thread):
-    """Looks again and again, and keeps the newest; records of looks that nobody took are kept for who comes."""
+    """Looks again and again, and keeps the newest; records of looks that nobody took are kept
+    for who comes."""
 
     def __init__(self, watch, interval_s, wake):
         super().__init__(daemon=True)  # a port that does not answer does not hold up the end
@@ -42,7 +47,8 @@ class Looks(threading.Thread):
             except WatchError as error:
                 with self._lock:
                     self._trouble = str(error)
-            except Exception as error:  # the main thread raises it, and gives the terminal back first
+            # the main thread raises it, and gives the terminal back first
+            except Exception as error:
                 self._failed = error
             self._begun = None
             self._wake()
@@ -99,7 +105,10 @@ class Signals:
 
     @contextmanager
     def caught(self, *numbers):
-        before = {number: signal.signal(number, lambda number, _: self.came.add(number)) for number in numbers}
+        before = {
+            number: signal.signal(number, lambda number, _: self.came.add(number))
+            for number in numbers
+        }
         wakeup = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         try:
             yield self
@@ -214,7 +223,8 @@ def _stop(terminal, signals):
 
 
 def print_lines(watch, predictor=None, interval_s=PLAIN_S):
-    """One line a second or less often, none twice, until the job has ended, nothing is left to look at, the reader has gone, or a signal. WatchError if the first look fails."""
+    """One line a second or less often, none twice, until the job has ended, nothing is left to
+    look at, the reader has gone, or a signal. WatchError if the first look fails."""
     signals, interval_s = Signals(), max(PLAIN_S, interval_s)
     with signals.caught(*_ENDING):
         looks, picture = _begun(watch, interval_s, signals)

@@ -1,7 +1,9 @@
-"""One look: the processes, what runs in them, and what has ended since the look before. Made by watch.py and port.py, added up by picture.py.
+"""One look: the processes, what runs in them, and what has ended since the look before. Made by
+watch.py and port.py, added up by picture.py.
 
 What is in it was written by others: figures are checked here, names wherever they are shown.
 """
+
 from dataclasses import dataclass, field
 
 from dwsr_probe.export.totals import devices_of
@@ -30,7 +32,8 @@ class Process:
     cpu_s: float = 0.0
     dropped: float = 0
     fallbacks: tuple = ()
-    devices: list = field(default_factory=list)  # dicts with the board's names: device, name, live_bytes, ...
+    # dicts with the board's names: device, name, live_bytes, ...
+    devices: list = field(default_factory=list)
     state: str = "running"  # or killed, died (without a task), failed, ended
 
 
@@ -57,7 +60,8 @@ class Moment:
     more_processes: int = 0
     unreadable: int = 0
     behind: bool = False  # there are more records to read at once
-    gone: dict = field(default_factory=dict)  # pid → how its process ended: ok, error, killed; None: without a word
+    # pid → how its process ended: ok, error, killed; None: without a word
+    gone: dict = field(default_factory=dict)
     ended: str = ""  # the job has, and how
     stale: bool = False  # later looks have failed
     trouble: str = ""  # why, or what else does not work
@@ -71,7 +75,11 @@ def number(value):
 def own_peak(get):
     """Of a record by its fields; where allocations are not accounted, the growth of its process."""
     peak = number(get("alloc_peak_bytes"))
-    return growth_of(number(get("rss_peak_bytes")), number(get("rss_before_bytes"))) if peak is None else peak
+    return (
+        growth_of(number(get("rss_peak_bytes")), number(get("rss_before_bytes")))
+        if peak is None
+        else peak
+    )
 
 
 def name_of(program, worker):
@@ -87,5 +95,13 @@ def pid_text(value):
 def task_of(get, pid, seconds, limit):
     """A running task. get: a field of its record."""
     devices = devices_of(get("gpu"))
-    return Task((str(get("process")), str(get("thread")), str(get("start"))), pid, str(get("task_name")), seconds, number(get("alloc_end_bytes")), own_peak(get), limit,
-                largest_device(devices) if devices else None)
+    return Task(
+        (str(get("process")), str(get("thread")), str(get("start"))),
+        pid,
+        str(get("task_name")),
+        seconds,
+        number(get("alloc_end_bytes")),
+        own_peak(get),
+        limit,
+        largest_device(devices) if devices else None,
+    )

@@ -1,4 +1,6 @@
-"""The tables of the screen: running tasks, task names, processes, their GPUs. What their columns are, how they are sorted, filtered and scrolled."""
+"""The tables of the screen: running tasks, task names, processes, their GPUs. What their columns
+are, how they are sorted, filtered and scrolled."""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,7 +31,9 @@ def _of(attribute):
 
 
 def _ratio(part):
-    return lambda row: getattr(row, part) / row.limit if getattr(row, part) is not None and row.limit else None
+    return lambda row: (
+        getattr(row, part) / row.limit if getattr(row, part) is not None and row.limit else None
+    )
 
 
 def _danger(ratio):
@@ -37,15 +41,35 @@ def _danger(ratio):
 
 
 def _size(title, attribute, **options):
-    return Column(title, 8, lambda row, width: figures.size(getattr(row, attribute)), _of(attribute), **options)
+    return Column(
+        title,
+        8,
+        lambda row, width: figures.size(getattr(row, attribute)),
+        _of(attribute),
+        **options,
+    )
 
 
 def _plain(title, width, attribute, **options):
-    return Column(title, width, lambda row, _: f"{getattr(row, attribute):,}" if getattr(row, attribute) else "–", _of(attribute), **options)
+    return Column(
+        title,
+        width,
+        lambda row, _: f"{getattr(row, attribute):,}" if getattr(row, attribute) else "–",
+        _of(attribute),
+        **options,
+    )
 
 
 def _name(title, attribute="name", **options):
-    return Column(title, 12, lambda row, width: figures.name(getattr(row, attribute), width), lambda row: getattr(row, attribute).casefold(), left=True, name=True, **options)
+    return Column(
+        title,
+        12,
+        lambda row, width: figures.name(getattr(row, attribute), width),
+        lambda row: getattr(row, attribute).casefold(),
+        left=True,
+        name=True,
+        **options,
+    )
 
 
 TASKS = (
@@ -53,13 +77,32 @@ TASKS = (
     Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=1),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
-    Column("of limit", 8, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, first=3,
-           style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
-    _size("gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)),
+    Column(
+        "of limit",
+        8,
+        lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
+        _ratio("peak"),
+        share=0.4,
+        most=40,
+        left=True,
+        first=3,
+        style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
+    ),
+    _size(
+        "gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)
+    ),
     Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds"), first=2),
     Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate"), first=4),
-    Column("exceeds", 7, lambda row, _: percent_text(row.chance), _of("chance"), style=lambda row: "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED,
-           wanted=lambda rows: any(row.chance is not None for row in rows)),
+    Column(
+        "exceeds",
+        7,
+        lambda row, _: percent_text(row.chance),
+        _of("chance"),
+        style=lambda row: (
+            "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED
+        ),
+        wanted=lambda rows: any(row.chance is not None for row in rows),
+    ),
 )
 NAMES = (
     _name("task", share=1.0, most=64),
@@ -68,8 +111,19 @@ NAMES = (
     _plain("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
     _size("median", "median", first=3),
     _size("max", "most", style=lambda row: _danger(row.share)),
-    Column("of limit", 8, lambda row, width: figures.bar(row.share_median, row.share, None if row.share is None else 1.0, width), _of("share"),
-           share=0.3, most=30, left=True, first=1, style=lambda row: GREEN),
+    Column(
+        "of limit",
+        8,
+        lambda row, width: figures.bar(
+            row.share_median, row.share, None if row.share is None else 1.0, width
+        ),
+        _of("share"),
+        share=0.3,
+        most=30,
+        left=True,
+        first=1,
+        style=lambda row: GREEN,
+    ),
 )
 
 
@@ -78,7 +132,17 @@ GPUS = (
     Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=2),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
-    Column("of device", 9, lambda row, width: figures.bar(row.live, row.peak, row.limit, width), _ratio("peak"), share=0.4, most=40, left=True, first=4, style=lambda row: _danger(_ratio("peak")(row)) or GREEN),
+    Column(
+        "of device",
+        9,
+        lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
+        _ratio("peak"),
+        share=0.4,
+        most=40,
+        left=True,
+        first=4,
+        style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
+    ),
     _size("pool", "pool", first=3),
     _size("all use", "used"),
     Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy"), first=1),
@@ -102,27 +166,61 @@ class Device:
 def devices_of(processes):
     for process in processes:
         for d in process.devices:
-            yield Device(f"{d['device']} {d.get('name') or ''}".rstrip(), process.pid, d.get("live_bytes"), d.get("peak_bytes"), d.get("total_bytes"), d.get("pool_total_bytes"),
-                         d.get("used_bytes"), None if d.get("utilisation_percent") is None else d["utilisation_percent"] / 100)
+            yield Device(
+                f"{d['device']} {d.get('name') or ''}".rstrip(),
+                process.pid,
+                d.get("live_bytes"),
+                d.get("peak_bytes"),
+                d.get("total_bytes"),
+                d.get("pool_total_bytes"),
+                d.get("used_bytes"),
+                None if d.get("utilisation_percent") is None else d["utilisation_percent"] / 100,
+            )
 
 
 def processes_columns(picture):
     """picture: a function, which one is shown."""
+
     def course(row, width):
         return figures.sparkline(picture().course_of(row), width)
 
     def state(row, width):
-        """What it is; of one that has gone first how, and what died with it: that must not be cut off."""
+        """What it is; of one that has gone first how, and what died with it: that must not be
+        cut off."""
         with_it = picture().killed_with(row)
-        text = row.name if not with_it else f"{', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''} in {row.name}"
+        text = (
+            row.name
+            if not with_it
+            else f"{', '.join(with_it[:3])}{', …' if len(with_it) > 3 else ''} in {row.name}"
+        )
         return figures.name(text if row.state == "running" else f"{row.state}: {text}", width)
+
     return (
-        Column("process", 12, state, lambda row: row.name.casefold(), share=0.4, most=60, left=True, name=True, style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED)),
+        Column(
+            "process",
+            12,
+            state,
+            lambda row: row.name.casefold(),
+            share=0.4,
+            most=60,
+            left=True,
+            name=True,
+            style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED),
+        ),
         Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
         _size("rss", "rss", style=lambda row: _danger(_ratio("rss")(row))),
         _size("max", "rss_max"),
-        Column("of limit", 8, lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width), _ratio("rss"), share=0.2, most=30, left=True, first=4,
-               style=lambda row: _danger(_ratio("rss")(row)) or GREEN),
+        Column(
+            "of limit",
+            8,
+            lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width),
+            _ratio("rss"),
+            share=0.2,
+            most=30,
+            left=True,
+            first=4,
+            style=lambda row: _danger(_ratio("rss")(row)) or GREEN,
+        ),
         _size("limit", "limit", first=2),
         Column("course", 8, course, lambda row: None, share=0.4, most=60, left=True, first=3),
         _plain("tasks", 5, "running", first=1),
@@ -148,10 +246,16 @@ class Pane:
     def move_sort(self, step):
         titles = [column.title for column in self.shown_columns()]
         self._sort = titles[(titles.index(self.sorted_by) + step) % len(titles)]
-        self.descending = not any(column.title == self._sort and column.name for column in self.columns)
+        self.descending = not any(
+            column.title == self._sort and column.name for column in self.columns
+        )
 
     def fill(self, rows, filtered=""):
-        rows = [row for row in rows if filtered.casefold() in row.name.casefold()] if filtered else list(rows)
+        rows = (
+            [row for row in rows if filtered.casefold() in row.name.casefold()]
+            if filtered
+            else list(rows)
+        )
         self.rows, self._filtered = rows, bool(filtered)
         key = next(column.key for column in self.columns if column.title == self.sorted_by)
         known = [(value, i) for i, row in enumerate(rows) if (value := key(row)) is not None]
@@ -169,7 +273,9 @@ class Pane:
         shares = sum(column.share for column in columns)
         for i, column in enumerate(columns):
             if column.share and left > 0:
-                widths[i] += min(int(left * column.share / shares), max(0, column.most - column.width))
+                widths[i] += min(
+                    int(left * column.share / shares), max(0, column.most - column.width)
+                )
         return widths
 
     def lines(self, width, height, focused):
@@ -177,8 +283,12 @@ class Pane:
         columns = fitting(self.shown_columns(), width)
         widths = self.widths(columns, width)
         self.scroll(0, height - 1)
-        visible = self.rows[self.offset:self.offset + height - 1]
-        of = f"{self.offset + 1}–{self.offset + len(visible)} of {len(self.rows):,}" if len(visible) < len(self.rows) else ""
+        visible = self.rows[self.offset : self.offset + height - 1]
+        of = (
+            f"{self.offset + 1}–{self.offset + len(visible)} of {len(self.rows):,}"
+            if len(visible) < len(self.rows)
+            else ""
+        )
         found = [self._heading(columns, widths, of, focused)]
         for row in visible:
             found.append(_line(row, columns, widths))
@@ -190,9 +300,16 @@ class Pane:
         line = []
         for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
             chosen = focused and column.title == self.sorted_by
-            title = (f"{self.title} {of}".rstrip() if column.name else column.title) + (("▼" if self.descending else "▲") if chosen else "")
+            title = (f"{self.title} {of}".rstrip() if column.name else column.title) + (
+                ("▼" if self.descending else "▲") if chosen else ""
+            )
             title = title[:width]
-            line.append((title.ljust(width) if column.left else title.rjust(width), f"{BOLD};{REVERSE}" if chosen else BOLD))
+            line.append(
+                (
+                    title.ljust(width) if column.left else title.rjust(width),
+                    f"{BOLD};{REVERSE}" if chosen else BOLD,
+                )
+            )
             if i < len(columns) - 1:
                 line.append((" ", ""))
         return line
@@ -201,15 +318,26 @@ class Pane:
 def fitting(columns, width):
     """Those that have room side by side."""
     while len(columns) > 1 and sum(column.width + 1 for column in columns) - 1 > width:
-        columns = [column for column in columns if column is not min(columns[1:], key=lambda column: column.first)]
+        columns = [
+            column
+            for column in columns
+            if column is not min(columns[1:], key=lambda column: column.first)
+        ]
     return columns
 
 
 def _line(row, columns, widths):
     line, at = [], 1
     for column, width in zip(columns, widths, strict=True):
-        text = column.text(row, width)[:max(width, 0)] if not column.name else column.text(row, width)
-        line.append((text.ljust(width) if column.left else text.rjust(width), column.style(row) if column.style else ""))
+        text = (
+            column.text(row, width)[: max(width, 0)] if not column.name else column.text(row, width)
+        )
+        line.append(
+            (
+                text.ljust(width) if column.left else text.rjust(width),
+                column.style(row) if column.style else "",
+            )
+        )
         at += width + 1
         line.append((f"\x1b[{at}G" if column.name else " ", ""))
     return line[:-1]

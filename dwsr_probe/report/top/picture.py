@@ -1,4 +1,6 @@
-"""What looks add up to: growth of running tasks, the course of each process's resident size, totals by task name, who has gone and how."""
+"""What looks add up to: growth of running tasks, the course of each process's resident size,
+totals by task name, who has gone and how."""
+
 import time
 from collections import deque
 from copy import copy
@@ -39,7 +41,10 @@ class Name:
 
     def _both(self):
         if self._medians[0] != self.done:
-            self._medians = self.done, *(median(found) if found else None for found in (self.peaks, self.shares))
+            self._medians = (
+                self.done,
+                *(median(found) if found else None for found in (self.peaks, self.shares)),
+            )
         return self._medians
 
     def frozen(self):
@@ -92,7 +97,10 @@ class Picture:
         copied = copy(self)
         copied.moment, copied.processes = copy(self.moment), list(map(copy, self.processes))
         copied.names = {name: found.frozen() for name, found in self.names.items()}
-        copied.course, copied._courses = tuple(self.course), {pid: tuple(course) for pid, course in self._courses.items()}
+        copied.course, copied._courses = (
+            tuple(self.course),
+            {pid: tuple(course) for pid, course in self._courses.items()},
+        )
         return copied
 
     def _name(self, name):
@@ -111,10 +119,17 @@ class Picture:
             self._run_limits.setdefault(run, set()).add(limit)
 
     def _limit_of(self, record):
-        """Of the process that ran a task. Of one that came and went between two looks, that of its run if its processes have only one."""
+        """Of the process that ran a task. Of one that came and went between two looks, that of
+        its run if its processes have only one."""
         pid, run = pid_text(record.get("pid")), record.get("run")
         of_run = self._run_limits.get(run, ()) if run and isinstance(run, str) else ()
-        return self._limits[pid][1] if pid in self._limits else next(iter(of_run)) if len(of_run) == 1 else None
+        return (
+            self._limits[pid][1]
+            if pid in self._limits
+            else next(iter(of_run))
+            if len(of_run) == 1
+            else None
+        )
 
     def _ended(self, record):
         name = self._name(str(record.get("task_name")))
@@ -148,7 +163,9 @@ class Picture:
                 self._gone[process.pid] = process
         for pid, how in moment.gone.items():
             if pid in self._gone:
-                self._gone[pid].state = {"ok": "ended", "error": "failed", "killed": "killed"}.get(how, "died")
+                self._gone[pid].state = {"ok": "ended", "error": "failed", "killed": "killed"}.get(
+                    how, "died"
+                )
         for pid, process in self._gone.items():
             if pid.partition(":")[0] in self._killed:
                 process.state = "killed"
@@ -158,8 +175,12 @@ class Picture:
             self._courses.pop(next(iter(self._gone)), None)
             self._gone.pop(next(iter(self._gone)))
         for process in moment.processes:
-            self._courses.setdefault(process.pid, deque(maxlen=COURSE_MOST)).append(process.rss or 0)
-        self._courses = {pid: course for pid, course in self._courses.items() if pid in here or pid in self._gone}
+            self._courses.setdefault(process.pid, deque(maxlen=COURSE_MOST)).append(
+                process.rss or 0
+            )
+        self._courses = {
+            pid: course for pid, course in self._courses.items() if pid in here or pid in self._gone
+        }
         self.course.append(sum(p.rss or 0 for p in moment.processes))
         self.processes = [*moment.processes, *self._gone.values()]
         if self._cpu and {p.pid for p in before.processes} != here:
@@ -173,7 +194,9 @@ class Picture:
 
     def killed_with(self, process):
         """Names of the tasks that died with a process."""
-        return self._killed.get(process.pid.partition(":")[0], []) if process.state == "killed" else []
+        return (
+            self._killed.get(process.pid.partition(":")[0], []) if process.state == "killed" else []
+        )
 
     @property
     def rss(self):
@@ -181,7 +204,9 @@ class Picture:
 
     @property
     def headroom(self):
-        return min((p.headroom for p in self.moment.processes if p.headroom is not None), default=None)
+        return min(
+            (p.headroom for p in self.moment.processes if p.headroom is not None), default=None
+        )
 
     @property
     def late(self):
@@ -191,7 +216,8 @@ class Picture:
 
 
 def _judge(tasks, chances):
-    """Several tasks of one name in one process are told apart by their live bytes, in order; where they cannot be, each has the worst."""
+    """Several tasks of one name in one process are told apart by their live bytes, in order;
+    where they cannot be, each has the worst."""
     groups = {}
     for task in tasks:
         groups.setdefault((task.pid.partition(":")[0], visible(task.name)), []).append(task)

@@ -1,10 +1,24 @@
-"""A picture as lines of a screen of some size, and what keys change of it. Knows nothing of terminals: lines in, keys out (terminal.py)."""
+"""A picture as lines of a screen of some size, and what keys change of it. Knows nothing of
+terminals: lines in, keys out (terminal.py)."""
+
 import os
 import time
 from textwrap import wrap
 
 from dwsr_probe.report.top import figures
-from dwsr_probe.report.top.panes import BOLD, DIM, GPUS, NAMES, RED, REVERSE, TASKS, YELLOW, Pane, devices_of, processes_columns
+from dwsr_probe.report.top.panes import (
+    BOLD,
+    DIM,
+    GPUS,
+    NAMES,
+    RED,
+    REVERSE,
+    TASKS,
+    YELLOW,
+    Pane,
+    devices_of,
+    processes_columns,
+)
 from dwsr_probe.report.words import count_text, line_of, percent_text
 
 HELP = (
@@ -18,8 +32,14 @@ HELP = (
     ("?", "this page"),
 )
 EXPLAINED = (
-    "live, peak: bytes that the task itself has allocated now, and at most so far; growth: of live, over two seconds.",
-    "of limit: █ now, ▒ peak, · up to the limit of its process (Dask's, the cgroup's, or the machine's memory).",
+    (
+        "live, peak: bytes that the task itself has allocated now, and at most so far; growth: of"
+        " live, over two seconds."
+    ),
+    (
+        "of limit: █ now, ▒ peak, · up to the limit of its process (Dask's, the cgroup's, or the"
+        " machine's memory)."
+    ),
     "exceeds: probability that the task takes more than its process has left (with --predictor).",
     "median, max: own peaks of the tasks that have ended; the median is of the newest 500.",
 )
@@ -31,7 +51,12 @@ class Screen:
         self._live, self.picture = picture, picture
         self.filter, self.editing, self.helping = "", False, False
         self.panes = (
-            Pane("process", processes_columns(lambda: self.picture), "rss", "no process with a probe here; start one with: dwsr-probe run python job.py"),
+            Pane(
+                "process",
+                processes_columns(lambda: self.picture),
+                "rss",
+                "no process with a probe here; start one with: dwsr-probe run python job.py",
+            ),
             Pane("gpu", GPUS, "peak", ""),
             Pane("task", TASKS, "peak", "no task runs"),
             Pane("name", NAMES, "max", "no task has ended"),
@@ -71,7 +96,16 @@ class Screen:
     def _act(self, key):
         pane = self.panes[self._focus]
         page = max(1, self._height - 1)
-        scrolls = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page, "home": -len(pane.rows), "end": len(pane.rows)}
+        scrolls = {
+            "up": -1,
+            "k": -1,
+            "down": 1,
+            "j": 1,
+            "page up": -page,
+            "page down": page,
+            "home": -len(pane.rows),
+            "end": len(pane.rows),
+        }
         if key in scrolls:
             pane.scroll(scrolls[key], page)
         elif key in ("left", "<", "right", ">"):
@@ -87,7 +121,11 @@ class Screen:
         elif key == "?":
             self.helping = True
         elif key == "tab":
-            self._focus = next(i % 4 for i in range(self._focus + 1, self._focus + 5) if i % 4 != 1 or self.panes[1].rows)
+            self._focus = next(
+                i % 4
+                for i in range(self._focus + 1, self._focus + 5)
+                if i % 4 != 1 or self.panes[1].rows
+            )
 
     # -- lines
 
@@ -97,10 +135,10 @@ class Screen:
             lines = _help(width)
         else:
             self._fill()
-            lines = self._head(width)[:max(1, height - 3)]
+            lines = self._head(width)[: max(1, height - 3)]
             for pane, rows in self._rooms(height - len(lines) - 1):
                 lines += pane.lines(width, rows, pane is self.panes[self._focus])
-            lines = lines[:height - 1]
+            lines = lines[: height - 1]
             lines += [[]] * (height - 1 - len(lines)) + [self._foot()]
         return [self._painted(line, width) for line in (lines + [[]] * height)[:height]]
 
@@ -114,27 +152,70 @@ class Screen:
             self._focus = 2
 
     def _rooms(self, height):
-        """(pane, lines) of each: the chosen one comes first, then the others in turn. On a low screen it is alone."""
+        """(pane, lines) of each: the chosen one comes first, then the others in turn. On a low
+        screen it is alone."""
         chosen = self.panes[self._focus]
-        shown = [pane for pane in self.panes if pane is chosen or (height >= 12 and (pane.rows or pane.hint))]
+        shown = [
+            pane
+            for pane in self.panes
+            if pane is chosen or (height >= 12 and (pane.rows or pane.hint))
+        ]
         needs = {id(pane): 1 + max(1, len(pane.rows)) for pane in shown}
-        rooms = {id(pane): min(needs[id(pane)], 1 + max(1, height // 5)) for pane in shown if pane is not chosen}
-        self._height = rooms[id(chosen)] = max(2, min(needs[id(chosen)], height - sum(rooms.values())))
+        rooms = {
+            id(pane): min(needs[id(pane)], 1 + max(1, height // 5))
+            for pane in shown
+            if pane is not chosen
+        }
+        self._height = rooms[id(chosen)] = max(
+            2, min(needs[id(chosen)], height - sum(rooms.values()))
+        )
         for pane in shown:
-            rooms[id(pane)] = min(needs[id(pane)], rooms[id(pane)] + max(0, height - sum(rooms.values())))
+            rooms[id(pane)] = min(
+                needs[id(pane)], rooms[id(pane)] + max(0, height - sum(rooms.values()))
+            )
         return [(pane, rooms[id(pane)]) for pane in shown]
 
     def _head(self, width):
         picture, moment = self.picture, self.picture.moment
-        said, style = (moment.trouble, RED) if moment.trouble else (moment.ended, YELLOW) if moment.ended else ("PAUSED" if self.paused else "", YELLOW)
+        said, style = (
+            (moment.trouble, RED)
+            if moment.trouble
+            else (
+                (moment.ended, YELLOW)
+                if moment.ended
+                else ("PAUSED" if self.paused else "", YELLOW)
+            )
+        )
         if said and self.paused and said != "PAUSED":
             said = f"PAUSED; {said}"
-        first = [("dwsr-probe top", BOLD), (f"  {line_of(picture.title, width)}  {time.strftime('%H:%M:%S', time.localtime(picture.at))}", "")]
+        first = [
+            ("dwsr-probe top", BOLD),
+            (
+                (
+                    f"  {line_of(picture.title, width)} "
+                    f" {time.strftime('%H:%M:%S', time.localtime(picture.at))}"
+                ),
+                "",
+            ),
+        ]
         more = f" and {moment.more_processes} more" if moment.more_processes else ""
-        second = [(f"{count_text(len(moment.processes), 'process', 'processes', '1')}{more}, {count_text(len(moment.tasks), 'task', 'tasks', '1')} running, {picture.done:,} done", ""),
-                  (f", {picture.failed:,} failed" if picture.failed else "", RED), (" (still reading)" if moment.behind else "", DIM)]
+        second = [
+            (
+                (
+                    f"{count_text(len(moment.processes), 'process', 'processes', '1')}{more},"
+                    f" {count_text(len(moment.tasks), 'task', 'tasks', '1')} running,"
+                    f" {picture.done:,} done"
+                ),
+                "",
+            ),
+            (f", {picture.failed:,} failed" if picture.failed else "", RED),
+            (" (still reading)" if moment.behind else "", DIM),
+        ]
         rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
-        third = [(rss, ""), (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), "")]
+        third = [
+            (rss, ""),
+            (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), ""),
+        ]
         lines = [first, second, third, self._health()]
         if said:
             lines.insert(1, [(line_of(said, 2 * width), f"{style};{REVERSE}")])
@@ -143,26 +224,58 @@ class Screen:
     def _health(self):
         picture, moment = self.picture, self.picture.moment
         dropped = sum(p.dropped for p in moment.processes)
-        parts = [(f"sampler: {percent_text(picture.late)} late, {percent_text(picture.sampler_cpu)} of a core", DIM),
-                 (f"; {count_text(moment.lost, 'record', 'records', '1')} lost", YELLOW if moment.lost else DIM)]
+        parts = [
+            (
+                (
+                    f"sampler: {percent_text(picture.late)} late,"
+                    f" {percent_text(picture.sampler_cpu)} of a core"
+                ),
+                DIM,
+            ),
+            (
+                f"; {count_text(moment.lost, 'record', 'records', '1')} lost",
+                YELLOW if moment.lost else DIM,
+            ),
+        ]
         if dropped:
-            parts.append((f"; {count_text(round(dropped), 'task', 'tasks', '1')} without a slot", YELLOW))
+            parts.append(
+                (f"; {count_text(round(dropped), 'task', 'tasks', '1')} without a slot", YELLOW)
+            )
         if moment.unreadable:
-            parts.append((f"; {count_text(moment.unreadable, 'board', 'boards', '1')} unreadable", YELLOW))
+            parts.append(
+                (f"; {count_text(moment.unreadable, 'board', 'boards', '1')} unreadable", YELLOW)
+            )
         if fallbacks := sorted({kind for p in moment.processes for kind in p.fallbacks}):
-            parts.append((f"; works less well: {line_of(', '.join(fallbacks), 60)} (dwsr-probe doctor)", YELLOW))
+            parts.append(
+                (
+                    f"; works less well: {line_of(', '.join(fallbacks), 60)} (dwsr-probe doctor)",
+                    YELLOW,
+                )
+            )
         return parts
 
     def _foot(self):
         if self.editing:
-            return [("/", BOLD), (line_of(self.filter, 200), ""), ("▏ Enter keeps it, Esc shows all", DIM)]
-        return [*([("only ", DIM), (line_of(self.filter, 30), YELLOW), ("  ", "")] if self.filter else ()), (_FOOT, DIM)]
+            return [
+                ("/", BOLD),
+                (line_of(self.filter, 200), ""),
+                ("▏ Enter keeps it, Esc shows all", DIM),
+            ]
+        return [
+            *(
+                [("only ", DIM), (line_of(self.filter, 30), YELLOW), ("  ", "")]
+                if self.filter
+                else ()
+            ),
+            (_FOOT, DIM),
+        ]
 
     def _painted(self, line, width):
         """Cut to the width in cells; escape sequences of ours take none."""
         parts, left = [], width
         for text, style in line:
-            if text.startswith("\x1b"):  # to a column: the cells before it are counted in its name's width and one more
+            # to a column: the cells before it are counted in its name's width and one more
+            if text.startswith("\x1b"):
                 parts.append(text)
                 left -= 1
                 continue
@@ -181,21 +294,56 @@ def _help(width):
     lines = [[("dwsr-probe top", BOLD), ("  any key: back", DIM)], []]
     for keys, does in HELP:
         parts = wrap(does, max(10, width - 26))
-        lines += [[(f"{keys if i == 0 else '':26}", BOLD), (part, "")] for i, part in enumerate(parts)]
-    return [*lines, [], *([(part, "")] for text in EXPLAINED for part in wrap(text, max(10, width), subsequent_indent="  "))]
+        lines += [
+            [(f"{keys if i == 0 else '':26}", BOLD), (part, "")] for i, part in enumerate(parts)
+        ]
+    return [
+        *lines,
+        [],
+        *(
+            [(part, "")]
+            for text in EXPLAINED
+            for part in wrap(text, max(10, width), subsequent_indent="  ")
+        ),
+    ]
 
 
 def plain_line(picture):
     """The picture in one line, for logs."""
     moment = picture.moment
-    words = [time.strftime("%H:%M:%S", time.localtime(picture.at)), count_text(len(moment.processes), "process", "processes", "1"), f"{len(moment.tasks):,} running", f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""), f"{picture.failed:,} failed",
-             f"rss {figures.size(picture.rss)}", f"headroom {figures.size(picture.headroom)}"]
+    words = [
+        time.strftime("%H:%M:%S", time.localtime(picture.at)),
+        count_text(len(moment.processes), "process", "processes", "1"),
+        f"{len(moment.tasks):,} running",
+        f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""),
+        f"{picture.failed:,} failed",
+        f"rss {figures.size(picture.rss)}",
+        f"headroom {figures.size(picture.headroom)}",
+    ]
     largest = max(moment.tasks, key=lambda task: task.peak or 0, default=None)
     if largest:
-        words.append(f"largest {line_of(largest.name, 60)}: peak {figures.size(largest.peak)} live {figures.size(largest.live)} {figures.clock(largest.seconds)} {figures.growth(largest.rate)}".rstrip())
-    riskiest = max((task for task in moment.tasks if task.chance is not None), key=lambda task: task.chance, default=None)
+        words.append(
+            f"largest {line_of(largest.name, 60)}: peak {figures.size(largest.peak)} live"
+            f" {figures.size(largest.live)} {figures.clock(largest.seconds)}"
+            f" {figures.growth(largest.rate)}".rstrip()
+        )
+    riskiest = max(
+        (task for task in moment.tasks if task.chance is not None),
+        key=lambda task: task.chance,
+        default=None,
+    )
     if riskiest:
-        words.append(f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}")
-    words += [f"{process.state}: {line_of(process.name, 40)} {process.pid}" for process in picture.processes if process.state not in ("running", "ended")][:3]
-    words += [f"late {percent_text(picture.late)}", f"lost {moment.lost:,}", *filter(None, (moment.ended, line_of(moment.trouble, 200)))]
+        words.append(
+            f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}"
+        )
+    words += [
+        f"{process.state}: {line_of(process.name, 40)} {process.pid}"
+        for process in picture.processes
+        if process.state not in ("running", "ended")
+    ][:3]
+    words += [
+        f"late {percent_text(picture.late)}",
+        f"lost {moment.lost:,}",
+        *filter(None, (moment.ended, line_of(moment.trouble, 200))),
+    ]
     return "; ".join(words)

@@ -1,16 +1,40 @@
-"""The terminal: taken over, given back whatever happens, keys from it, lines to it. Only lines that have changed are written: it may be far away."""
+"""The terminal: taken over, given back whatever happens, keys from it, lines to it. Only lines
+that have changed are written: it may be far away."""
+
 import os
 import re
 import sys
 import termios
 import tty
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # the other screen, no cursor, no wrapping: a sign that is wider than we think must not move the rest
+# the other screen, no cursor, no wrapping: a sign that is wider than we think must not move the
+# rest
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _KEYS = {
-    "\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left", "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[5~": "page up", "\x1b[6~": "page down",
-    "\x1b[H": "home", "\x1b[F": "end", "\x1bOH": "home", "\x1bOF": "end", "\x1b[1~": "home", "\x1b[4~": "end", "\x1b": "escape", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
-    "\t": "tab"}
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1bOC": "right",
+    "\x1bOD": "left",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1bOH": "home",
+    "\x1bOF": "end",
+    "\x1b[1~": "home",
+    "\x1b[4~": "end",
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\t": "tab",
+}
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|[^\x1b]|\x1b(?=\x1b|[^\[O])|\x1b$", re.S)
 _PART = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?$")
 
@@ -52,7 +76,8 @@ class Terminal:
         try:
             if self.keys is not None:
                 self._before = termios.tcgetattr(self.keys)
-                tty.setcbreak(self.keys)  # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
+                # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
+                tty.setcbreak(self.keys)
         except termios.error as error:
             raise TerminalGone from error
         self._write(_ENTER)
@@ -86,9 +111,14 @@ class Terminal:
         """Each begins with an erased line: erasing after it would take the last column away."""
         if len(lines) != len(self._shown):
             self._shown = [None] * len(lines)
-        changed = [f"\x1b[{i + 1};1H\x1b[2K{line}" for i, (line, old) in enumerate(zip(lines, self._shown, strict=True)) if line != old]
+        changed = [
+            f"\x1b[{i + 1};1H\x1b[2K{line}"
+            for i, (line, old) in enumerate(zip(lines, self._shown, strict=True))
+            if line != old
+        ]
         if changed:
-            self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")  # one step, where a terminal can do that
+            # one step, where a terminal can do that
+            self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
         self._shown = lines
 
     def read(self):
@@ -115,13 +145,13 @@ class Terminal:
         text = self._part + text
         part = _PART.search(text)
         self._part = part[0] if part else ""
-        found = _SEQUENCE.findall(text[:len(text) - len(self._part)])
+        found = _SEQUENCE.findall(text[: len(text) - len(self._part)])
         return [_KEYS.get(word, word) for word in found if word in _KEYS or len(word) == 1]
 
     def _write(self, text):
         data = text.encode("utf-8", "replace")
         try:
             while data:
-                data = data[os.write(self._out, data):]
+                data = data[os.write(self._out, data) :]
         except OSError as error:
             raise TerminalGone from error

@@ -1,7 +1,10 @@
-"""What `top` looks at on this machine: all boards, or those of one run. Boards are read by export's sources alone; port.py looks elsewhere.
+"""What `top` looks at on this machine: all boards, or those of one run. Boards are read by
+export's sources alone; port.py looks elsewhere.
 
-Called by loop.py in a thread of its own: a port or a network filesystem may be slow, keys may not.
+Called by loop.py in a thread of its own: a port or a network filesystem may be slow, keys may
+not.
 """
+
 import json
 import os
 import sqlite3
@@ -26,7 +29,8 @@ class Boards:
     def __init__(self, directories=None, run=None, say=lambda text: None):
         self._directories, self._run, self._say = directories, run, say
         self._source, self._cursor, self._followed, self._lost = None, FIRST, 0.0, 0
-        self._here, self._missing = set(), set()  # pids of the last look; those of whom it is not known yet how they ended
+        # pids of the last look; those of whom it is not known yet how they ended
+        self._here, self._missing = set(), set()
         if run:
             self.title = f"run {run}"
 
@@ -38,13 +42,21 @@ class Boards:
             self._lost += batch.lost
         self._cursor = batch.cursor
         view = self._source.view()
-        moment = Moment(lost=self._lost, more_processes=view.processes_dropped, unreadable=view.boards_unreadable, behind=batch.more)
+        moment = Moment(
+            lost=self._lost,
+            more_processes=view.processes_dropped,
+            unreadable=view.boards_unreadable,
+            behind=batch.more,
+        )
         moment.records = [record for record in _records(batch.lines) if self._counts(record)]
         headrooms = dict(view.headrooms())
         for p in view.processes:
             if self._run in (None, p.run):
                 moment.processes.append(_process(p, headrooms.get(p.pid)))
-                moment.tasks += [task_of(partial(getattr, slot.record), p.pid, slot.seconds, p.limit_bytes) for slot in p.slots]
+                moment.tasks += [
+                    task_of(partial(getattr, slot.record), p.pid, slot.seconds, p.limit_bytes)
+                    for slot in p.slots
+                ]
         here = {p.pid for p in moment.processes}
         self._missing = (self._missing | self._here) - here
         self._here = here
@@ -55,8 +67,13 @@ class Boards:
         return moment
 
     def _counts(self, record):
-        """Of a run all do. Of a machine not what processes left that were dead before we came: that job is over."""
-        return record.get("run") == self._run if self._run else record.get("process") not in self._source.ended_before
+        """Of a run all do. Of a machine not what processes left that were dead before we came:
+        that job is over."""
+        return (
+            record.get("run") == self._run
+            if self._run
+            else record.get("process") not in self._source.ended_before
+        )
 
     def _states(self):
         """pid → how it ended, as far as that is known by now."""
@@ -72,7 +89,8 @@ class Boards:
 
 
 def _records(lines):
-    """As dicts; one that is damaged is left out: who reads all users' boards reads what they wrote."""
+    """As dicts; one that is damaged is left out: who reads all users' boards reads what they
+    wrote."""
     for line in lines:
         try:
             yield json.loads(line)
@@ -83,18 +101,36 @@ def _records(lines):
 def _process(p, headroom):
     live = p.live
     return Process(
-        p.pid, name_of(p.program, p.of_workers("name") or p.of_workers("address")), p.run, live["rss_bytes"], live["rss_max_bytes"], p.limit_bytes, headroom, len(p.slots),
-        live["samples_written"] or 0, live["samples_late"] or 0, (live["sampler_cpu_ns"] or 0) / 1e9, live["tasks_dropped"] or 0,
-        tuple(kind for kind, value in p.fallbacks.items() if value), p.devices)
+        p.pid,
+        name_of(p.program, p.of_workers("name") or p.of_workers("address")),
+        p.run,
+        live["rss_bytes"],
+        live["rss_max_bytes"],
+        p.limit_bytes,
+        headroom,
+        len(p.slots),
+        live["samples_written"] or 0,
+        live["samples_late"] or 0,
+        (live["sampler_cpu_ns"] or 0) / 1e9,
+        live["tasks_dropped"] or 0,
+        tuple(kind for kind, value in p.fallbacks.items() if value),
+        p.devices,
+    )
 
 
 class RunDirectory(Boards):
-    """A run of this machine by its directory: what has ended from its store, also while that is written; what runs from its boards."""
+    """A run of this machine by its directory: what has ended from its store, also while that is
+    written; what runs from its boards."""
 
     def __init__(self, directory):
         """WatchError: there is no run, or it is elsewhere."""
         super().__init__()
-        self._directory, self._asked, self._ended, self._health = os.path.abspath(directory), 0.0, "", 0.0
+        self._directory, self._asked, self._ended, self._health = (
+            os.path.abspath(directory),
+            0.0,
+            "",
+            0.0,
+        )
         try:
             store = Store.open(self._directory)
             try:
@@ -103,9 +139,16 @@ class RunDirectory(Boards):
                 store.close()
             self.title = f"run {os.path.basename(self._directory)}"
             if "exit_code" not in self._meta and self._meta["host"] != os.uname().nodename:
-                raise WatchError(f"the run {directory} is on {self._meta['host']}; look at it there, or name its port: dwsr-probe top http://{self._meta['host']}:PORT")
+                raise WatchError(
+                    f"the run {directory} is on {self._meta['host']}; look at it there, or name its"
+                    f" port: dwsr-probe top http://{self._meta['host']}:PORT"
+                )
         except (StoreError, sqlite3.Error, KeyError, ValueError) as error:
-            raise WatchError(str(error) if isinstance(error, StoreError) else f"cannot read {self._directory}: {error!r}") from error
+            raise WatchError(
+                str(error)
+                if isinstance(error, StoreError)
+                else f"cannot read {self._directory}: {error!r}"
+            ) from error
 
     def look(self):
         try:
@@ -131,7 +174,11 @@ class RunDirectory(Boards):
     def _states(self):
         store = Store.open(self._directory)
         try:
-            return {str(record.pid): record.state for record, _ in store.processes() if record.state != "running"}
+            return {
+                str(record.pid): record.state
+                for record, _ in store.processes()
+                if record.state != "running"
+            }
         finally:
             store.close()
 
@@ -142,23 +189,37 @@ class RunDirectory(Boards):
             try:
                 meta = store.meta()
                 if "exit_code" in meta or self._asked >= self._health + HEALTH_S:
-                    self._health, self._lost = self._asked, sum(health.get("records_lost") or 0 for _, health in store.processes())
+                    self._health, self._lost = (
+                        self._asked,
+                        sum(health.get("records_lost") or 0 for _, health in store.processes()),
+                    )
             finally:
                 store.close()
             if "exit_code" in meta:
-                self._ended = f"the job has ended with exit code {meta['exit_code']} at {time.strftime('%H:%M:%S', time.localtime(meta.get('end')))}"
+                self._ended = (
+                    f"the job has ended with exit code {meta['exit_code']} at"
+                    f" {time.strftime('%H:%M:%S', time.localtime(meta.get('end')))}"
+                )
             elif not process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
                 self._ended = "the job's parent has gone; dwsr-probe report collects what is left"
         return self._ended
 
 
 def named(word, directories=None):
-    """The run that a person means: by directory or name (see find_run), or by its name on boards that are there. WatchError."""
+    """The run that a person means: by directory or name (see find_run), or by its name on boards
+    that are there. WatchError."""
     try:
         return RunDirectory(find_run(word, lambda _: None))  # the title says which one
     except StoreError:
         pass
-    here = {p.run for p in Boards(directories).look().processes if p.run == word or p.run.rpartition("-")[0] == word}
+    here = {
+        p.run
+        for p in Boards(directories).look().processes
+        if p.run == word or p.run.rpartition("-")[0] == word
+    }
     if len(here) == 1:
         return Boards(directories, here.pop())
-    raise WatchError(f"there is no run {word!r} here: neither a run directory nor a running job of this name; without a name, top shows all boards of this machine")
+    raise WatchError(
+        f"there is no run {word!r} here: neither a run directory nor a running job of this name;"
+        " without a name, top shows all boards of this machine"
+    )

@@ -1,7 +1,11 @@
-"""What forecasts are compared with. One interface: learn(record), predict(inputs, name) → (mean, 99 % bound) in bytes, or None while nothing of that name was seen. METHODS has them all, ours first.
+"""What forecasts are compared with. One interface: learn(record), predict(inputs, name) → (mean,
+99 % bound) in bytes, or None while nothing of that name was seen. METHODS has them all, ours
+first.
 
-A killed task is learned as twice the limit it met, the doubling that schedulers retry with: none of these knows a lower bound.
+A killed task is learned as twice the limit it met, the doubling that schedulers retry with: none
+of these knows a lower bound.
 """
+
 from math import prod
 
 import numpy as np
@@ -50,7 +54,8 @@ class Percentile95(Baseline):
 
 
 class Tovar(Baseline):
-    """First allocation of least expected waste: a for all, and the largest seen once more for those above a (Tovar et al. 2018)."""
+    """First allocation of least expected waste: a for all, and the largest seen once more for
+    those above a (Tovar et al. 2018)."""
 
     def estimate(self, rows, inputs):
         peaks = np.sort([y for _, y in rows])
@@ -59,7 +64,8 @@ class Tovar(Baseline):
 
 
 class Linear(Baseline):
-    """Least squares on the bytes of all inputs, with an intercept once two sizes were seen. The bound: a fixed share of it, as large as 0.8 leaves free."""
+    """Least squares on the bytes of all inputs, with an intercept once two sizes were seen. The
+    bound: a fixed share of it, as large as 0.8 leaves free."""
 
     @staticmethod
     def size(inputs):
@@ -81,7 +87,8 @@ class Linear(Baseline):
 
 
 class Thesis(Linear):
-    """The rule of the thesis: peak by volume, in elements of the largest input, and 0.8 of the memory may be used."""
+    """The rule of the thesis: peak by volume, in elements of the largest input, and 0.8 of the
+    memory may be used."""
 
     @staticmethod
     def size(inputs):
@@ -96,14 +103,16 @@ class WittMax(Linear):
 
 
 class WittSd(Linear):
-    """Least squares, raised by the standard deviation of its errors, times what the normal distribution asks for 99 %."""
+    """Least squares, raised by the standard deviation of its errors, times what the normal
+    distribution asks for 99 %."""
 
     def margin(self, mean, residuals):
         return NORMAL_99 * residuals.std()
 
 
 class Fitted(Baseline):
-    """A regressor of scikit-learn for each name, on bytes and the axes of the largest input. Fitted again when half as many more were seen: a fit takes up to 200 ms."""
+    """A regressor of scikit-learn for each name, on bytes and the axes of the largest input.
+    Fitted again when half as many more were seen: a fit takes up to 200 ms."""
 
     def __init__(self):
         super().__init__()
@@ -120,9 +129,13 @@ class Fitted(Baseline):
             return None
         count, fitted = self.fits.get(name, (0, None))
         if count * 1.5 < len(rows) or count < len(rows) < 4:
-            from threadpoolctl import threadpool_limits  # comes with scikit-learn; two threads take four times as long for so few rows
+            # comes with scikit-learn; two threads take four times as long for so few rows
+            from threadpoolctl import threadpool_limits
+
             with threadpool_limits(1):
-                fitted = self.fit(np.array([self.features(i) for i, _ in rows]), np.array([y for _, y in rows]))
+                fitted = self.fit(
+                    np.array([self.features(i) for i, _ in rows]), np.array([y for _, y in rows])
+                )
             self.fits[name] = len(rows), fitted
         return self.apply(fitted, np.array([self.features(inputs)]))
 
@@ -130,6 +143,7 @@ class Fitted(Baseline):
 class Tree(Fitted):
     def fit(self, x, y):
         from sklearn.tree import DecisionTreeRegressor
+
         return DecisionTreeRegressor(random_state=0).fit(x, y)
 
     def apply(self, fitted, x):
@@ -142,7 +156,11 @@ class Boosting(Fitted):
 
     def fit(self, x, y):
         from sklearn.ensemble import GradientBoostingRegressor
-        return [GradientBoostingRegressor(n_estimators=50, random_state=0, **loss).fit(x, y) for loss in ({}, {"loss": "quantile", "alpha": LEVEL})]
+
+        return [
+            GradientBoostingRegressor(n_estimators=50, random_state=0, **loss).fit(x, y)
+            for loss in ({}, {"loss": "quantile", "alpha": LEVEL})
+        ]
 
     def apply(self, fitted, x):
         mean, bound = (float(part.predict(x)[0]) for part in fitted)
@@ -158,9 +176,12 @@ class GaussianProcess(Fitted):
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of bounds that few points reach
-            return GaussianProcessRegressor(ConstantKernel() * RBF() + WhiteKernel(1e-4), normalize_y=True, random_state=0).fit(np.log(x), y)
+            return GaussianProcessRegressor(
+                ConstantKernel() * RBF() + WhiteKernel(1e-4), normalize_y=True, random_state=0
+            ).fit(np.log(x), y)
 
     def apply(self, fitted, x):
         mean, sd = fitted.predict(np.log(x), return_std=True)
@@ -168,24 +189,34 @@ class GaussianProcess(Fitted):
 
 
 class Gradient(Baseline):
-    """Reinforcement learning, as small as it gets: the action is κ = peak / bytes of inputs, the reward -|predicted - actual| / actual. One chance in ten it tries a κ nearby (ε-greedy); each round follows
-    the gradient of the reward in log κ, with steps that shrink. The bound follows the 99 % quantile of actual / predicted in the same way.
+    """Reinforcement learning, as small as it gets: the action is κ = peak / bytes of inputs, the
+    reward -|predicted - actual| / actual. One chance in ten it tries a κ nearby (ε-greedy); each
+    round follows the gradient of the reward in log κ, with steps that shrink. The bound follows
+    the 99 % quantile of actual / predicted in the same way.
     """
 
-    EPSILON, STEP = 0.1, 0.2  # of five steps from 0.02 to 0.5 the one with the best reward on the tuning operators
+    # of five steps from 0.02 to 0.5 the one with the best reward on the tuning operators
+    EPSILON, STEP = 0.1, 0.2
 
     def __init__(self):
         super().__init__()
-        self.chance, self.policy = np.random.default_rng(0), {}  # name → [log κ, log of bound / predicted, rounds]
+        # name → [log κ, log of bound / predicted, rounds]
+        self.chance, self.policy = np.random.default_rng(0), {}
 
     def learn(self, record):
         size, name = max(bytes_of(record["inputs"]), 1.0), record["task_name"]
-        actual = np.log(max(record["alloc_peak_bytes"], 1) * (1 if record["state"] == "ok" else 2) / size)
+        actual = np.log(
+            max(record["alloc_peak_bytes"], 1) * (1 if record["state"] == "ok" else 2) / size
+        )
         state = self.policy.setdefault(name, [actual, np.log(1.25), 0])
         state[2] += 1
         step = self.STEP / np.sqrt(state[2])
-        tried = state[0] + (self.chance.normal(0, step) if self.chance.random() < self.EPSILON else 0.0)
-        slope = -np.sign(tried - actual) * np.exp(min(tried - actual, 0.0))  # of the reward; where it predicts too much, no steeper than 1, or one round could undo all others
+        tried = state[0] + (
+            self.chance.normal(0, step) if self.chance.random() < self.EPSILON else 0.0
+        )
+        # of the reward; where it predicts too much, no steeper than 1, or one round could undo all
+        # others
+        slope = -np.sign(tried - actual) * np.exp(min(tried - actual, 0.0))
         state[1] = max(0.0, state[1] + step * (LEVEL if actual > tried + state[1] else LEVEL - 1))
         state[0] = tried + step * slope
 
@@ -198,10 +229,12 @@ class Gradient(Baseline):
 
 
 class Ours:
-    """dwsr_probe.predict.Model behind the same interface; `forecast` is the last one made, with its trust."""
+    """dwsr_probe.predict.Model behind the same interface; `forecast` is the last one made, with
+    its trust."""
 
     def __init__(self):
         from dwsr_probe.predict import Model
+
         self.model, self.forecast = Model(), None
 
     def learn(self, record):
@@ -216,5 +249,16 @@ class Ours:
 
 
 METHODS = {
-    "ours": Ours, "max seen": MaxSeen, "percentile 95": Percentile95, "OLS / 0.8": Linear, "thesis (volume, 0.8)": Thesis, "Witt, largest miss": WittMax, "Witt, sd": WittSd,
-    "Tovar": Tovar, "tree / 0.8": Tree, "boosting": Boosting, "Gaussian process": GaussianProcess, "ε-greedy gradient": Gradient}
+    "ours": Ours,
+    "max seen": MaxSeen,
+    "percentile 95": Percentile95,
+    "OLS / 0.8": Linear,
+    "thesis (volume, 0.8)": Thesis,
+    "Witt, largest miss": WittMax,
+    "Witt, sd": WittSd,
+    "Tovar": Tovar,
+    "tree / 0.8": Tree,
+    "boosting": Boosting,
+    "Gaussian process": GaussianProcess,
+    "ε-greedy gradient": Gradient,
+}

@@ -1,8 +1,12 @@
-"""Cold start with a limit: nothing known, the largest block that is believed to fit is run next. Blocks are the measured shapes, a block over the limit is a kill. Called by __main__."""
+"""Cold start with a limit: nothing known, the largest block that is believed to fit is run next.
+Blocks are the measured shapes, a block over the limit is a kill. Called by __main__."""
+
 from dataclasses import dataclass
 
 BLOCKS = 10
-LEVELS = (0.8, 0.9, 0.99)  # of the bound of the second block, the third, and all later ones: while little is known, a kill teaches more than another small block
+# of the bound of the second block, the third, and all later ones: while little is known, a kill
+# teaches more than another small block
+LEVELS = (0.8, 0.9, 0.99)
 SHARES = (0.15, 0.35, 0.6, 0.85)  # of the largest peak measured: the limits
 
 
@@ -19,19 +23,31 @@ def shapes_of(records):
     """Blocks from small to large: [(input bytes, records of this shape)]."""
     found = {}
     for record in records:
-        found.setdefault(str(record["key"]).partition(".")[0] if record.get("key") else str(record["inputs"]), []).append(record)
-    return sorted(((rows[0]["input_bytes"], rows) for rows in found.values()), key=lambda block: block[0])
+        found.setdefault(
+            str(record["key"]).partition(".")[0] if record.get("key") else str(record["inputs"]), []
+        ).append(record)
+    return sorted(
+        ((rows[0]["input_bytes"], rows) for rows in found.values()), key=lambda block: block[0]
+    )
 
 
 def start(blocks, limit, method):
-    """First the smallest block, then the largest whose bound fits, boldly at first; none fits: the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
+    """First the smallest block, then the largest whose bound fits, boldly at first; none fits:
+    the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
     done, kills = [], 0
     for turn in range(BLOCKS):
         offered = [rows[turn % len(rows)] for _, rows in blocks]
         record = offered[0]
         if turn:
             level = LEVELS[min(turn, len(LEVELS)) - 1]
-            record = next((r for r in reversed(offered) if method.bound(r["inputs"], r["task_name"], level) <= limit), record)
+            record = next(
+                (
+                    r
+                    for r in reversed(offered)
+                    if method.bound(r["inputs"], r["task_name"], level) <= limit
+                ),
+                record,
+            )
         if record["alloc_peak_bytes"] > limit:
             kills += 1
             done.append(0)
@@ -45,7 +61,14 @@ def start(blocks, limit, method):
 
 def killed(record, limit):
     """What is left of a task that met the limit."""
-    return {**record, "state": "killed", "alloc_peak_bytes": int(limit), **dict.fromkeys(("alloc_end_bytes", "output", "output_bytes", "rss_peak_bytes", "rss_before_bytes"))}
+    return {
+        **record,
+        "state": "killed",
+        "alloc_peak_bytes": int(limit),
+        **dict.fromkeys(
+            ("alloc_end_bytes", "output", "output_bytes", "rss_peak_bytes", "rss_before_bytes")
+        ),
+    }
 
 
 def limits(blocks):
@@ -56,4 +79,9 @@ def limits(blocks):
 
 def starts(records, make):
     """One for each operator and limit, each with a model that knows nothing."""
-    return [start(blocks, limit, make()) for rows in records.values() for blocks in [shapes_of(rows)] for limit in limits(blocks)]
+    return [
+        start(blocks, limit, make())
+        for rows in records.values()
+        for blocks in [shapes_of(rows)]
+        for limit in limits(blocks)
+    ]

@@ -1,4 +1,7 @@
-"""Measure the operators by our own probe, in a process of their own, and keep the records in build/operators.jsonl. Called by __main__; `python -m tests.bench.predict.measure FILE` is the process."""
+"""Measure the operators by our own probe, in a process of their own, and keep the records in
+build/operators.jsonl. Called by __main__; `python -m tests.bench.predict.measure FILE` is the
+process."""
+
 import gc
 import json
 import os
@@ -16,12 +19,18 @@ REPETITIONS = 2
 
 
 def records(again=False):
-    """name → its records in the order of measurement: shape by shape, each repetition with values of its own. Measured when asked for, or when one is missing."""
+    """name → its records in the order of measurement: shape by shape, each repetition with
+    values of its own. Measured when asked for, or when one is missing."""
     found = {} if again else kept()
     if found.keys() != OPERATORS.keys():
         FILE.parent.mkdir(exist_ok=True)
-        # pandas holds names of columns in Arrow: with its own allocator those records would not be exact
-        subprocess.run([sys.executable, "-m", "tests.bench.predict.measure", FILE], check=True, env=dict(os.environ, ARROW_DEFAULT_MEMORY_POOL="system"))
+        # pandas holds names of columns in Arrow: with its own allocator those records would not be
+        # exact
+        subprocess.run(
+            [sys.executable, "-m", "tests.bench.predict.measure", FILE],
+            check=True,
+            env=dict(os.environ, ARROW_DEFAULT_MEMORY_POOL="system"),
+        )
         found = kept()
     return found
 
@@ -35,7 +44,8 @@ def kept():
 
 
 def measure(operator):
-    """One task per shape and repetition; its key says which. The first call, for lazy imports and work space that libraries keep, is not a task."""
+    """One task per shape and repetition; its key says which. The first call, for lazy imports
+    and work space that libraries keep, is not a task."""
     operator.function(*operator.make(operator.shapes[0], np.random.default_rng(0)))
     for i, shape in enumerate(operator.shapes):
         for repetition in range(REPETITIONS):
@@ -48,7 +58,9 @@ def main(path):
     dwsr_probe.start()
     part = Path(path).with_suffix(".part")
     for n, operator in enumerate(OPERATORS.values(), 1):
-        print(f"... measuring {n} of {len(OPERATORS)}: {operator.name}", file=sys.stderr, flush=True)
+        print(
+            f"... measuring {n} of {len(OPERATORS)}: {operator.name}", file=sys.stderr, flush=True
+        )
         measure(operator)
     part.write_text("".join(json.dumps(record.to_dict()) + "\n" for record in dwsr_probe.records()))
     part.rename(path)  # half a measurement is none

@@ -1,4 +1,6 @@
-"""CPU time of single calls of learn and of predict with its bound, after many records. Called by __main__."""
+"""CPU time of single calls of learn and of predict with its bound, after many records. Called by
+__main__."""
+
 import gc
 import time
 
@@ -10,11 +12,14 @@ CALLS = 500
 
 
 def stream(seed=0):
-    """Records of one operator: shapes at random, 4.2 times the input with 2 % noise, and an output."""
+    """Records of one operator: shapes at random, 4.2 times the input with 2 % noise, and an
+    output."""
     chance = np.random.default_rng(seed)
     while True:
         shape = tuple(int(s) for s in chance.integers(20, 400, 3))
-        record = unicamp.record_of("operator", shape, 4.2 * 4 * np.prod(shape, dtype=float) * chance.normal(1, 0.02) + 1e6)
+        record = unicamp.record_of(
+            "operator", shape, 4.2 * 4 * np.prod(shape, dtype=float) * chance.normal(1, 0.02) + 1e6
+        )
         yield {**record, "output": record["inputs"][0], "output_bytes": record["input_bytes"]}
 
 
@@ -25,7 +30,8 @@ def timed(call, *arguments):
 
 
 def times(make, count):
-    """(learn, predict) → ms of each of CALLS calls, from `count` records on. For few records many models, so that the calls are at that count."""
+    """(learn, predict) → ms of each of CALLS calls, from `count` records on. For few records
+    many models, so that the calls are at that count."""
     learned, predicted = [], []
     gc.collect()
     gc.disable()

@@ -1,4 +1,7 @@
-"""Peaks of two seismic operators by input shape, and their resident size over time, from discovery-unicamp/memory-aware-chunking. The data are not ours to copy: read beside the checkout, or in $DWSR_SHARED."""
+"""Peaks of two seismic operators by input shape, and their resident size over time, from
+discovery-unicamp/memory-aware-chunking. The data are not ours to copy: read beside the checkout,
+or in $DWSR_SHARED."""
+
 import csv
 import os
 from itertools import groupby
@@ -15,12 +18,22 @@ def present():
 
 
 def described(shape):
-    return [{"type": "ndarray", "dtype": "float32", "shape": list(shape), "nbytes": 4 * prod(shape)}]
+    return [
+        {"type": "ndarray", "dtype": "float32", "shape": list(shape), "nbytes": 4 * prod(shape)}
+    ]
 
 
 def record_of(name, shape, peak_bytes, **others):
     inputs = described(shape)
-    return {"kind": "task", "task_name": name, "state": "ok", "inputs": inputs, "input_bytes": inputs[0]["nbytes"], "alloc_peak_bytes": round(peak_bytes), **others}
+    return {
+        "kind": "task",
+        "task_name": name,
+        "state": "ok",
+        "inputs": inputs,
+        "input_bytes": inputs[0]["nbytes"],
+        "alloc_peak_bytes": round(peak_bytes),
+        **others,
+    }
 
 
 def shape_of(row):
@@ -28,12 +41,18 @@ def shape_of(row):
 
 
 def records():
-    """name → records, one for each shape, by bytes. The peak is of the whole process, so that there is an offset of about 100 MB, mean of three runs."""
+    """name → records, one for each shape, by bytes. The peak is of the whole process, so that
+    there is an offset of about 100 MB, mean of three runs."""
     found = {}
     with open(FOLDER / "dataset.csv", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault(row["operator"], []).append(record_of(row["operator"], shape_of(row), float(row["avg_peak_memory_usage"]) * GB))
-    return {name: sorted(rows, key=lambda r: (r["input_bytes"], r["inputs"][0]["shape"])) for name, rows in found.items()}
+            found.setdefault(row["operator"], []).append(
+                record_of(row["operator"], shape_of(row), float(row["avg_peak_memory_usage"]) * GB)
+            )
+    return {
+        name: sorted(rows, key=lambda r: (r["input_bytes"], r["inputs"][0]["shape"]))
+        for name, rows in found.items()
+    }
 
 
 def is_cube(record):
@@ -47,4 +66,11 @@ def histories():
             for _, rows in groupby(csv.DictReader(file), key=lambda row: row["session_id"]):
                 rows = list(rows)
                 start = float(rows[0]["timestamp"])
-                yield path.name.partition(".")[0], shape_of(rows[0]), [(float(r["timestamp"]) - start, float(r["captured_memory_usage"]) * GB) for r in rows]
+                yield (
+                    path.name.partition(".")[0],
+                    shape_of(rows[0]),
+                    [
+                        (float(r["timestamp"]) - start, float(r["captured_memory_usage"]) * GB)
+                        for r in rows
+                    ],
+                )

@@ -1,4 +1,6 @@
-"""A CuPy job, until its input ends: one task holds memory of the device and of the host, others come and go beside it."""
+"""A CuPy job, until its input ends: one task holds memory of the device and of the host, others
+come and go beside it."""
+
 import select
 import sys
 import threading

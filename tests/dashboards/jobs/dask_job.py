@@ -1,4 +1,6 @@
-"""A Dask job in all the states that dashboards show, until its input ends: tasks that end well, fail, are killed, and run. Argument: a FIFO to wait at."""
+"""A Dask job in all the states that dashboards show, until its input ends: tasks that end well,
+fail, are killed, and run. Argument: a FIFO to wait at."""
+
 import os
 import select
 import sys
@@ -38,7 +40,12 @@ def climb(stop):
 
 
 def main(fifo):
-    with LocalCluster(n_workers=2, threads_per_worker=2, memory_limit="2 GB", dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=2, memory_limit="2 GB", dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
         try:
             client.submit(doomed, retries=0).result()
         except KilledWorker:
@@ -49,7 +56,12 @@ def main(fifo):
         blocks = client.map(np.ones, [1_000_000, 2_000_000])
         client.submit(fail, blocks[0]).exception()
         while not select.select([sys.stdin], [], [], 0.1)[0]:
-            client.gather([client.submit(np.size, client.submit(smooth, block, pure=False)) for block in blocks])
+            client.gather(
+                [
+                    client.submit(np.size, client.submit(smooth, block, pure=False))
+                    for block in blocks
+                ]
+            )
         open(fifo, "w").close()
         open(f"{fifo}.stop", "w").close()
         client.gather([held, climbing])
