@@ -38,7 +38,7 @@ from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dwsr_probe.export.metrics import HISTOGRAM, METRICS
-from dwsr_probe.predict.metrics import METRICS as PREDICTED
+from dwsr_probe.serve.metrics import METRICS as PREDICTED
 
 TAG = "dwsr-probe"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -97,7 +97,7 @@ def command(run, task, shapes, dtypes, sizes, kind, q, limit, form):
     """How much memory will a task need? Learns from a run (the last one, or the one in directory
     RUN, or a saved model) and says so."""
     try:
-        from dwsr_probe.predict import question
+        from dwsr_probe.serve import question
     except ModuleNotFoundError as error:
         _needs(error)
     try:
@@ -130,11 +130,11 @@ def _learned(run):
     import sqlite3
 
     from dwsr_probe.predict import Model
-    from dwsr_probe.predict.ledger import Ledger
     from dwsr_probe.report.progress import Progress
     from dwsr_probe.report.words import count_text
     from dwsr_probe.runs import collect_leftovers, find_run
     from dwsr_probe.say import say
+    from dwsr_probe.serve.ledger import Ledger
     from dwsr_probe.store import Store, StoreError
 
     ledger = Ledger()
@@ -170,7 +170,7 @@ def _learned(run):
 def _saved(path, ledger):
     """A model by itself, or the state of the service with one in it."""
     from dwsr_probe.predict import Model
-    from dwsr_probe.predict.ledger import Ledger
+    from dwsr_probe.serve.ledger import Ledger
 
     try:
         with open(path, encoding="utf-8") as f:
@@ -183,9 +183,9 @@ def _saved(path, ledger):
 
 
 def _print_one(model, asked, form, chosen, limit_text):
-    from dwsr_probe.predict.question import answer
     from dwsr_probe.report.forecast import input_text, plot, words
     from dwsr_probe.report.words import line_of
+    from dwsr_probe.serve.question import answer
 
     if asked.task not in model.names() and form == "table":
         known = ", ".join(line_of(name, _NAME_MOST) for name in model.names())
@@ -197,7 +197,7 @@ def _print_one(model, asked, form, chosen, limit_text):
     if form == "json":
         print(json.dumps(found))
         return
-    from dwsr_probe.predict.question import input_bytes
+    from dwsr_probe.serve.question import input_bytes
 
     given = ", ".join(map(input_text, asked.inputs))
     print(
@@ -250,9 +250,9 @@ def _larger(given, factor):
 
 def _print_all(model, ledger, kind, q, form):
     from dwsr_probe.predict import KINDS
-    from dwsr_probe.predict.question import Question, answer, input_bytes
     from dwsr_probe.report.forecast import print_names
     from dwsr_probe.report.words import count_text
+    from dwsr_probe.serve.question import Question, answer, input_bytes
 
     def of(kinds):
         return [
@@ -460,12 +460,12 @@ def _opened(
 
     from dwsr_probe.export.server import Access, ServeError, Server, secret
     from dwsr_probe.launch import raise_descriptor_limit
-    from dwsr_probe.predict.handlers import BODY_BYTES, ROUTES
-    from dwsr_probe.predict.service import Predictor
-    from dwsr_probe.predict.state import State, StateError, default_directory
-    from dwsr_probe.predict.targets import FileSd, Listed, Prometheus
-    from dwsr_probe.predict.watch import Login, RunDirectory, Worker
     from dwsr_probe.runs import find_run
+    from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
+    from dwsr_probe.serve.service import Predictor
+    from dwsr_probe.serve.state import State, StateError, default_directory
+    from dwsr_probe.serve.targets import FileSd, Listed, Prometheus
+    from dwsr_probe.serve.watch import Login, RunDirectory, Worker
     from dwsr_probe.store import StoreError
 
     raise_descriptor_limit()

@@ -1,8 +1,8 @@
 """Read the stream of records from anywhere: every record once, across restarts of the server
 and, with `state`, of the reader.
 
-    stream = Stream("http://worker:8790") for record in stream.follow():          # dicts, as in
-    the record's contract; for ever
+    stream = Stream("http://worker:8790")
+    for record in stream.follow():  # dicts, as in the record's contract; without an end
         ...
 
 Standard library only. Programs that read many workers have one Stream each. A server is not

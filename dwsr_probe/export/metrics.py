@@ -1,4 +1,4 @@
-"""The one table of metrics of what was measured (predict/metrics.py has that of forecasts). The
+"""The one table of metrics of what was measured (serve/metrics.py has that of forecasts). The
 exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
 
 By Prometheus' rules: base units, `_total` for counters only. A task's key is never a label; task
@@ -523,14 +523,14 @@ def rows(metrics):
 
 
 def markdown():
-    """The first part of docs/metrics.md; dwsr_probe/predict/metrics.py has the whole."""
+    """The first part of docs/metrics.md; dwsr_probe/serve/metrics.py has the whole."""
     return "\n".join(
         [
             "# Metrics",
             "",
             (
                 "Made from the table in `dwsr_probe/export/metrics.py` by `python -m"
-                " dwsr_probe.predict.metrics > docs/metrics.md`. [live.md](live.md) says where they"
+                " dwsr_probe.serve.metrics > docs/metrics.md`. [live.md](live.md) says where they"
                 " are served."
             ),
             "",

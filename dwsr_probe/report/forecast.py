@@ -48,7 +48,7 @@ def input_text(given):
 
 
 def words(found, limit=None):
-    """Lines of text from an answer (predict/question.py). limit: as it was given."""
+    """Lines of text from an answer (serve/question.py). limit: as it was given."""
     yield (
         f"{KINDS[found['kind']]}: {_bytes(found['mean_bytes'])} expected,"
         f" {_bytes(found['upper_bytes'])} at most with {100 * found['q']:g} % probability"

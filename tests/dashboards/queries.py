@@ -10,7 +10,7 @@ import yaml
 
 from dwsr_probe.export.metrics import HISTOGRAM
 from dwsr_probe.export.metrics import METRICS as MEASURED
-from dwsr_probe.predict.metrics import METRICS as PREDICTED
+from dwsr_probe.serve.metrics import METRICS as PREDICTED
 
 METRICS = tuple(dict.fromkeys((*MEASURED, *PREDICTED)))
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.ledger import Ledger
+from dwsr_probe.serve.ledger import Ledger
 
 JOB = """
     import dwsr_probe, numpy as np

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.question import Question, answer
 from dwsr_probe.report.forecast import NOTES, ROWS, plot, print_names, words
+from dwsr_probe.serve.question import Question, answer
 from tests.unit.test_table import Terminal
 from tests.unit.workers import MIB, record
 

@@ -33,22 +33,6 @@ INSIDE = {
 }
 
 
-# Of predict/: what serves forecasts may use export's client and server. All else is the model,
-# which stands alone.
-SERVICE = {
-    "handlers.py",
-    "ledger.py",
-    "metrics.py",
-    "pool.py",
-    "question.py",
-    "service.py",
-    "slots.py",
-    "state.py",
-    "targets.py",
-    "watch.py",
-}
-
-
 def imports_of(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -189,8 +173,9 @@ def test_imports_point_one_way():
         "collector",
         "runs",
         "launch",
-        "export",
         "predict",
+        "export",
+        "serve",
         "report",
         "cli",
     ]
@@ -211,8 +196,8 @@ def test_imports_point_one_way():
 
 
 def test_the_model_stands_alone():
-    model = [path for path in (PACKAGE / "predict").glob("*.py") if path.name not in SERVICE]
-    assert len(model) > 1 and all((PACKAGE / "predict" / name).exists() for name in SERVICE)
+    model = list((PACKAGE / "predict").glob("*.py"))
+    assert len(model) > 1
     names = {path.stem for path in model}
     for path in model:
         for module in imports_of(path):
@@ -226,14 +211,17 @@ def test_the_model_stands_alone():
                     and (rest[1:2] == [] or rest[1] in names)
                 )
             ), (path.name, module)
-    for name in SERVICE:
+
+
+def test_the_service_knows_no_views():
+    for path in (PACKAGE / "serve").glob("*.py"):
         assert not [
             m
-            for m in imports_of(PACKAGE / "predict" / name)
+            for m in imports_of(path)
             if m.startswith(
                 ("dwsr_probe.cli", "dwsr_probe.report", "dwsr_probe.dask", "dwsr_probe.launch")
             )
-        ], name
+        ], path.name
 
 
 def test_bokeh_is_wanted_by_the_page_alone():

@@ -6,7 +6,7 @@ import pytest
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER
 from dwsr_probe.predict import Model, Round
-from dwsr_probe.predict.ledger import Account, Ledger
+from dwsr_probe.serve.ledger import Account, Ledger
 from tests.unit.workers import MIB, record
 
 

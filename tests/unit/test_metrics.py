@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import mdformat
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -18,9 +19,9 @@ from dwsr_probe.export.exposition import Exposition
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, NAMES_MOST, OTHER, OUTCOMES, Totals, visible
 from dwsr_probe.export.view import NAMES_SERIES_MOST, Process, Slot, View
-from dwsr_probe.predict.metrics import METRICS as PREDICTED
-from dwsr_probe.predict.metrics import markdown
 from dwsr_probe.record import TaskRecord
+from dwsr_probe.serve.metrics import METRICS as PREDICTED
+from dwsr_probe.serve.metrics import markdown
 from tests.conftest import require
 from tests.unit.test_totals import row
 
@@ -246,8 +247,10 @@ def test_on_a_workers_port_only_what_belongs_there():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    assert (ROOT / "docs" / "metrics.md").read_text() == markdown(), (
-        "python -m dwsr_probe.predict.metrics > docs/metrics.md"
+    table = {"plugin": {"tables": {"compact_tables": True}}}
+    page = mdformat.text(markdown(), options={"wrap": 100, **table}, extensions={"gfm", "tables"})
+    assert (ROOT / "docs" / "metrics.md").read_text() == page, (
+        "python -m dwsr_probe.serve.metrics | mdformat - > docs/metrics.md"
     )
     assert "docs/metrics.md" in (ROOT / "README.md").read_text()
 

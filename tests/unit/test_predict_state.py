@@ -6,8 +6,8 @@ import os
 import pytest
 
 from dwsr_probe.predict import Round
-from dwsr_probe.predict import state as state_module
-from dwsr_probe.predict.state import State, StateError, default_directory
+from dwsr_probe.serve import state as state_module
+from dwsr_probe.serve.state import State, StateError, default_directory
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from dwsr_probe.export.exposition import Exposition
-from dwsr_probe.predict import Model, service
-from dwsr_probe.predict.metrics import METRICS
-from dwsr_probe.predict.pool import Pool
-from dwsr_probe.predict.service import Predictor
-from dwsr_probe.predict.state import State
-from dwsr_probe.predict.targets import Listed
-from dwsr_probe.predict.watch import LOOK_BYTES, Login, RunDirectory
+from dwsr_probe.predict import Model
 from dwsr_probe.record import FIELDS, TaskRecord
+from dwsr_probe.serve import service
+from dwsr_probe.serve.metrics import METRICS
+from dwsr_probe.serve.pool import Pool
+from dwsr_probe.serve.service import Predictor
+from dwsr_probe.serve.state import State
+from dwsr_probe.serve.targets import Listed
+from dwsr_probe.serve.watch import LOOK_BYTES, Login, RunDirectory
 from dwsr_probe.store import Store
 from tests.conftest import require, wait_until
 from tests.unit.workers import MIB, FakeWorker, record, rooms, running

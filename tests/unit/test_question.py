@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.question import (
+from dwsr_probe.serve.question import (
     Question,
     answer,
     bytes_of,

@@ -4,8 +4,8 @@ told of them."""
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.slots import SHOWN_MOST, Slots, Track, identity
-from dwsr_probe.predict.watch import Look, Room, rooms_of
+from dwsr_probe.serve.slots import SHOWN_MOST, Slots, Track, identity
+from dwsr_probe.serve.watch import Look, Room, rooms_of
 from tests.unit.workers import MIB, record, rooms, running
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dwsr_probe.predict.targets import FileSd, Listed, Prometheus
+from dwsr_probe.serve.targets import FileSd, Listed, Prometheus
 from tests.unit.workers import FakeWorker
 
 

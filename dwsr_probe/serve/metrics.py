@@ -193,14 +193,14 @@ METRICS = (
 
 
 def markdown():
-    """docs/metrics.md: `python -m dwsr_probe.predict.metrics > docs/metrics.md`."""
+    """docs/metrics.md: `python -m dwsr_probe.serve.metrics | mdformat - > docs/metrics.md`."""
     return "\n".join(
         [
             measured_markdown(),
             "## Of the predictor",
             "",
             (
-                "Made from the table in `dwsr_probe/predict/metrics.py`; served by `dwsr-probe"
+                "Made from the table in `dwsr_probe/serve/metrics.py`; served by `dwsr-probe"
                 " predict serve` ([predict.md](predict.md))."
             ),
             "",

@@ -16,8 +16,8 @@ from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong
 from dwsr_probe.export.sources import LiveBoards
 from dwsr_probe.export.totals import Totals
 from dwsr_probe.export.view import View
-from dwsr_probe.predict.slots import identity
 from dwsr_probe.record import from_row
+from dwsr_probe.serve.slots import identity
 from dwsr_probe.store import Store, StoreError
 
 RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one look

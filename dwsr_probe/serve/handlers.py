@@ -5,7 +5,7 @@ import asyncio
 import json
 
 from dwsr_probe.export import handlers
-from dwsr_probe.predict.question import QUANTILE, answer, inputs_of, question_of, whole_bytes
+from dwsr_probe.serve.question import QUANTILE, answer, inputs_of, question_of, whole_bytes
 
 BODY_BYTES = 1 << 20
 QUESTIONS_MOST, PIECE = 1_000, 16  # of one request; between two looks at other clients

@@ -21,13 +21,13 @@ from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources import Source
 from dwsr_probe.export.totals import visible
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.ledger import Ledger
-from dwsr_probe.predict.metrics import METRICS
-from dwsr_probe.predict.pool import Pool
 from dwsr_probe.predict.sizes import whole
-from dwsr_probe.predict.slots import Slots
-from dwsr_probe.predict.targets import LOOK_S, TARGETS_MOST
-from dwsr_probe.predict.watch import LOOK_BYTES, RECORDS_MOST, Login, Worker, unpacked
+from dwsr_probe.serve.ledger import Ledger
+from dwsr_probe.serve.metrics import METRICS
+from dwsr_probe.serve.pool import Pool
+from dwsr_probe.serve.slots import Slots
+from dwsr_probe.serve.targets import LOOK_S, TARGETS_MOST
+from dwsr_probe.serve.watch import LOOK_BYTES, RECORDS_MOST, Login, Worker, unpacked
 
 TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
