@@ -166,7 +166,7 @@ def peer_ratio(name, command, seconds, rounds):
 def run(quick=False):
     rounds = ROUNDS_QUICK if quick else ROUNDS
     section = Section(
-        "Work that allocates, every call of malloc accounted",
+        "Allocation accounting alone, without the sampler and `run`'s parent",
         "arrays from 1 MB ≤ 1.01 of the bare run, the others ≤ 1.03",
         (
             "work",
@@ -193,8 +193,9 @@ def run(quick=False):
             row.append("failed" if ratio is None else f"{ratio:.2f}")
         section.rows.append(tuple(row))
     section.notes.append(
-        "CPU time of the work in one process, probe off, on, off in turn; the sampler's CPU, which"
-        " has its own table, is taken out. Ratios compare each run with the mean of the bare ones"
+        "CPU time of the work in one process, probe off, on, off in turn. The sampler's CPU is"
+        " subtracted: it has its own table. What a user pays for the whole tree is in the table"
+        ' "Real jobs". Ratios compare each run with the mean of the bare ones'
         " before and after it. The other tools run the same functions as a script; least of each,"
         " without their start and reports."
     )

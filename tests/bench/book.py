@@ -25,7 +25,6 @@ NAMES = (
     "export",
     "top",
     "report",
-    "overhead",
     "jobs",
     "forks",
     "kills",

@@ -17,7 +17,7 @@ import dwsr_probe
 from tests.bench import PY, in_fresh_python, median, spread
 from tests.bench.figure import Figure, difference
 from tests.bench.jobs import JOBS, WAYS, count_for, fixed_cost, in_turn, under_run
-from tests.bench.overhead import cpu_of
+from tests.bench.numpy_job import cpu_of
 
 TASKS, RECORDS = 20_000, 100_000
 THREADS, BLOCKS = 8, 40_000

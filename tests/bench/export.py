@@ -18,7 +18,7 @@ from dwsr_probe.export.view import NAMES_SERIES_MOST, View
 from dwsr_probe.record import TaskRecord, to_row
 from dwsr_probe.store import Store
 from tests.bench import PY, Section, spread
-from tests.bench.overhead import JOB, cpu_of
+from tests.bench.numpy_job import JOB, cpu_of
 
 RECORDS = 100_000
 MIB = 1 << 20

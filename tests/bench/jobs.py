@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench import PY, Section, median, spread
-from tests.bench.overhead import cpu_of
+from tests.bench.numpy_job import cpu_of
 
 JOBS = {
     "NumPy, 24 MB blocks, every block a task": (
