@@ -46,8 +46,7 @@ static int64_t net_small(struct account *a, int64_t bytes)
 {
     word old = load_relaxed(&a->small), sum;
     do sum = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
-    while (
-        !__atomic_compare_exchange_n(&a->small, &old, sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    while (!compare_exchange_weak_relaxed(&a->small, &old, sum));
     return (int64_t)(sum - old);
 }
 

@@ -59,12 +59,12 @@ static inline int accounts_may_change(void) { return !this_thread.busy && accoun
 static inline void accounts_enter(void)
 {
     this_thread.busy = 1;
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    signal_fence_seq_cst();
 }
 
 static inline void accounts_leave(void)
 {
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    signal_fence_seq_cst();
     this_thread.busy = 0;
 }
 

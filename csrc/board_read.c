@@ -32,17 +32,6 @@ const char *board_reader_text(const struct board_reader *r, int index, uint64_t 
     return texts[index].at;
 }
 
-/* Successive preads must be seen in program order. A bare barrier: the copies are private, no race
- * detector needs to know. */
-static void in_order(void)
-{
-#ifdef __aarch64__
-    __asm__ volatile("dmb ishld" ::: "memory");
-#else
-    __asm__ volatile("" ::: "memory");
-#endif
-}
-
 int board_read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset)
 {
     uint64_t done = 0;
@@ -53,7 +42,7 @@ int board_read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64
         if (n == 0) return BOARD_CUT_SHORT;
         done += (uint64_t)n;
     }
-    in_order();
+    file_read_fence_acquire();
     return 0;
 }
 

@@ -28,6 +28,10 @@ static inline task_handle handle_make(uint32_t slot, uint64_t serial, uint64_t s
     return handle_of(slot, serial ? serial | start << HANDLE_SERIAL_BITS : 0);
 }
 
+/* To keep a handle in an atomic word, or to carry it through Python. Nobody's word is 0. */
+static inline uint64_t handle_word(task_handle h) { return h.word; }
+static inline task_handle handle_from_word(uint64_t w) { return (task_handle){ w }; }
+
 static inline uint32_t handle_slot(task_handle h) { return (uint32_t)(h.word % SLOT_COUNT); }
 static inline uint64_t handle_generation(task_handle h) { return h.word / SLOT_COUNT; }
 static inline uint64_t handle_serial(task_handle h)

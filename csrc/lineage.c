@@ -28,7 +28,7 @@ static struct lineage_place *place_of(task_handle task)
 void lineage_begin(task_handle task, task_handle around)
 {
     struct lineage_place *p = place_of(task);
-    store_relaxed(&p->around, around.word);
+    store_relaxed(&p->around, handle_word(around));
     store_relaxed(&p->inexact, 0);
     store_relaxed(&p->home, (uintptr_t)&this_thread);
     store_release(&p->generation, handle_generation(task));
@@ -42,17 +42,17 @@ static void leave_to(task_handle around, uint64_t generation)
     word *from = &lineage.ended[generation % ENDED_COUNT].generation;
     word *to = &lineage.ended[generation % ENDED_COUNT].around;
     task_handle older =
-        load_acquire(from) ? lineage_heir((task_handle){ load_relaxed(to) }) : NOBODY;
+        load_acquire(from) ? lineage_heir(handle_from_word(load_relaxed(to))) : NOBODY;
     if (is_somebody(older)) store_relaxed(&place_of(older)->inexact, 1);
     store_release(from, 0);
-    store_release(to, around.word);
+    store_release(to, handle_word(around));
     store_release(from, generation);
 }
 
 void lineage_end(task_handle task, int leaves)
 {
     struct lineage_place *p = place_of(task);
-    task_handle around = { load_relaxed(&p->around) };
+    task_handle around = handle_from_word(load_relaxed(&p->around));
     if (same_task(this_thread.task, task)) this_thread.task = around;
     if (is_somebody(around) && leaves) leave_to(around, handle_generation(task));
     store_release(&p->generation, 0);
@@ -64,7 +64,7 @@ task_handle lineage_around_ended(task_handle task)
 {
     const uint64_t generation = handle_generation(task), at = generation % ENDED_COUNT;
     if (load_acquire(&lineage.ended[at].generation) != generation) return NOBODY;
-    task_handle around = { load_acquire(&lineage.ended[at].around) };
+    task_handle around = handle_from_word(load_acquire(&lineage.ended[at].around));
     /* given up meanwhile */
     return load_relaxed(&lineage.ended[at].generation) == generation ? around : NOBODY;
 }
@@ -94,14 +94,14 @@ task_handle lineage_allocates_for_otherwise(void)
     if (is_somebody(task) && (this_thread.adopted || in_python_thread())) return task;
     word sole = load_relaxed(&lineage.sole);
     if (sole == 0 || in_python_thread()) return NOBODY;
-    if (sole != SEVERAL) return (task_handle){ sole };
+    if (sole != SEVERAL) return handle_from_word(sole);
     store_relaxed(&lineage.ambiguous, 1);
     return NOBODY;
 }
 
 void lineage_running(uint32_t lanes, task_handle innermost)
 {
-    store_relaxed(&lineage.sole, lanes == 0 ? 0 : lanes == 1 ? innermost.word : SEVERAL);
+    store_relaxed(&lineage.sole, lanes == 0 ? 0 : lanes == 1 ? handle_word(innermost) : SEVERAL);
 }
 
 int lineage_was_ambiguous(void) { return (int)exchange_relaxed(&lineage.ambiguous, 0); }

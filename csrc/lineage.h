@@ -103,7 +103,7 @@ task_handle lineage_around_ended(task_handle task);
 static inline task_handle lineage_around(task_handle task)
 {
     const struct lineage_place *p = &lineage_places[handle_slot(task)];
-    task_handle around = { load_relaxed(&p->around) };
+    task_handle around = handle_from_word(load_relaxed(&p->around));
     if (load_acquire(&p->generation) != handle_generation(task))
         around = lineage_around_ended(task);
     return is_older(around, task) ? around : NOBODY;

@@ -37,7 +37,7 @@ int owners_open(void)
         /* small and scattered: a huge page would be felt in rss */
         madvise(p, bytes, MADV_NOHUGEPAGE);
         table.intervals = (struct interval *)(p + OWNER_PLACES * sizeof(struct owner_place));
-        __atomic_store_n(&owners_places, (struct owner_place *)p, __ATOMIC_RELEASE);
+        pointer_store_release(&owners_places, (struct owner_place *)p);
     } else {
         madvise(owners_places, bytes, MADV_DONTNEED); /* zero again */
     }

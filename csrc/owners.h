@@ -54,14 +54,14 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
         word key = 0;
         /* no exchange for a place that is taken */
         if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue;
-        if (!__atomic_compare_exchange_n(&p->key, &key, address, 0, __ATOMIC_RELAXED,
-                                         __ATOMIC_RELAXED)) {
+        if (!compare_exchange_relaxed(&p->key, &key, address)) {
             if (key != address) continue;
-            *stale = (struct owned){ 1, { load_relaxed(&p->owner) }, load_relaxed(&p->bytes) };
+            *stale = (struct owned){ 1, handle_from_word(load_relaxed(&p->owner)),
+                                     load_relaxed(&p->bytes) };
             result = OWNERS_REPLACED;
         }
         store_relaxed(&p->bytes, bytes);
-        store_relaxed(&p->owner, owner.word);
+        store_relaxed(&p->owner, handle_word(owner));
         return result;
     }
     return OWNERS_FULL;
@@ -74,7 +74,7 @@ static inline struct owned owners_remove(uintptr_t address)
     for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
         struct owner_place *p = &owners_places[at];
         if (load_relaxed(&p->key) != address) continue;
-        o = (struct owned){ 1, { load_relaxed(&p->owner) }, load_relaxed(&p->bytes) };
+        o = (struct owned){ 1, handle_from_word(load_relaxed(&p->owner)), load_relaxed(&p->bytes) };
         store_release(&p->key, 0);
         break;
     }

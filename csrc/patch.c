@@ -284,7 +284,7 @@ __attribute__((no_sanitize_address)) static void write_slot(struct object *o, ui
         if (seal(o, PROT_READ | PROT_WRITE) < 0) return;
         o->opened = 1;
     }
-    __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+    pointer_store_release(slot, value);
 }
 
 /* Slots that hold something else than the function they are named for are somebody's variable: not
@@ -311,7 +311,7 @@ each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t)
             int call_slot = IS_CALL_SLOT(type);
             if ((!call_slot && !IS_POINTER(type)) || !symbol) continue;
             uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset),
-                      held = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+                      held = pointer_load_acquire(slot);
             if (!may_concern(o, held)) continue;
             int hook = hook_of(o->strings + o->symbols[symbol].st_name);
             const struct call c = { hook, call_slot, o->symbols[symbol].st_shndx == SHN_UNDEF, slot,
@@ -342,7 +342,7 @@ static void note_sentinel(struct object *o, const struct call *c)
 {
     (void)o;
     if (c->hook == HOOK_malloc && c->call_slot && !patch.sentinel)
-        __atomic_store_n(&patch.sentinel, c->slot, __ATOMIC_RELEASE);
+        pointer_store_release(&patch.sentinel, c->slot);
 }
 
 static void patch_object(struct object *o)
@@ -422,10 +422,10 @@ static int counters(struct dl_phdr_info *info, size_t size, void *out)
  * stay locked in the child for ever. */
 static int look(word now[2])
 {
-    __atomic_fetch_add(&patch.looking, 1, __ATOMIC_SEQ_CST);
+    add_seq_cst(&patch.looking, 1);
     int may = !load_seq_cst(&patch.forking);
     if (may) dl_iterate_phdr(counters, now);
-    __atomic_fetch_sub(&patch.looking, 1, __ATOMIC_SEQ_CST);
+    add_seq_cst(&patch.looking, (word)-1);
     return may;
 }
 
@@ -442,8 +442,7 @@ static void let_loader_finish(void)
 
 __attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
 {
-    if (load_relaxed(&patch.inherited) && patch.last
-        && __atomic_load_n(&patch.last->l_next, __ATOMIC_ACQUIRE))
+    if (load_relaxed(&patch.inherited) && patch.last && pointer_load_acquire(&patch.last->l_next))
         /* an object was loaded since the fork: the loader's locks are free here */
         store_relaxed(&patch.inherited, 0);
     patch_refresh();
@@ -543,17 +542,16 @@ void patch_remove(void)
     if (load_relaxed(&patch.installed) && !load_relaxed(&patch.inherited)) {
         store_release(&patch.installed, 0);
         dl_iterate_phdr(visit_old, NULL);
-        __atomic_store_n(&patch.sentinel, NULL, __ATOMIC_RELEASE);
+        pointer_store_release(&patch.sentinel, NULL);
     }
     pthread_mutex_unlock(&patch.mutex);
 }
 
 int patch_holds(void)
 {
-    uintptr_t *sentinel = __atomic_load_n(&patch.sentinel, __ATOMIC_ACQUIRE);
+    uintptr_t *sentinel = pointer_load_acquire(&patch.sentinel);
     if (!sentinel) return 0;
-    if (__atomic_load_n(sentinel, __ATOMIC_ACQUIRE) != patch.wrapper[HOOK_malloc])
-        store_relaxed(&patch.lost, 1);
+    if (pointer_load_acquire(sentinel) != patch.wrapper[HOOK_malloc]) store_relaxed(&patch.lost, 1);
     return !load_relaxed(&patch.lost);
 }
 

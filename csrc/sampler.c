@@ -64,7 +64,7 @@ static void sleep_until(struct sampler *s, uint64_t deadline_ns, uint32_t bell)
 
 static void ring(struct sampler *s)
 {
-    __atomic_fetch_add(&s->bell, 1, __ATOMIC_RELEASE);
+    futex_add_release(&s->bell, 1);
     syscall(SYS_futex, &s->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -220,13 +220,13 @@ static void *work(void *argument)
         deadline += period;
         if (deadline < now) deadline = now + period; /* after a stall: no burst of late samples */
 
-        uint32_t bell = __atomic_load_n(&s->bell, __ATOMIC_ACQUIRE);
+        uint32_t bell = futex_load_acquire(&s->bell);
         store_seq_cst(&s->idle, !running);
         /* A begin before the flag was up is seen here; one after it rings. */
         if (!running && load_seq_cst(s->running)) deadline = now + s->period_ns;
         if (load_acquire(&s->stop)) break;
         sleep_until(s, deadline, bell);
-        if (__atomic_load_n(&s->bell, __ATOMIC_ACQUIRE) != bell) {
+        if (futex_load_acquire(&s->bell) != bell) {
             deadline = now_ns();
             period = s->period_ns;
             flat = 0;

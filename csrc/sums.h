@@ -27,8 +27,7 @@ static inline int sum_add(word *sum, uint64_t serial, int64_t bytes)
     word old = load_relaxed(sum);
     do
         if (!sum_is_of(old, serial)) return 0;
-    while (!__atomic_compare_exchange_n(sum, &old, old + (word)bytes, 1, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
+    while (!compare_exchange_weak_relaxed(sum, &old, old + (word)bytes));
     return 1;
 }
 
@@ -37,8 +36,7 @@ static inline int peak_raise(word *peak, uint64_t serial, uint64_t bytes)
 {
     word old = load_relaxed(peak), raised = bytes | sum_tag(serial);
     while (__builtin_expect(old < raised, 0) && sum_is_of(old, serial))
-        if (__atomic_compare_exchange_n(peak, &old, raised, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            return 1;
+        if (compare_exchange_weak_relaxed(peak, &old, raised)) return 1;
     return 0;
 }
 

@@ -188,7 +188,7 @@ static void what_is_nobodys(void)
     accounts_open();
     CHECK(accounts_unowned_bytes() == 0);
     accounts_charge(NOBODY, 100);
-    on_another_thread(charge_a_mebibyte, &(task_handle){ 0 });
+    on_another_thread(charge_a_mebibyte, &NOBODY);
     accounts_net(50);
     accounts_flush();
     CHECK(accounts_unowned_bytes() == MIB + 150);
@@ -275,13 +275,10 @@ static struct account_figures end_shared(task_handle task)
 static int exchange(uint32_t place, task_handle task, int64_t bytes)
 {
     word held = load_acquire(&mailbox[place].owner);
-    if (held == 1
-        || !__atomic_compare_exchange_n(&mailbox[place].owner, &held, 1, 0, __ATOMIC_ACQUIRE,
-                                        __ATOMIC_RELAXED))
-        return 0;
-    if (held) accounts_charge((task_handle){ held }, -(int64_t)mailbox[place].bytes);
+    if (held == 1 || !compare_exchange_acquire(&mailbox[place].owner, &held, 1)) return 0;
+    if (held) accounts_charge(handle_from_word(held), -(int64_t)mailbox[place].bytes);
     mailbox[place].bytes = (word)bytes;
-    store_release(&mailbox[place].owner, task.word);
+    store_release(&mailbox[place].owner, handle_word(task));
     return 1;
 }
 
@@ -382,12 +379,12 @@ static void *end_the_neighbours(void *argument)
     unsigned me = (unsigned)(uintptr_t)argument;
     for (int i = 0; i < TASKS / 10; i++) {
         task_handle task = begin_shared(me, NOBODY);
-        store_release(&to_be_ended[me], task.word);
+        store_release(&to_be_ended[me], handle_word(task));
         pthread_barrier_wait(&gate);
         for (int k = 0; k < 10; k++)
             accounts_charge(lineage_allocates_for(), 100), accounts_charge(task, 0);
         struct account_figures f =
-            end_shared((task_handle){ load_acquire(&to_be_ended[(me + 1) % THREADS]) });
+            end_shared(handle_from_word(load_acquire(&to_be_ended[(me + 1) % THREADS])));
         CHECK(f.live_bytes <= 1000 && f.peak_bytes <= 1000);
         pthread_barrier_wait(&gate);
         CHECK(!lineage_runs(task) && !is_somebody(lineage_allocates_for()));

@@ -274,10 +274,10 @@ static void middle_sized_blocks_through_a_queue(void)
 static void a_full_table(void)
 {
     static void *blocks[500];
-    word none;
-    for (uint64_t i = 0; i < OWNER_PLACES; i++)
-        none = 0, __atomic_compare_exchange_n(&owners_places[i].key, &none, 1, 0, __ATOMIC_RELAXED,
-                                              __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < OWNER_PLACES; i++) {
+        word none = 0;
+        compare_exchange_relaxed(&owners_places[i].key, &none, 1);
+    }
     begin(0, 21);
     for (int i = 0; i < 500; i++) blocks[i] = malloc(20000);
     CHECK(near(now(0, 21).live_bytes, 500 * malloc_usable_size(blocks[0]))

@@ -234,10 +234,10 @@ static void *nests(void *argument)
     task_handle base = begin_shared(2 * me, NOBODY);
     for (int i = 0; i < ROUNDS; i++) {
         task_handle inner = begin_shared(2 * me + 1, base);
-        store_release(&published[me], inner.word);
+        store_release(&published[me], handle_word(inner));
         CHECK(is(lineage_allocates_for(), inner) && is(lineage_heir(inner), inner));
-        task_handle foreign = { load_acquire(
-            &published[(me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS]) };
+        const uint32_t other = (me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS;
+        task_handle foreign = handle_from_word(load_acquire(&published[other]));
         /* it, the one around it, or nobody, at whatever moment */
         task_handle heir = lineage_heir(foreign);
         if (is_somebody(heir))

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 /* Any word will do: the table only keeps it. */
-static task_handle owner_of(uint64_t n) { return (task_handle){ n }; }
+static task_handle owner_of(uint64_t n) { return handle_from_word(n); }
 
 static void blocks(void)
 {
@@ -12,9 +12,9 @@ static void blocks(void)
     CHECK(owners_open() == 0);
     CHECK(owners_insert(0x10000, 100, owner_of(7), &stale) == OWNERS_ADDED && owners_count() == 1);
     CHECK(owners_insert(0x10000, 200, owner_of(8), &stale) == OWNERS_REPLACED
-          && stale.owner.word == 7 && stale.bytes == 100);
+          && handle_word(stale.owner) == 7 && stale.bytes == 100);
     struct owned o = owners_remove(0x10000);
-    CHECK(o.found && o.owner.word == 8 && o.bytes == 200 && owners_count() == 0);
+    CHECK(o.found && handle_word(o.owner) == 8 && o.bytes == 200 && owners_count() == 0);
     CHECK(!owners_remove(0x10000).found);
 }
 
@@ -30,7 +30,7 @@ static void a_hundred_thousand(void)
                     == OWNERS_FULL;
         CHECK(full == 0 && owners_count() == n);
         for (uint64_t i = 0; i < n; i++)
-            CHECK(owners_remove(0x7f0000000010 + i * strides[s]).owner.word == i);
+            CHECK(handle_word(owners_remove(0x7f0000000010 + i * strides[s]).owner) == i);
     }
     CHECK(owners_open() == 0);
     uint64_t full = 0;
@@ -42,7 +42,7 @@ static void a_hundred_thousand(void)
 static uint64_t freed_bytes, freed_owner;
 static void freed(task_handle owner, int64_t bytes)
 {
-    freed_owner = owner.word, freed_bytes += (uint64_t)bytes;
+    freed_owner = handle_word(owner), freed_bytes += (uint64_t)bytes;
 }
 
 static void mappings_in_parts(void)
@@ -54,7 +54,7 @@ static void mappings_in_parts(void)
           && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
     owners_unmap(0x104000, 0x2000, freed); /* a hole */
     CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner)
-          && owners_covers(0x106000, &owner) && owner.word == 5);
+          && owners_covers(0x106000, &owner) && handle_word(owner) == 5);
     owners_unmap(0x0, 0x102000, freed); /* the front */
     CHECK(freed_bytes == 0x4000);
     /* over the rest of the first piece, and the hole */
@@ -75,7 +75,7 @@ static void *churn(void *argument)
             CHECK(owners_insert(base + i * 70000, i, owner_of(base), &stale) == OWNERS_ADDED);
         for (uintptr_t i = 1; i < 500; i++) {
             struct owned o = owners_remove(base + i * 70000);
-            CHECK(o.found && o.owner.word == base && o.bytes == i);
+            CHECK(o.found && handle_word(o.owner) == base && o.bytes == i);
         }
     }
     return NULL;
