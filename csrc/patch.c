@@ -2,17 +2,14 @@
 #include "patch.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "atomics.h"
+#include "elf_object.h"
 
 #if defined(__x86_64__)
 #define IS_CALL_SLOT(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
@@ -44,179 +41,61 @@ static const char *const hook_names[HOOK_COUNT] = {
 
 #define FIRST_MAPPING HOOK_mmap /* the malloc hooks stand before it */
 
+struct address_range {
+    uintptr_t first, last;
+};
+
+/* How many objects the loader has added and removed since the process began. */
+struct loader_counters {
+    word adds, subs;
+};
+
 static struct {
     pthread_mutex_t mutex;
     word installed;
-    /* threads that ask for the loader's counters, and a fork that waits for them */
-    word looking, forking;
-    /* in a forked child: the slots are as the parent had them, the loader's lock may be held for
-     * ever */
+    /* Threads inside dl_iterate_phdr for the loader's counters, and a fork that waits for them. */
+    word counter_readers, forking;
+    /* In a forked child: the slots are as the parent left them. The loader's lock may stay locked
+     * for ever, so the list of objects is not walked. */
     word inherited;
-    const struct link_map *last; /* object at the fork: one behind it was loaded since */
+    const struct link_map *last_at_fork; /* objects behind this one were loaded by the child */
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
-    /* the executable's canonical PLT entry, where other objects' pointers may lead */
+    /* The executable's canonical PLT entry. Pointers of other objects may hold its address. */
     uintptr_t plt[HOOK_COUNT];
-    uintptr_t real_from, real_to, wrapper_from, wrapper_to;
-    uintptr_t provider, self;
+    struct address_range reals, wrappers;
+    uintptr_t provider, self; /* bases: the object that malloc comes from; this one */
     char provider_path[256];
-    word adds, subs;              /* of the loader, when all objects were last looked at */
-    word settled;                 /* its adds, up to which all objects are relocated */
-    uintptr_t seen[OBJECTS_MOST]; /* bases of objects done, a hash set */
-    /* the first object's slot for malloc: whoever holds the hooks holds this one */
+    uintptr_t usable_size;
+    struct loader_counters walked; /* at the last walk over all objects */
+    word relocated_adds;           /* objects up to this count of adds are relocated */
+    uintptr_t done[OBJECTS_MOST];  /* bases of objects that are patched, a hash set */
+    /* The first slot for malloc that was found: another tool that takes the hooks takes this one,
+     * too. */
     uintptr_t *sentinel;
-    word lost; /* it led elsewhere once */
+    word lost; /* the sentinel has held another function since the install */
 } patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* -- one loaded object -- */
-
-struct object {
-    uintptr_t base;
-    const ElfW(Sym) * symbols;
-    const char *strings;
-    const ElfW(Rela) * tables[2];
-    size_t counts[2];
-    const uint32_t *gnu_hash;
-    const Elf32_Word *hash;
-    uintptr_t relro, relro_end, text, text_end;
-    int opened; /* its sealed pages are writable just now */
-};
-
-static int read_object(const struct dl_phdr_info *info, struct object *o)
-{
-    const ElfW(Dyn) *dynamic = NULL;
-    memset(o, 0, sizeof *o);
-    o->base = info->dlpi_addr;
-    o->text = UINTPTR_MAX;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        uintptr_t begin = o->base + p->p_vaddr;
-        if (p->p_type == PT_DYNAMIC) dynamic = (const void *)begin;
-        if (p->p_type == PT_GNU_RELRO) o->relro = begin, o->relro_end = begin + p->p_memsz;
-        if (p->p_type == PT_LOAD && (p->p_flags & PF_X)) {
-            if (begin < o->text) o->text = begin;
-            if (begin + p->p_memsz > o->text_end) o->text_end = begin + p->p_memsz;
-        }
-    }
-    if (!dynamic) return 0;
-    size_t plt_bytes = 0, rela_bytes = 0, relative = 0;
-    for (; dynamic->d_tag != DT_NULL; dynamic++) {
-        /* glibc relocates these in place, except in read-only sections */
-        uintptr_t at = dynamic->d_un.d_ptr;
-        if (at < o->base) at += o->base;
-        switch (dynamic->d_tag) {
-            case DT_SYMTAB:
-                o->symbols = (const void *)at;
-                break;
-            case DT_STRTAB:
-                o->strings = (const void *)at;
-                break;
-            case DT_JMPREL:
-                o->tables[0] = (const void *)at;
-                break;
-            case DT_PLTRELSZ:
-                plt_bytes = dynamic->d_un.d_val;
-                break;
-            case DT_RELA:
-                o->tables[1] = (const void *)at;
-                break;
-            case DT_RELASZ:
-                rela_bytes = dynamic->d_un.d_val;
-                break;
-            /* these come first and have no name */
-            case DT_RELACOUNT:
-                relative = dynamic->d_un.d_val;
-                break;
-            case DT_GNU_HASH:
-                o->gnu_hash = (const void *)at;
-                break;
-            case DT_HASH:
-                o->hash = (const void *)at;
-                break;
-            case DT_PLTREL:
-                if (dynamic->d_un.d_val != DT_RELA) return 0;
-                break;
-        }
-    }
-    o->counts[0] = o->tables[0] ? plt_bytes / sizeof(ElfW(Rela)) : 0;
-    o->counts[1] = o->tables[1] ? rela_bytes / sizeof(ElfW(Rela)) : 0;
-    if (relative > o->counts[1]) relative = 0;
-    if (relative) o->tables[1] += relative, o->counts[1] -= relative;
-    return o->symbols && o->strings;
-}
-
-static uint32_t gnu_hash_of(const char *name)
-{
-    uint32_t h = 5381;
-    for (; *name; name++) h = h * 33 + (unsigned char)*name;
-    return h;
-}
-
-/* A function that this object defines, or 0. */
-static uintptr_t defined(const struct object *o, const char *name)
-{
-    const ElfW(Sym) *found = NULL;
-    if (o->gnu_hash) {
-        const uint32_t buckets = o->gnu_hash[0], first = o->gnu_hash[1], bloom = o->gnu_hash[2];
-        const uint32_t *bucket = o->gnu_hash + 4 + bloom * (sizeof(ElfW(Addr)) / 4),
-                       *chain = bucket + buckets, h = gnu_hash_of(name);
-        uint32_t i = buckets ? bucket[h % buckets] : 0;
-        for (; i >= first && i; i++) {
-            if ((chain[i - first] | 1) == (h | 1)
-                && !strcmp(o->strings + o->symbols[i].st_name, name)) {
-                found = &o->symbols[i];
-                break;
-            }
-            if (chain[i - first] & 1) break;
-        }
-    } else if (o->hash) {
-        for (Elf32_Word i = 1; i < o->hash[1] && !found; i++)
-            if (!strcmp(o->strings + o->symbols[i].st_name, name)) found = &o->symbols[i];
-    }
-    if (!found || found->st_shndx == SHN_UNDEF || found->st_value == 0
-        || ELF64_ST_TYPE(found->st_info) != STT_FUNC)
-        return 0;
-    return o->base + found->st_value;
-}
-
-static int is_loader(const struct dl_phdr_info *info)
-{
-    const char *name = strrchr(info->dlpi_name, '/');
-    name = name ? name + 1 : info->dlpi_name;
-    return !strncmp(name, "ld-", 3) || !strncmp(name, "linux-vdso", 10);
-}
-
-/* -- finding the real functions: the first object that defines one answers for it, as the loader
- * would have it -- */
-
-static uintptr_t usable_size;
+/* -- finding the real functions: the first object that defines a function provides it, as in the
+ * loader's own search -- */
 
 static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    struct object o;
+    struct elf_object o;
     (void)size, (void)unused;
-    if (is_loader(info) || !read_object(info, &o)) return 0;
+    if (elf_object_is_loader(info) || !elf_object_read(info, &o)) return 0;
     for (int i = 0; i < HOOK_COUNT; i++) {
-        /* one malloc answers for all of its family */
+        /* the object that defines malloc provides its whole family */
         if (patch.real[i] || (i < FIRST_MAPPING && patch.provider && o.base != patch.provider))
             continue;
-        patch.real[i] = defined(&o, hook_names[i]);
+        patch.real[i] = elf_object_function(&o, hook_names[i]);
         if (patch.real[i] && i == HOOK_malloc) {
             patch.provider = o.base;
             strncpy(patch.provider_path, info->dlpi_name, sizeof patch.provider_path - 1);
         }
     }
-    /* others read other headers */
     if (patch.real[HOOK_malloc] && o.base == patch.provider)
-        usable_size = defined(&o, "malloc_usable_size");
-    if ((uintptr_t)&patch >= o.base && patch.self < o.base) {
-        for (int i = 0; i < info->dlpi_phnum; i++) {
-            const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-            uintptr_t begin = o.base + p->p_vaddr;
-            if (p->p_type == PT_LOAD && (uintptr_t)&patch >= begin
-                && (uintptr_t)&patch < begin + p->p_memsz)
-                patch.self = o.base;
-        }
-    }
+        patch.usable_size = elf_object_function(&o, "malloc_usable_size");
+    if (elf_object_contains(info, (uintptr_t)&patch)) patch.self = o.base;
     return 0;
 }
 
@@ -224,18 +103,18 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
  * symbol with a value. */
 static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    struct object o;
+    struct elf_object o;
     (void)size, (void)unused;
-    if (read_object(info, &o))
+    if (elf_object_read(info, &o))
         for (int table = 0; table < 2; table++)
-            for (size_t n = 0; n < o.counts[table]; n++) {
-                const ElfW(Sym) *s = &o.symbols[ELF64_R_SYM(o.tables[table][n].r_info)];
+            for (size_t n = 0; n < o.relocation_counts[table]; n++) {
+                const ElfW(Sym) *s = &o.symbols[ELF64_R_SYM(o.relocations[table][n].r_info)];
                 if (s->st_shndx != SHN_UNDEF || s->st_value == 0) continue;
                 for (int i = 0; i < HOOK_COUNT; i++)
                     if (!strcmp(o.strings + s->st_name, hook_names[i]))
                         patch.plt[i] = o.base + s->st_value;
             }
-    return 1; /* the executable only: it comes first */
+    return 1; /* the executable comes first: stop after it */
 }
 
 int patch_find(struct real_functions *real)
@@ -248,7 +127,7 @@ int patch_find(struct real_functions *real)
 #define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
     HOOKS(COPY)
 #undef COPY
-    real->malloc_usable_size = (size_t (*)(void *))usable_size;
+    real->malloc_usable_size = (size_t (*)(void *))patch.usable_size;
     int ok = real->malloc && real->free && real->malloc_usable_size;
     pthread_mutex_unlock(&patch.mutex);
     return ok ? 0 : -ENOENT;
@@ -256,10 +135,10 @@ int patch_find(struct real_functions *real)
 
 /* -- rewriting -- */
 
-/* One slot that is named for a hooked function. */
-struct call {
-    int hook, call_slot, undefined;
-    uintptr_t *slot, held;
+/* A slot of an object, with a relocation whose symbol is a hooked function. */
+struct slot_use {
+    int hook, is_call, is_undefined;
+    uintptr_t *slot, value;
 };
 
 static int hook_of(const char *name)
@@ -269,188 +148,192 @@ static int hook_of(const char *name)
     return -1;
 }
 
-/* The loader seals whole pages only: the last, partial one stays writable. */
-static int seal(const struct object *o, int protection)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = o->relro & ~(page - 1),
-                    to = o->relro_end & ~(page - 1);
-    return to > from ? mprotect((void *)from, to - from, protection) : 0;
-}
-
-__attribute__((no_sanitize_address)) static void write_slot(struct object *o, uintptr_t *slot,
+__attribute__((no_sanitize_address)) static void write_slot(struct elf_object *o, uintptr_t *slot,
                                                             uintptr_t value)
 {
-    if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && !o->opened) {
-        if (seal(o, PROT_READ | PROT_WRITE) < 0) return;
-        o->opened = 1;
-    }
+    if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && elf_object_unseal(o) < 0)
+        return;
     pointer_store_release(slot, value);
 }
 
-/* Slots that hold something else than the function they are named for are somebody's variable: not
- * ours to change. */
-static int is_ours_to_patch(const struct object *o, const struct call *c)
+/* A slot with another value than its function is a variable that the program has changed. */
+static int holds_real(const struct elf_object *o, const struct slot_use *u)
 {
-    if (c->held == patch.real[c->hook] || (patch.plt[c->hook] && c->held == patch.plt[c->hook]))
+    if (u->value == patch.real[u->hook] || (patch.plt[u->hook] && u->value == patch.plt[u->hook]))
         return 1;
-    /* Not bound yet; in an object with a malloc of its own it may as well be that one. */
-    return c->call_slot && c->undefined && c->held >= o->text && c->held < o->text_end;
+    /* Lazy binding: the slot leads back into the object's own PLT. A defined symbol may be the
+     * object's own malloc. */
+    return u->is_call && u->is_undefined && u->value >= o->text && u->value < o->text_end;
 }
 
-/* Calls `act` for each slot whose content may concern us: the value is there already, a name is a
- * cache miss or two away. AddressSanitizer stays out: slots are the loader's, and it takes some for
- * the space around variables. */
+/* Calls `act` for each slot of a hooked function. `is_candidate` looks at the slot's value before
+ * its name is compared: the value is at hand, the name is a cache miss or two away. Without
+ * AddressSanitizer: slots belong to the loader, and some lie where it expects red zones. */
 __attribute__((no_sanitize_address)) static void
-each_slot(struct object *o, int (*may_concern)(const struct object *, uintptr_t),
-          void (*act)(struct object *, const struct call *))
+for_each_slot(struct elf_object *o, int (*is_candidate)(const struct elf_object *, uintptr_t),
+              void (*act)(struct elf_object *, const struct slot_use *))
 {
     for (int table = 0; table < 2; table++)
-        for (size_t n = 0; n < o->counts[table]; n++) {
-            const ElfW(Rela) *r = &o->tables[table][n];
-            uint32_t type = ELF64_R_TYPE(r->r_info), symbol = ELF64_R_SYM(r->r_info);
-            int call_slot = IS_CALL_SLOT(type);
-            if ((!call_slot && !IS_POINTER(type)) || !symbol) continue;
+        for (size_t n = 0; n < o->relocation_counts[table]; n++) {
+            const ElfW(Rela) *r = &o->relocations[table][n];
+            const uint32_t type = ELF64_R_TYPE(r->r_info), symbol = ELF64_R_SYM(r->r_info);
+            const int is_call = IS_CALL_SLOT(type);
+            if ((!is_call && !IS_POINTER(type)) || !symbol) continue;
             uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset),
-                      held = pointer_load_acquire(slot);
-            if (!may_concern(o, held)) continue;
-            int hook = hook_of(o->strings + o->symbols[symbol].st_name);
-            const struct call c = { hook, call_slot, o->symbols[symbol].st_shndx == SHN_UNDEF, slot,
-                                    held };
-            if (hook >= 0 && patch.wrapper[hook] && patch.real[hook]) act(o, &c);
+                      value = pointer_load_acquire(slot);
+            if (!is_candidate(o, value)) continue;
+            const int hook = hook_of(o->strings + o->symbols[symbol].st_name);
+            if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) continue;
+            const struct slot_use use = {
+                .hook = hook,
+                .is_call = is_call,
+                .is_undefined = o->symbols[symbol].st_shndx == SHN_UNDEF,
+                .slot = slot,
+                .value = value,
+            };
+            act(o, &use);
         }
-    if (o->opened) seal(o, PROT_READ);
+    elf_object_seal(o);
 }
 
-static int may_be_real(const struct object *o, uintptr_t held)
+static int is_within(struct address_range range, uintptr_t value)
 {
-    return (held >= patch.real_from && held <= patch.real_to)
-           || (held >= o->text && held < o->text_end);
+    return value >= range.first && value <= range.last;
 }
 
-static void patch_slot(struct object *o, const struct call *c)
+static int may_be_real(const struct elf_object *o, uintptr_t value)
 {
-    if ((o->base == patch.provider && c->hook >= FIRST_MAPPING) || !is_ours_to_patch(o, c)) return;
-    write_slot(o, c->slot, patch.wrapper[c->hook]);
+    return is_within(patch.reals, value) || (value >= o->text && value < o->text_end);
 }
 
-static int may_be_anything(const struct object *o, uintptr_t held)
+static void patch_slot(struct elf_object *o, const struct slot_use *u)
 {
-    return (void)o, (void)held, 1;
+    if ((o->base == patch.provider && u->hook >= FIRST_MAPPING) || !holds_real(o, u)) return;
+    write_slot(o, u->slot, patch.wrapper[u->hook]);
 }
 
-static void note_sentinel(struct object *o, const struct call *c)
+static int may_be_anything(const struct elf_object *o, uintptr_t value)
 {
-    (void)o;
-    if (c->hook == HOOK_malloc && c->call_slot && !patch.sentinel)
-        pointer_store_release(&patch.sentinel, c->slot);
+    return (void)o, (void)value, 1;
 }
 
-static void patch_object(struct object *o)
-{
-    if (!patch.sentinel && o->base != patch.provider) each_slot(o, may_be_anything, note_sentinel);
-    each_slot(o, may_be_real, patch_slot);
-}
-
-static int may_be_wrapper(const struct object *o, uintptr_t held)
+static void note_sentinel(struct elf_object *o, const struct slot_use *u)
 {
     (void)o;
-    return held >= patch.wrapper_from && held <= patch.wrapper_to;
+    if (u->hook == HOOK_malloc && u->is_call && !patch.sentinel)
+        pointer_store_release(&patch.sentinel, u->slot);
 }
 
-static void restore_slot(struct object *o, const struct call *c)
+static void patch_object(struct elf_object *o)
 {
-    if (c->held == patch.wrapper[c->hook]) write_slot(o, c->slot, patch.real[c->hook]);
+    if (!patch.sentinel && o->base != patch.provider)
+        for_each_slot(o, may_be_anything, note_sentinel);
+    for_each_slot(o, may_be_real, patch_slot);
 }
 
-static void restore_object(struct object *o) { each_slot(o, may_be_wrapper, restore_slot); }
-
-/* The addresses from the least to the largest. */
-static void find_range(const uintptr_t *values, uintptr_t *from, uintptr_t *to)
+static int may_be_wrapper(const struct elf_object *o, uintptr_t value)
 {
-    *from = UINTPTR_MAX, *to = 0;
+    return (void)o, is_within(patch.wrappers, value);
+}
+
+static void restore_slot(struct elf_object *o, const struct slot_use *u)
+{
+    if (u->value == patch.wrapper[u->hook]) write_slot(o, u->slot, patch.real[u->hook]);
+}
+
+/* -- walking over the loaded objects -- */
+
+static struct address_range with_values(struct address_range range, const uintptr_t *values)
+{
     for (int i = 0; i < HOOK_COUNT; i++) {
-        if (values[i] && values[i] < *from) *from = values[i];
-        if (values[i] > *to) *to = values[i];
+        if (values[i] && values[i] < range.first) range.first = values[i];
+        if (values[i] > range.last) range.last = values[i];
     }
+    return range;
 }
 
-/* 1 if the base was not in the set yet. A full set forgets: objects are looked at once more, which
- * is harmless. */
-static int first_sight(uintptr_t base)
+/* 1 if the object was not in the set. A full set forgets: the object is then walked again, which is
+ * harmless. */
+static int add_to_done(uintptr_t base)
 {
     for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
          tries++, i = (i + 1) % OBJECTS_MOST) {
-        if (patch.seen[i] == base + 1) return 0;
-        if (patch.seen[i] == 0) return patch.seen[i] = base + 1, 1;
+        if (patch.done[i] == base + 1) return 0;
+        if (patch.done[i] == 0) return patch.done[i] = base + 1, 1;
     }
     return 1;
 }
 
-static int visit_new(struct dl_phdr_info *info, size_t size, void *unused)
+static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    struct object o;
+    struct elf_object o;
     (void)size, (void)unused;
-    /* the same for all objects of one walk: nothing was done yet */
-    if (info->dlpi_adds != patch.settled) return 1;
-    /* a base may have a new tenant */
-    if (info->dlpi_subs != load_relaxed(&patch.subs)) memset(patch.seen, 0, sizeof patch.seen);
-    store_relaxed(&patch.adds, info->dlpi_adds);
-    store_relaxed(&patch.subs, info->dlpi_subs);
-    if (is_loader(info) || info->dlpi_addr == patch.self || !first_sight(info->dlpi_addr)) return 0;
-    if (read_object(info, &o)) patch_object(&o);
+    /* Objects that are not relocated yet. The counter is the same for all objects of one walk, so
+     * the walk ends at the first one. */
+    if (info->dlpi_adds != patch.relocated_adds) return 1;
+    /* after an unload, a base may belong to another object */
+    if (info->dlpi_subs != load_relaxed(&patch.walked.subs))
+        memset(patch.done, 0, sizeof patch.done);
+    store_relaxed(&patch.walked.adds, info->dlpi_adds);
+    store_relaxed(&patch.walked.subs, info->dlpi_subs);
+    if (elf_object_is_loader(info) || info->dlpi_addr == patch.self
+        || !add_to_done(info->dlpi_addr))
+        return 0;
+    if (elf_object_read(info, &o)) patch_object(&o);
     return 0;
 }
 
-static int visit_old(struct dl_phdr_info *info, size_t size, void *unused)
+static int restore_object(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    struct object o;
+    struct elf_object o;
     (void)size, (void)unused;
-    if (!is_loader(info) && info->dlpi_addr != patch.self && read_object(info, &o))
-        restore_object(&o);
+    if (!elf_object_is_loader(info) && info->dlpi_addr != patch.self && elf_object_read(info, &o))
+        for_each_slot(&o, may_be_wrapper, restore_slot);
     return 0;
 }
 
-static int counters(struct dl_phdr_info *info, size_t size, void *out)
+static int copy_counters(struct dl_phdr_info *info, size_t size, void *out)
 {
     (void)size;
-    ((word *)out)[0] = info->dlpi_adds;
-    ((word *)out)[1] = info->dlpi_subs;
+    *(struct loader_counters *)out = (struct loader_counters){ info->dlpi_adds, info->dlpi_subs };
     return 1;
 }
 
-/* The loader's counters; 0 while a fork is under way: the lock that dl_iterate_phdr takes would
- * stay locked in the child for ever. */
-static int look(word now[2])
+/* 0 while a fork is under way: the lock that dl_iterate_phdr takes would stay locked in the child
+ * for ever. */
+static int read_loader_counters(struct loader_counters *now)
 {
-    add_seq_cst(&patch.looking, 1);
-    int may = !load_seq_cst(&patch.forking);
-    if (may) dl_iterate_phdr(counters, now);
-    add_seq_cst(&patch.looking, (word)-1);
+    add_seq_cst(&patch.counter_readers, 1);
+    const int may = !load_seq_cst(&patch.forking);
+    if (may) dl_iterate_phdr(copy_counters, now);
+    add_seq_cst(&patch.counter_readers, (word)-1);
     return may;
 }
 
-/* An object stands on the loader's list before it is relocated. To write then would be undone, or
- * seal a page that the loader still writes to. dlopen keeps a lock to its end, and dladdr waits for
- * that: what was on the list before is complete afterwards. No lock of ours is held. */
-static void let_loader_finish(void)
+/* An object stands on the loader's list before it is relocated. A slot written at that time would
+ * be overwritten, or its page sealed before the loader has finished. dlopen holds a lock to its
+ * end, and dladdr waits for that lock: objects that were on the list before are complete
+ * afterwards. Called with no lock of ours held. */
+static void wait_for_loader(void)
 {
     Dl_info unused;
     dladdr((const void *)&patch, &unused);
 }
 
-/* -- dlsym: the first thing a program does with a library that it has just opened -- */
+/* -- dlsym: called first for a library that was just opened, so new objects are found here -- */
 
 __attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
 {
-    if (load_relaxed(&patch.inherited) && patch.last && pointer_load_acquire(&patch.last->l_next))
-        /* an object was loaded since the fork: the loader's locks are free here */
+    /* The child has loaded an object since the fork: so the loader's locks are free. */
+    if (load_relaxed(&patch.inherited) && patch.last_at_fork
+        && pointer_load_acquire(&patch.last_at_fork->l_next))
         store_relaxed(&patch.inherited, 0);
     patch_refresh();
 }
 
 __attribute__((used, visibility("hidden"))) uintptr_t patch_real_dlsym;
 
-/* A jump, not a call: dlsym looks at its return address to know who asks. */
+/* A jump, not a call: dlsym finds the calling object by its return address. */
 void patch_dlsym(void);
 #if defined(__x86_64__)
 __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,@function\npatch_dlsym:\n"
@@ -475,62 +358,60 @@ void patch_install(const struct patch_wrappers *wrappers)
 #undef COPY
     patch.wrapper[HOOK_dlsym] = (uintptr_t)patch_dlsym;
     patch_real_dlsym = patch.real[HOOK_dlsym];
-    find_range(patch.wrapper, &patch.wrapper_from, &patch.wrapper_to);
-    find_range(patch.real, &patch.real_from, &patch.real_to);
-    for (int i = 0; i < HOOK_COUNT; i++) { /* the executable's entries count as real */
-        if (patch.plt[i] && patch.plt[i] < patch.real_from) patch.real_from = patch.plt[i];
-        if (patch.plt[i] > patch.real_to) patch.real_to = patch.plt[i];
-    }
+    const struct address_range none = { UINTPTR_MAX, 0 };
+    patch.wrappers = with_values(none, patch.wrapper);
+    patch.reals = with_values(with_values(none, patch.real), patch.plt);
     store_relaxed(&patch.lost, 0);
     int done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
     pthread_mutex_unlock(&patch.mutex);
-    /* more than one if others load objects just now */
+    /* several tries if other threads load objects at the same time */
     for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) {
-        word now[2];
-        if (!look(now)) {
+        struct loader_counters now;
+        if (!read_loader_counters(&now)) {
             sched_yield();
             continue;
         }
-        let_loader_finish();
+        wait_for_loader();
         pthread_mutex_lock(&patch.mutex);
-        patch.settled = now[0];
-        memset(patch.seen, 0, sizeof patch.seen);
-        done = dl_iterate_phdr(visit_new, NULL) == 0;
+        patch.relocated_adds = now.adds;
+        memset(patch.done, 0, sizeof patch.done);
+        done = dl_iterate_phdr(patch_if_new, NULL) == 0;
         if (done) store_release(&patch.installed, 1);
         pthread_mutex_unlock(&patch.mutex);
     }
 }
 
-/* now: how many objects have been loaded and unloaded. */
-static int is_due(word now[2])
+/* 1 if objects were loaded or unloaded since the last walk. */
+static int is_due(struct loader_counters *now)
 {
     if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
-    return look(now)
-           && (now[0] != load_relaxed(&patch.adds) || now[1] != load_relaxed(&patch.subs));
+    return read_loader_counters(now)
+           && (now->adds != load_relaxed(&patch.walked.adds)
+               || now->subs != load_relaxed(&patch.walked.subs));
 }
 
 int patch_is_due(void)
 {
-    word now[2];
-    return is_due(now);
+    struct loader_counters now;
+    return is_due(&now);
 }
 
 void patch_refresh(void)
 {
-    word now[2];
-    if (!is_due(now)) return;
+    struct loader_counters now;
+    if (!is_due(&now)) return;
     int saved = errno;
-    let_loader_finish();
-    /* Not waiting: whoever holds it is at the same work, perhaps behind a lock of the loader's that
-     * this thread has. */
+    wait_for_loader();
+    /* No waiting: the holder of the mutex does the same work, and may itself wait for a lock of the
+     * loader that this thread holds. */
     if (pthread_mutex_trylock(&patch.mutex)) return;
-    patch.settled = now[0];
+    patch.relocated_adds = now.adds;
     if (load_relaxed(&patch.installed)) {
-        /* before slots that another tool gave back are taken again: what went by meanwhile was not
-         * seen */
+        /* Before slots that another tool has given back are patched again: calls that were made
+         * meanwhile were not seen. */
         patch_holds();
-        /* an object added since: the next call has another look */
-        dl_iterate_phdr(visit_new, NULL);
+        /* stops early if an object was added since: the next refresh tries again */
+        dl_iterate_phdr(patch_if_new, NULL);
     }
     pthread_mutex_unlock(&patch.mutex);
     errno = saved;
@@ -541,7 +422,7 @@ void patch_remove(void)
     pthread_mutex_lock(&patch.mutex);
     if (load_relaxed(&patch.installed) && !load_relaxed(&patch.inherited)) {
         store_release(&patch.installed, 0);
-        dl_iterate_phdr(visit_old, NULL);
+        dl_iterate_phdr(restore_object, NULL);
         pointer_store_release(&patch.sentinel, NULL);
     }
     pthread_mutex_unlock(&patch.mutex);
@@ -561,7 +442,7 @@ void patch_lock(void)
 {
     pthread_mutex_lock(&patch.mutex);
     store_seq_cst(&patch.forking, 1);
-    while (load_seq_cst(&patch.looking)) sched_yield();
+    while (load_seq_cst(&patch.counter_readers)) sched_yield();
 }
 
 void patch_unlock(void)
@@ -573,8 +454,9 @@ void patch_unlock(void)
 void patch_forked(void)
 {
     pthread_mutex_init(&patch.mutex, NULL);
-    patch.looking = patch.forking = 0;
+    patch.counter_readers = patch.forking = 0;
     patch.inherited = 1;
-    for (patch.last = _r_debug.r_map; patch.last && patch.last->l_next;)
-        patch.last = patch.last->l_next;
+    patch.last_at_fork = _r_debug.r_map;
+    while (patch.last_at_fork && patch.last_at_fork->l_next)
+        patch.last_at_fork = patch.last_at_fork->l_next;
 }
