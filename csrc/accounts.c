@@ -24,25 +24,25 @@ static void add_foreign(struct account *a, uint64_t generation, int64_t bytes)
 
 static void add_live(task_handle task, int64_t bytes)
 {
-    if (lineage_is_home(task))
+    if (lineage_began_here(task))
         account_add_own(account_of(task), handle_generation(task), bytes);
     else
         add_foreign(account_of(task), handle_generation(task), bytes);
 }
 
-__attribute__((noinline)) void accounts_charge_all(task_handle task, int64_t bytes)
+__attribute__((noinline)) void accounts_charge_slow(task_handle task, int64_t bytes)
 {
-    task_handle around;
+    task_handle parent;
     if (!is_somebody(task)) add_foreign(&unowned, 0, bytes);
-    for (; is_somebody(task); task = around) {
+    for (; is_somebody(task); task = parent) {
         /* first: a task that has nothing left, and ends, leaves no heir */
-        around = lineage_around(task);
+        parent = lineage_parent(task);
         if (lineage_runs(task)) add_live(task, bytes);
     }
 }
 
 /* Frees of older memory cannot hide what is the account's own. Returns by how much it changed. */
-static int64_t net_small(struct account *a, int64_t bytes)
+static int64_t add_small_clamped(struct account *a, int64_t bytes)
 {
     word old = load_relaxed(&a->small), sum;
     do sum = (int64_t)old + bytes < 0 ? 0 : old + (word)bytes;
@@ -53,12 +53,13 @@ static int64_t net_small(struct account *a, int64_t bytes)
 static void flush_to(task_handle task)
 {
     int64_t changed;
-    if (!is_somebody(task) && (changed = net_small(&unowned, this_thread.pending)))
+    if (!is_somebody(task) && (changed = add_small_clamped(&unowned, this_thread.pending)))
         add_foreign(&unowned, 0, changed);
-    for (; is_somebody(task); task = lineage_around(task)) {
+    for (; is_somebody(task); task = lineage_parent(task)) {
         if (!lineage_runs(task)) continue;
         add_relaxed(&account_of(task)->count, this_thread.pending_count);
-        if ((changed = net_small(account_of(task), this_thread.pending))) add_live(task, changed);
+        if ((changed = add_small_clamped(account_of(task), this_thread.pending)))
+            add_live(task, changed);
     }
     this_thread.pending = 0;
     this_thread.pending_count = 0;
@@ -69,7 +70,7 @@ static void flush(void)
     if (this_thread.pending || this_thread.pending_count) flush_to(lineage_allocates_for());
 }
 
-__attribute__((noinline)) void accounts_flush_full(void)
+__attribute__((noinline)) void accounts_flush_slow(void)
 {
     if (this_thread.busy) return; /* a signal handler's: with the next one */
     accounts_enter();
@@ -88,17 +89,17 @@ void accounts_flush(void)
 }
 
 /* Python has forgotten the thread by now: lineage_allocates_for would take it for a native one. */
-void accounts_flush_last(void)
+void accounts_flush_at_thread_end(void)
 {
     if (!accounts_active()) return;
     accounts_enter();
-    flush_to(lineage_bequeath());
+    flush_to(lineage_thread_task());
     accounts_leave();
 }
 
 /* -- tasks -- */
 
-void accounts_task_begin(task_handle task, task_handle around)
+void accounts_task_begin(task_handle task, task_handle parent)
 {
     struct account *a = account_of(task);
     const uint64_t generation = handle_generation(task);
@@ -109,7 +110,7 @@ void accounts_task_begin(task_handle task, task_handle around)
     store_relaxed(&a->count, 0);
     store_relaxed(&a->own, sum_zero(generation));
     store_relaxed(&a->others, sum_zero(generation));
-    lineage_begin(task, around); /* last: others may charge it from here on */
+    lineage_begin(task, parent); /* last: others may charge it from here on */
     accounts_leave();
 }
 

@@ -23,7 +23,7 @@ void accounts_open(void);
 void accounts_close(void);
 
 /* The calling thread's allocations belong to this task until its end, then to the one around it. */
-void accounts_task_begin(task_handle task, task_handle around);
+void accounts_task_begin(task_handle task, task_handle parent);
 /* From any thread. leaves_more: memory that is accounted elsewhere (gpu.h) passes to the task
  * around it. */
 void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures);
@@ -35,7 +35,7 @@ uint64_t accounts_live_now(task_handle task);
 /* What the calling thread has netted goes to whom it allocates for: before that changes. */
 void accounts_flush(void);
 /* At the end of a thread that a task started: what is left of it is the task's. */
-void accounts_flush_last(void);
+void accounts_flush_at_thread_end(void);
 /* Live bytes allocated outside every task since accounts_open. */
 uint64_t accounts_unowned_bytes(void);
 
@@ -80,30 +80,30 @@ static inline void account_add_own(struct account *a, uint64_t generation, int64
     if (bytes > 0) peak_raise(&a->peak, generation, account_live(a));
 }
 
-void accounts_charge_all(task_handle task, int64_t bytes);
+void accounts_charge_slow(task_handle task, int64_t bytes);
 
 /* A task and all around it that run; of an ended one, those around it. NOBODY: what no task
  * allocated. Below zero: a release, from any thread. */
 static inline void accounts_charge(task_handle task, int64_t bytes)
 {
-    if (__builtin_expect(lineage_is_alone(task), 1))
+    if (__builtin_expect(lineage_is_own_outermost(task), 1))
         account_add_own(&accounts_of_tasks[handle_slot(task)], handle_generation(task), bytes);
     else
-        accounts_charge_all(task, bytes);
+        accounts_charge_slow(task, bytes);
 }
 
 /* One allocation more of the calling thread. */
-static inline void accounts_count(void) { this_thread.pending_count++; }
+static inline void accounts_count_allocation(void) { this_thread.pending_count++; }
 
-void accounts_flush_full(void);
+void accounts_flush_slow(void);
 
 /* Small bytes of the calling thread: they are netted. */
-static inline void accounts_net(int32_t bytes)
+static inline void accounts_add_small(int32_t bytes)
 {
     const uint32_t both = 2 * ACCOUNTS_FLUSH_BYTES;
     this_thread.pending += bytes;
     if (__builtin_expect((uint32_t)(this_thread.pending + ACCOUNTS_FLUSH_BYTES) > both, 0))
-        accounts_flush_full();
+        accounts_flush_slow();
 }
 
 #endif

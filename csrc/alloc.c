@@ -13,7 +13,7 @@
 #include "owners.h"
 #include "patch.h"
 
-#define NETTED_MOST                                                                                \
+#define SMALL_IF_FULL                                                                              \
     (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted \
                   as untracked */
 #define PAGE 4096 /* what the kernel rounds mappings to, at least */
@@ -45,12 +45,12 @@ static inline int large_added(void *block, uint64_t bytes)
     if (result == OWNERS_FULL) {
         store_relaxed(&alloc.overflowed, 1);
         add_relaxed(&alloc.untracked_bytes, bytes);
-        return bytes >= NETTED_MOST;
+        return bytes >= SMALL_IF_FULL;
     }
     /* its free was not seen */
     if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes);
     accounts_charge(task, (int64_t)bytes);
-    accounts_count();
+    accounts_count_allocation();
     return 1;
 }
 
@@ -93,8 +93,8 @@ static int headers_are_glibcs(void)
 
 static inline void small_added(uint64_t bytes)
 {
-    accounts_count();
-    accounts_net((int32_t)bytes);
+    accounts_count_allocation();
+    accounts_add_small((int32_t)bytes);
 }
 
 static uint64_t size_of(void *block)
@@ -104,7 +104,7 @@ static uint64_t size_of(void *block)
 }
 
 /* Large, or of a malloc whose headers we do not know. */
-static __attribute__((noinline)) void added_otherwise(void *block)
+static __attribute__((noinline)) void added_slow(void *block)
 {
     uint64_t bytes = size_of(block);
     if (bytes >= load_relaxed(&alloc.large_from)) {
@@ -124,10 +124,10 @@ static inline void added(void *block)
     if (__builtin_expect(limit && (header = header_of(block)) < limit, 1))
         small_added((header & ~UINT64_C(7)) - 8);
     else
-        added_otherwise(block);
+        added_slow(block);
 }
 
-static __attribute__((noinline)) struct owned removed_otherwise(void *block)
+static __attribute__((noinline)) struct owned removed_slow(void *block)
 {
     struct owned o = { 0, NOBODY, size_of(block) };
     if (o.bytes >= load_relaxed(&alloc.large_from)) {
@@ -139,10 +139,10 @@ static __attribute__((noinline)) struct owned removed_otherwise(void *block)
         if (o.found) release(o.owner, (int64_t)o.bytes);
         accounts_leave();
         /* One not found is older than the probe, nobody's; or the table was full. */
-        if (o.found || bytes >= NETTED_MOST || !load_relaxed(&alloc.overflowed)) return o;
+        if (o.found || bytes >= SMALL_IF_FULL || !load_relaxed(&alloc.overflowed)) return o;
         o.bytes = bytes;
     }
-    accounts_net(-(int32_t)o.bytes);
+    accounts_add_small(-(int32_t)o.bytes);
     return o;
 }
 
@@ -153,20 +153,20 @@ static inline struct owned removed(void *block)
     if (__builtin_expect(!block, 0)) return o;
     uint64_t limit = load_relaxed(&alloc.small_headers), header;
     if (__builtin_expect(!limit || (header = header_of(block)) >= limit, 0))
-        return removed_otherwise(block);
+        return removed_slow(block);
     o.bytes = (header & ~UINT64_C(7)) - 8;
-    accounts_net(-(int32_t)o.bytes);
+    accounts_add_small(-(int32_t)o.bytes);
     return o;
 }
 
 /* A realloc that failed: the block is still there and whose it was. */
-static void put_back(void *block, struct owned o)
+static void restore_owner(void *block, struct owned o)
 {
     struct owned stale;
     if (o.found && owners_insert((uintptr_t)block, o.bytes, o.owner, &stale) == OWNERS_ADDED) {
         accounts_charge(o.owner, (int64_t)o.bytes);
     } else if (o.bytes && !o.found) {
-        accounts_net((int32_t)o.bytes);
+        accounts_add_small((int32_t)o.bytes);
     }
 }
 
@@ -199,7 +199,7 @@ static void *alloc_realloc(void *old, size_t n)
     if (p)
         added(p);
     else if (old && n)
-        put_back(old, o); /* n == 0 has freed it */
+        restore_owner(old, o); /* n == 0 has freed it */
     return p;
 }
 
@@ -265,7 +265,7 @@ static void map_added(void *p, size_t n, int protection, int flags)
     else if (owners_map((uintptr_t)p, n, task, release) == OWNERS_FULL)
         add_relaxed(&alloc.untracked_bytes, n);
     else
-        accounts_charge(task, (int64_t)n), accounts_count();
+        accounts_charge(task, (int64_t)n), accounts_count_allocation();
     accounts_leave();
     errno = saved;
 }
@@ -300,7 +300,7 @@ static int alloc_munmap(void *p, size_t n)
 }
 
 /* A mremap that failed. */
-static void map_put_back(void *p, size_t n, task_handle owner)
+static void restore_mapping(void *p, size_t n, task_handle owner)
 {
     int saved = errno;
     accounts_enter();
@@ -321,7 +321,7 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
     int known = accounts_may_change() && old_n && (uintptr_t)old % PAGE == 0;
     if (known) {
         accounts_enter();
-        known = owners_covers((uintptr_t)old, &owner);
+        known = owners_find_mapping((uintptr_t)old, &owner);
         accounts_leave();
     }
     if (known) map_removed(old, old_n);
@@ -330,11 +330,11 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
     if (known && p != MAP_FAILED)
         map_added(p, n, PROT_READ, MAP_ANONYMOUS);
     else if (known)
-        map_put_back(old, old_n, owner);
+        restore_mapping(old, old_n, owner);
     return p;
 }
 
-struct beginning {
+struct thread_start {
     void *(*function)(void *);
     void *argument;
     task_handle task;
@@ -343,15 +343,15 @@ struct beginning {
 static void end_thread(void *unused)
 {
     (void)unused;
-    accounts_flush_last();
+    accounts_flush_at_thread_end();
 }
 
 static void *begin_thread(void *p)
 {
     void *result;
-    struct beginning b = *(struct beginning *)p;
+    struct thread_start b = *(struct thread_start *)p;
     alloc.real.free(p);
-    lineage_inherit(b.task);
+    lineage_begin_thread(b.task);
     pthread_cleanup_push(end_thread, NULL); /* for pthread_exit, too */
     result = b.function(b.argument);
     pthread_cleanup_pop(1);
@@ -361,10 +361,10 @@ static void *begin_thread(void *p)
 static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                 void *(*function)(void *), void *argument)
 {
-    task_handle task = accounts_may_change() ? lineage_bequeath() : NOBODY;
-    struct beginning *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
+    task_handle task = accounts_may_change() ? lineage_thread_task() : NOBODY;
+    struct thread_start *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
     if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);
-    *b = (struct beginning){ function, argument, task };
+    *b = (struct thread_start){ function, argument, task };
     int e = alloc.real.pthread_create(thread, attributes, begin_thread, b);
     if (e) alloc.real.free(b);
     return e;

@@ -48,8 +48,8 @@ static void *map_part(int fd, uint64_t offset, uint64_t bytes, const char **fail
     return map == MAP_FAILED ? NULL : map;
 }
 
-static void fill(struct board *b, const struct board_settings *s, uint64_t start_ns,
-                 uint64_t epoch_ns)
+static void fill_header(struct board *b, const struct board_settings *s, uint64_t start_ns,
+                        uint64_t epoch_ns)
 {
     char *base = (char *)b->header;
     b->live = (struct board_live *)(base + LIVE_OFFSET);
@@ -137,7 +137,7 @@ static int create_in(int directory, struct board *b, const struct board_settings
     if (fd < 0) return -errno;
     b->header = map_part(fd, 0, HEAD_BYTES, failed_step);
     if (b->header) {
-        fill(b, s, start_ns, epoch_ns);
+        fill_header(b, s, start_ns, epoch_ns);
         snprintf(b->path, sizeof b->path, "%s/%s", s->directory, name);
         *failed_step = "create the board file";
         if (nameless && give_name(fd, directory, name) < 0)
@@ -192,7 +192,7 @@ void board_unmap(struct board *b, int remove)
 
 /* Give up the oldest frames until `bytes` more fit behind the head; announced before they are
  * overwritten. */
-static void make_room(struct board *b, uint64_t bytes)
+static void drop_oldest_frames(struct board *b, uint64_t bytes)
 {
     while (b->head + bytes - b->tail > RECORDS_BYTES) {
         const uint64_t at = b->tail % RECORDS_BYTES;
@@ -211,11 +211,11 @@ void board_publish_frame(struct board *b, const char *frame, uint64_t bytes, uin
 {
     uint64_t left = RECORDS_BYTES - b->head % RECORDS_BYTES;
     if (left < bytes) {
-        make_room(b, left);
+        drop_oldest_frames(b, left);
         store_release((word *)(b->records + b->head % RECORDS_BYTES), FRAME_PAD);
         b->head += left;
     }
-    make_room(b, bytes);
+    drop_oldest_frames(b, bytes);
     copy_release((word *)(b->records + b->head % RECORDS_BYTES), (const word *)frame,
                  bytes / sizeof(word));
     b->head += bytes;

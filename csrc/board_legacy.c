@@ -106,7 +106,7 @@ uint64_t legacy_frame_whole(const char *frame, uint64_t available)
     return check == f->check && texts_fit(&f->task, bytes - least) ? bytes : 0;
 }
 
-static struct text take(const char **at, uint64_t len)
+static struct text next_text(const char **at, uint64_t len)
 {
     struct text found = { *at, len };
     *at += len;
@@ -120,12 +120,12 @@ int legacy_frame_unpack(const struct layout *l, const char *frame, struct record
     const char *at = f->text;
     if (l->lists[LAYOUT_TASK].count != sizeof *t / sizeof(word)) return -EINVAL;
     layout_copy(l, LAYOUT_TASK, (const word *)t, (word *)&r->task, sizeof r->task / sizeof(word));
-    r->texts[TEXT_name] = take(&at, t->name_len);
-    r->texts[TEXT_key_rest] = take(&at, t->key_len);
-    r->texts[TEXT_inputs] = take(&at, t->inputs_len);
-    r->texts[TEXT_output] = take(&at, t->output_len);
-    r->gpu_json = take(&at, t->gpu_len);
-    r->oom_json = take(&at, t->oom_len);
+    r->texts[TEXT_name] = next_text(&at, t->name_len);
+    r->texts[TEXT_key_rest] = next_text(&at, t->key_len);
+    r->texts[TEXT_inputs] = next_text(&at, t->inputs_len);
+    r->texts[TEXT_output] = next_text(&at, t->output_len);
+    r->gpu_json = next_text(&at, t->gpu_len);
+    r->oom_json = next_text(&at, t->oom_len);
     return 0;
 }
 

@@ -70,47 +70,47 @@ static int read_live_word(const struct board_reader *r, size_t offset, word *val
 
 /* -- the header -- */
 
-static int inside(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t each)
+static int range_fits(uint64_t file_bytes, uint64_t offset, uint64_t count, uint64_t each)
 {
     return offset % 8 == 0 && offset <= file_bytes && each != 0
            && count <= (file_bytes - offset) / each;
 }
 
-static uint64_t words_of(const struct board_reader *r, enum layout_list list)
+static uint64_t list_bytes(const struct board_reader *r, enum layout_list list)
 {
     return r->layout.lists[list].count * sizeof(word);
 }
 
-static int header_makes_sense(const struct board_reader *r)
+static int header_is_consistent(const struct board_reader *r)
 {
     const struct board_header *h = &r->header;
-    const uint64_t slot_words = words_of(r, LAYOUT_SLOT) + words_of(r, LAYOUT_TASK)
-                                + TASK_DEVICES * words_of(r, LAYOUT_TASK_DEVICE);
+    const uint64_t slot_words = list_bytes(r, LAYOUT_SLOT) + list_bytes(r, LAYOUT_TASK)
+                                + TASK_DEVICES * list_bytes(r, LAYOUT_TASK_DEVICE);
     return h->slot_bytes == SLOT_BYTES && slot_words < SLOT_BYTES && h->sample_count > 1
            && h->records_bytes >= 2 * FRAME_BYTES_MOST && h->records_bytes % 8 == 0
-           && words_of(r, LAYOUT_LIVE) <= JOURNAL_OFFSET - LIVE_OFFSET
-           && inside(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
-           && h->device_bytes == DEVICE_BYTES && words_of(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
-           && inside(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
-           && inside(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
-           && inside(h->file_bytes, h->records_offset, h->records_bytes, 1)
-           && inside(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
+           && list_bytes(r, LAYOUT_LIVE) <= JOURNAL_OFFSET - LIVE_OFFSET
+           && range_fits(h->file_bytes, h->live_offset, 1, DEVICES_OFFSET - LIVE_OFFSET)
+           && h->device_bytes == DEVICE_BYTES && list_bytes(r, LAYOUT_DEVICE) + 192 <= DEVICE_BYTES
+           && range_fits(h->file_bytes, h->devices_offset, h->device_count, h->device_bytes)
+           && range_fits(h->file_bytes, h->slots_offset, h->slot_count, h->slot_bytes)
+           && range_fits(h->file_bytes, h->records_offset, h->records_bytes, 1)
+           && range_fits(h->file_bytes, h->samples_offset, h->sample_count, sizeof(struct sample));
 }
 
-static int texts_and_totals_make_sense(const struct board_reader *r)
+static int texts_and_totals_are_consistent(const struct board_reader *r)
 {
     const struct board_header *h = &r->header;
     const uint64_t total =
-        words_of(r, LAYOUT_TOTAL) + TASK_DEVICES * words_of(r, LAYOUT_TOTAL_DEVICE);
-    return inside(h->file_bytes, h->texts_offset, h->texts_bytes, 1)
+        list_bytes(r, LAYOUT_TOTAL) + TASK_DEVICES * list_bytes(r, LAYOUT_TOTAL_DEVICE);
+    return range_fits(h->file_bytes, h->texts_offset, h->texts_bytes, 1)
            && h->total_bytes == TOTAL_BYTES
            && total + (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t) <= TOTAL_BYTES
            && JOURNAL_OFFSET + offsetof(struct totals_journal, fields) + total <= FACTS_OFFSET
-           && inside(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
+           && range_fits(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
 }
 
 /* 1 if the board has slots and records, 0 if not yet. */
-static int look_for_room(struct board_reader *r)
+static int check_room(struct board_reader *r)
 {
     word room = 1;
     if (r->has_room) return 1;
@@ -120,14 +120,15 @@ static int look_for_room(struct board_reader *r)
 }
 
 /* Header and layout of a board that has a version that is known here. */
-static int read_described(struct board_reader *r)
+static int read_known_version(struct board_reader *r)
 {
     struct board_header *h = &r->header;
     if (h->version < 6) {
         int e = legacy_read_header(r, h);
         if (e < 0) return e;
         strcpy(r->layout_text, legacy_layout(h->version));
-        return layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) == 0 && header_makes_sense(r)
+        return layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) == 0
+                       && header_is_consistent(r)
                    ? 0
                    : BOARD_DAMAGED;
     }
@@ -142,7 +143,7 @@ static int read_described(struct board_reader *r)
     if (h->check != board_header_check(h, layout)
         || layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) < 0)
         return BOARD_DAMAGED;
-    return header_makes_sense(r) && texts_and_totals_make_sense(r) ? 0 : BOARD_DAMAGED;
+    return header_is_consistent(r) && texts_and_totals_are_consistent(r) ? 0 : BOARD_DAMAGED;
 }
 
 static int read_header(struct board_reader *r)
@@ -158,8 +159,8 @@ static int read_header(struct board_reader *r)
     if (h->magic != BOARD_MAGIC) return BOARD_FOREIGN;
     if (h->version < BOARD_VERSION_OLDEST || h->version > BOARD_VERSION)
         return BOARD_VERSION_UNKNOWN;
-    e = read_described(r);
-    if (e == 0) e = look_for_room(r);
+    e = read_known_version(r);
+    if (e == 0) e = check_room(r);
     if (e < 0) return e;
     if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: it may have grown in between */
     return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT
@@ -191,7 +192,7 @@ void board_reader_close(struct board_reader *r)
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
     word found[LAYOUT_FIELDS_MOST];
-    int e = board_read_at(r, found, words_of(r, LAYOUT_LIVE), r->header.live_offset);
+    int e = board_read_at(r, found, list_bytes(r, LAYOUT_LIVE), r->header.live_offset);
     layout_copy(&r->layout, LAYOUT_LIVE, found, (word *)live, sizeof *live / sizeof(word));
     if (r->header.version < 5) live->room_for_tasks = 1;
     return e;
@@ -220,7 +221,7 @@ int board_read_device(const struct board_reader *r, uint64_t index, struct devic
     if (e < 0) return e;
     layout_copy(&r->layout, LAYOUT_DEVICE, (const word *)found, (word *)&d->fields,
                 sizeof d->fields / sizeof(word));
-    const char *texts = found + words_of(r, LAYOUT_DEVICE);
+    const char *texts = found + list_bytes(r, LAYOUT_DEVICE);
 #define TAKE(name, size) memcpy(d->name, texts, size), d->name[size - 1] = 0, texts += size;
     DEVICE_TEXTS(TAKE)
 #undef TAKE
@@ -233,13 +234,13 @@ static int parse_slot(const struct board_reader *r, struct running_task *t)
     const struct layout *l = &r->layout;
     const char *at = t->page;
     layout_copy(l, LAYOUT_SLOT, (const word *)at, (word *)&t->slot, sizeof t->slot / sizeof(word));
-    at += words_of(r, LAYOUT_SLOT);
-    for (int i = 0; i < TASK_DEVICES; i++, at += words_of(r, LAYOUT_TASK_DEVICE))
+    at += list_bytes(r, LAYOUT_SLOT);
+    for (int i = 0; i < TASK_DEVICES; i++, at += list_bytes(r, LAYOUT_TASK_DEVICE))
         layout_copy(l, LAYOUT_TASK_DEVICE, (const word *)at, (word *)&t->gpu[i],
                     sizeof t->gpu[i] / sizeof(word));
     layout_copy(l, LAYOUT_TASK, (const word *)at, (word *)&t->task, sizeof t->task / sizeof(word));
     if (!l->packed) legacy_slot_lengths((const word *)at, &t->slot);
-    at += words_of(r, LAYOUT_TASK);
+    at += list_bytes(r, LAYOUT_TASK);
     uint64_t left = (uint64_t)(t->page + SLOT_BYTES - at);
     struct text *texts[] = { &t->name, &t->key, &t->inputs };
     const word lengths[] = { t->slot.name_len, t->slot.key_len, t->slot.inputs_len };
@@ -254,7 +255,7 @@ static int parse_slot(const struct board_reader *r, struct running_task *t)
 
 int board_read_slot(struct board_reader *r, uint64_t index, struct running_task *t)
 {
-    int room = look_for_room(r);
+    int room = check_room(r);
     if (room <= 0) return room;
     uint64_t offset = r->header.slots_offset + index * SLOT_BYTES;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -277,7 +278,7 @@ int board_read_slot(struct board_reader *r, uint64_t index, struct running_task 
 
 /* Head before tail: the tail that was announced before this head was published holds for it, a
  * later one may have passed it. */
-static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *head)
+static int read_head_and_tail(const struct board_reader *r, uint64_t *tail, uint64_t *head)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int e = READ_LIVE(r, records_head, head);
@@ -293,12 +294,12 @@ static int read_ends(const struct board_reader *r, uint64_t *tail, uint64_t *hea
 int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size,
                            uint64_t most)
 {
-    int room = look_for_room(r);
+    int room = check_room(r);
     if (room <= 0) return room;
     const uint64_t ring = r->header.records_bytes;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         uint64_t tail, head;
-        int e = read_ends(r, &tail, &head);
+        int e = read_head_and_tail(r, &tail, &head);
         if (e < 0) return e;
         /* never to be met again: no way back, or there might be no end */
         if (*position > head || *position % 8) return BOARD_DAMAGED;
@@ -339,7 +340,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
 
 int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts, uint64_t size)
 {
-    int room = r->header.version < 6 ? 0 : look_for_room(r);
+    int room = r->header.version < 6 ? 0 : check_room(r);
     word end;
     if (room <= 0) return room;
     int e = READ_LIVE(r, texts_end, &end);
@@ -361,7 +362,7 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
     return (int64_t)done;
 }
 
-static int devices_make_sense(const struct total *t)
+static int devices_are_consistent(const struct total *t)
 {
     for (int i = 0; i < TASK_DEVICES; i++) {
         const struct total_device *d = &t->devices[i];
@@ -385,14 +386,14 @@ static void copy_total(const struct layout *l, const char *from, struct total *t
 
 int board_read_total(struct board_reader *r, uint64_t index, struct total *total)
 {
-    int room = r->header.version < 6 ? 0 : look_for_room(r);
+    int room = r->header.version < 6 ? 0 : check_room(r);
     word used, after;
     if (room <= 0) return room;
     int e = READ_LIVE(r, totals_used, &used);
     if (e < 0) return e;
     if (used > r->header.total_count) return BOARD_DAMAGED;
     if (index >= used) return 0;
-    const uint64_t words = words_of(r, LAYOUT_TOTAL), device = words_of(r, LAYOUT_TOTAL_DEVICE);
+    const uint64_t words = list_bytes(r, LAYOUT_TOTAL), device = list_bytes(r, LAYOUT_TOTAL_DEVICE);
     const uint64_t cells = words + TASK_DEVICES * device,
                    offset = r->header.totals_offset + index * TOTAL_BYTES;
     char page[TOTAL_BYTES] __attribute__((aligned(8))),
@@ -418,7 +419,7 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
             memcpy(before.devices, old.devices, sizeof before.devices);
             totals_undo(&before, total);
         }
-        return devices_make_sense(total) ? 1 : BOARD_DAMAGED;
+        return devices_are_consistent(total) ? 1 : BOARD_DAMAGED;
     }
     return 0;
 }

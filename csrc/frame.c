@@ -7,7 +7,7 @@
 
 /* -- packing -- */
 
-static char *put_raw(char *to, uint64_t value)
+static char *write_varint(char *to, uint64_t value)
 {
     while (value >= 0x80) {
         *to++ = (char)(value | 0x80);
@@ -17,9 +17,9 @@ static char *put_raw(char *to, uint64_t value)
     return to;
 }
 
-static char *put_words(char *to, const word *from, size_t bytes)
+static char *write_words(char *to, const word *from, size_t bytes)
 {
-    for (size_t i = 0; i < bytes / sizeof(word); i++) to = put_raw(to, from[i] + 1);
+    for (size_t i = 0; i < bytes / sizeof(word); i++) to = write_varint(to, from[i] + 1);
     return to;
 }
 
@@ -30,21 +30,21 @@ static word check_of(const char *frame, uint64_t bytes)
 
 uint64_t frame_pack(const struct record *r, char *to)
 {
-    char *at = put_words(to + sizeof(word), (const word *)&r->task, sizeof r->task);
+    char *at = write_words(to + sizeof(word), (const word *)&r->task, sizeof r->task);
     for (int i = 0; i < TEXT_COUNT; i++) {
         if (r->numbers[i] != ABSENT) {
-            at = put_raw(at, r->numbers[i] << 1 | 1);
+            at = write_varint(at, r->numbers[i] << 1 | 1);
             continue;
         }
-        at = put_raw(at, r->texts[i].len << 1);
+        at = write_varint(at, r->texts[i].len << 1);
         if (r->texts[i].len) memcpy(at, r->texts[i].at, r->texts[i].len);
         at += r->texts[i].len;
     }
-    at = put_raw(at, r->devices_known ? r->device_count + 1 : 0);
+    at = write_varint(at, r->devices_known ? r->device_count + 1 : 0);
     for (uint32_t i = 0; r->devices_known && i < r->device_count; i++)
-        at = put_words(at, (const word *)&r->devices[i], sizeof r->devices[i]);
-    at = put_raw(at, r->oom.count != 0);
-    if (r->oom.count) at = put_words(at, (const word *)&r->oom, sizeof r->oom);
+        at = write_words(at, (const word *)&r->devices[i], sizeof r->devices[i]);
+    at = write_varint(at, r->oom.count != 0);
+    if (r->oom.count) at = write_words(at, (const word *)&r->oom, sizeof r->oom);
     while ((at - to) % sizeof(word)) *at++ = 0;
     const uint64_t bytes = (uint64_t)(at - to);
     *(word *)to = bytes | check_of(to, bytes) << 32;
@@ -58,7 +58,7 @@ struct cursor {
     int bad;
 };
 
-static uint64_t take_raw(struct cursor *c)
+static uint64_t read_varint(struct cursor *c)
 {
     uint64_t value = 0;
     for (unsigned shift = 0; c->at < c->end && shift < 64; shift += 7) {
@@ -70,19 +70,19 @@ static uint64_t take_raw(struct cursor *c)
     return 0;
 }
 
-static void take_words(struct cursor *c, const struct layout *l, enum layout_list list, word *to,
+static void read_words(struct cursor *c, const struct layout *l, enum layout_list list, word *to,
                        size_t bytes)
 {
     word found[LAYOUT_FIELDS_MOST];
-    for (uint32_t i = 0; i < l->lists[list].count; i++) found[i] = take_raw(c) - 1;
+    for (uint32_t i = 0; i < l->lists[list].count; i++) found[i] = read_varint(c) - 1;
     layout_copy(l, list, found, to, (uint32_t)(bytes / sizeof(word)));
 }
 
-static void take_texts(struct cursor *c, const struct layout *l, struct record *r)
+static void read_texts(struct cursor *c, const struct layout *l, struct record *r)
 {
     const struct layout_map *map = &l->lists[LAYOUT_TEXT];
     for (uint32_t i = 0; i < map->count && !c->bad; i++) {
-        const uint64_t head = take_raw(c), value = head >> 1;
+        const uint64_t head = read_varint(c), value = head >> 1;
         struct text text = { c->at, 0 };
         if (!(head & 1)) {
             if (value > (uint64_t)(c->end - c->at)) {
@@ -110,7 +110,7 @@ uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t availab
     return head >> 32 == check_of(frame, bytes) ? bytes : 0;
 }
 
-static struct cursor inside(const char *frame)
+static struct cursor cursor_of(const char *frame)
 {
     return (struct cursor){ frame + sizeof(word), frame + (uint32_t)*(const word *)frame, 0 };
 }
@@ -120,15 +120,15 @@ int frame_unpack(const struct layout *l, const char *frame, struct record *r)
     memset(r, 0, sizeof *r);
     for (int i = 0; i < TEXT_COUNT; i++) r->numbers[i] = ABSENT;
     if (!l->packed) return legacy_frame_unpack(l, frame, r);
-    struct cursor c = inside(frame);
-    take_words(&c, l, LAYOUT_TASK, (word *)&r->task, sizeof r->task);
-    take_texts(&c, l, r);
-    uint64_t devices = c.bad ? 0 : take_raw(&c);
+    struct cursor c = cursor_of(frame);
+    read_words(&c, l, LAYOUT_TASK, (word *)&r->task, sizeof r->task);
+    read_texts(&c, l, r);
+    uint64_t devices = c.bad ? 0 : read_varint(&c);
     r->devices_known = devices != 0;
     if (devices > TASK_DEVICES + 1) return -EINVAL;
     r->device_count = devices ? (uint32_t)devices - 1 : 0;
     for (uint32_t i = 0; i < r->device_count; i++)
-        take_words(&c, l, LAYOUT_TASK_DEVICE, (word *)&r->devices[i], sizeof r->devices[i]);
-    if (take_raw(&c)) take_words(&c, l, LAYOUT_OOM, (word *)&r->oom, sizeof r->oom);
+        read_words(&c, l, LAYOUT_TASK_DEVICE, (word *)&r->devices[i], sizeof r->devices[i]);
+    if (read_varint(&c)) read_words(&c, l, LAYOUT_OOM, (word *)&r->oom, sizeof r->oom);
     return c.bad ? -EINVAL : 0;
 }

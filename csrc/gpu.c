@@ -10,7 +10,7 @@
 
 /* A task's memory, from its first allocation on. Sums and peaks carry the task's generation
  * (sums.h). */
-struct account {
+struct gpu_account {
     word generation; /* another one's account is found stale and made anew */
     struct task_device devices[TASK_DEVICES];
     struct task_oom oom;
@@ -20,7 +20,7 @@ static struct {
     pthread_mutex_t mutex; /* makes accounts */
     word hook, nvml, pinned_seen, unfollowed, ooms;
     struct device devices[DEVICE_COUNT + 1];
-    struct account accounts[SLOT_COUNT];
+    struct gpu_account accounts[SLOT_COUNT];
 } gpu = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 int gpu_enter(void) { return this_thread.gpu_depth++ != 0; }
@@ -28,20 +28,20 @@ void gpu_leave(void) { this_thread.gpu_depth--; }
 
 /* -- accounts -- */
 
-static struct account *account_of(task_handle task)
+static struct gpu_account *account_of(task_handle task)
 {
-    struct account *a = &gpu.accounts[handle_slot(task)];
+    struct gpu_account *a = &gpu.accounts[handle_slot(task)];
     return load_acquire(&a->generation) == handle_generation(task) ? a : NULL;
 }
 
-static struct task_device *find(struct account *a, uint32_t device)
+static struct task_device *find_device(struct gpu_account *a, uint32_t device)
 {
     for (int i = 0; i < TASK_DEVICES; i++)
         if (load_acquire(&a->devices[i].device) == device + 1) return &a->devices[i];
     return NULL;
 }
 
-static void open_account(struct account *a, uint64_t generation)
+static void open_account(struct gpu_account *a, uint64_t generation)
 {
     store_release(&a->generation, 0);
     for (int i = 0; i < TASK_DEVICES; i++) {
@@ -57,10 +57,10 @@ static void open_account(struct account *a, uint64_t generation)
 
 /* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses
  * too many. */
-static struct task_device *place_of(task_handle task, uint32_t device)
+static struct task_device *device_of_task(task_handle task, uint32_t device)
 {
-    struct account *a = account_of(task);
-    struct task_device *d = a ? find(a, device) : NULL;
+    struct gpu_account *a = account_of(task);
+    struct task_device *d = a ? find_device(a, device) : NULL;
     if (d || !lineage_runs(task)) return d;
     pthread_mutex_lock(&gpu.mutex);
     /* it has ended meanwhile: the account may be the slot's next task's */
@@ -70,7 +70,7 @@ static struct task_device *place_of(task_handle task, uint32_t device)
     }
     a = &gpu.accounts[handle_slot(task)];
     if (a->generation != handle_generation(task)) open_account(a, handle_generation(task));
-    d = find(a, device);
+    d = find_device(a, device);
     for (int i = 0; i < TASK_DEVICES && !d; i++)
         if (!a->devices[i].device)
             store_release(&a->devices[i].device, device + 1), d = &a->devices[i];
@@ -91,8 +91,8 @@ int gpu_added(task_handle task, uint32_t device, uint64_t bytes)
     if (raised) max_relaxed(&f->peak_bytes, live);
     add_relaxed(&f->alloc_count, 1);
     if (!load_relaxed(&f->present)) store_release(&f->present, 1);
-    for (; is_somebody(task); task = lineage_around(task)) {
-        struct task_device *d = place_of(task, device);
+    for (; is_somebody(task); task = lineage_parent(task)) {
+        struct task_device *d = device_of_task(task, device);
         if (!d || !sum_add(&d->live_bytes, handle_generation(task), (int64_t)bytes)) continue;
         int64_t own = sum_value(load_relaxed(&d->live_bytes));
         if (own > 0 && peak_raise(&d->peak_bytes, handle_generation(task), (uint64_t)own))
@@ -105,9 +105,9 @@ void gpu_removed(task_handle task, uint32_t device, uint64_t bytes)
 {
     if (device > GPU_PINNED) return;
     add_relaxed(&gpu.devices[device].fields.live_bytes, -bytes);
-    for (; is_somebody(task); task = lineage_around(task)) {
-        struct account *a = account_of(task);
-        struct task_device *d = a ? find(a, device) : NULL;
+    for (; is_somebody(task); task = lineage_parent(task)) {
+        struct gpu_account *a = account_of(task);
+        struct task_device *d = a ? find_device(a, device) : NULL;
         if (d) sum_add(&d->live_bytes, handle_generation(task), -(int64_t)bytes);
     }
 }
@@ -120,9 +120,9 @@ void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *poo
     store_relaxed(&f->pool_total_bytes, pool->total_bytes);
     store_relaxed(&f->pool_limit_bytes, pool->limit_bytes);
     store_relaxed(&f->unseen_bytes, pool->unseen_bytes);
-    for (; raised && is_somebody(task); task = lineage_around(task)) {
-        struct account *a = account_of(task);
-        struct task_device *d = a ? find(a, device) : NULL;
+    for (; raised && is_somebody(task); task = lineage_parent(task)) {
+        struct gpu_account *a = account_of(task);
+        struct task_device *d = a ? find_device(a, device) : NULL;
         /* not this one's peak */
         if (!d
             || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK)
@@ -144,9 +144,9 @@ void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
 {
     add_relaxed(&gpu.ooms, 1);
     if (device > GPU_PINNED) return;
-    for (; is_somebody(task); task = lineage_around(task)) {
-        struct task_device *d = place_of(task, device);
-        struct account *a = account_of(task);
+    for (; is_somebody(task); task = lineage_parent(task)) {
+        struct task_device *d = device_of_task(task, device);
+        struct gpu_account *a = account_of(task);
         if (!d || !a) continue;
         store_relaxed(&a->oom.device, device);
         store_relaxed(&a->oom.requested_bytes, requested_bytes);
@@ -169,7 +169,7 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
     memset(f->devices, 0, sizeof f->devices);
     f->known = hook == GPU_HOOK_ON;
     f->pinned_known = f->known && load_relaxed(&gpu.pinned_seen);
-    struct account *a = account_of(task);
+    struct gpu_account *a = account_of(task);
     if (!a) return;
     for (int i = 0; i < TASK_DEVICES; i++) {
         const struct task_device *d = &a->devices[i];
@@ -189,7 +189,7 @@ void gpu_task_end(task_handle task, struct gpu_figures *f)
 {
     gpu_task_now(task, f);
     if (load_relaxed(&gpu.hook) == GPU_HOOK_NONE) return;
-    struct account *a = account_of(task);
+    struct gpu_account *a = account_of(task);
     if (a) store_release(&a->generation, 0);
 }
 
@@ -237,18 +237,18 @@ static void max_known(word *most, uint64_t value)
         store_relaxed(most, value);
 }
 
-void gpu_note_driver(uint32_t device, const struct gpu_driver *says)
+void gpu_note_driver(uint32_t device, const struct gpu_driver *reading)
 {
     if (device >= DEVICE_COUNT) return;
     struct device_fields *f = &gpu.devices[device].fields;
-    store_relaxed(&f->used_bytes, says->used_bytes);
-    max_known(&f->used_max_bytes, says->used_bytes);
-    if (says->total_bytes != ABSENT) store_relaxed(&f->total_bytes, says->total_bytes);
-    store_relaxed(&f->process_bytes, says->process_bytes);
-    max_known(&f->process_max_bytes, says->process_bytes);
-    store_relaxed(&f->utilisation_percent, says->utilisation_percent);
-    store_relaxed(&f->rmm_bytes, says->rmm_bytes);
-    store_relaxed(&f->rmm_peak_bytes, says->rmm_peak_bytes);
+    store_relaxed(&f->used_bytes, reading->used_bytes);
+    max_known(&f->used_max_bytes, reading->used_bytes);
+    if (reading->total_bytes != ABSENT) store_relaxed(&f->total_bytes, reading->total_bytes);
+    store_relaxed(&f->process_bytes, reading->process_bytes);
+    max_known(&f->process_max_bytes, reading->process_bytes);
+    store_relaxed(&f->utilisation_percent, reading->utilisation_percent);
+    store_relaxed(&f->rmm_bytes, reading->rmm_bytes);
+    store_relaxed(&f->rmm_peak_bytes, reading->rmm_peak_bytes);
     store_relaxed(&f->read_ns, now_ns());
 }
 

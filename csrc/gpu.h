@@ -57,7 +57,7 @@ struct gpu_driver {
 };
 int gpu_is_used(uint32_t device);
 void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t total_bytes);
-void gpu_note_driver(uint32_t device, const struct gpu_driver *says);
+void gpu_note_driver(uint32_t device, const struct gpu_driver *reading);
 
 struct gpu_figures {
     int known, pinned_known;                  /* the hook was in place: no device means no memory */

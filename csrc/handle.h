@@ -18,14 +18,14 @@ typedef struct {
 #define HANDLE_SERIAL_BITS 40
 
 /* Generation 0: nobody. */
-static inline task_handle handle_of(uint32_t slot, uint64_t generation)
+static inline task_handle handle_from_generation(uint32_t slot, uint64_t generation)
 {
     return (task_handle){ generation ? generation * SLOT_COUNT + slot : 0 };
 }
 
-static inline task_handle handle_make(uint32_t slot, uint64_t serial, uint64_t start)
+static inline task_handle handle_from_serial(uint32_t slot, uint64_t serial, uint64_t start)
 {
-    return handle_of(slot, serial ? serial | start << HANDLE_SERIAL_BITS : 0);
+    return handle_from_generation(slot, serial ? serial | start << HANDLE_SERIAL_BITS : 0);
 }
 
 /* To keep a handle in an atomic word, or to carry it through Python. Nobody's word is 0. */

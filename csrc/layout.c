@@ -35,13 +35,13 @@ struct span {
     uint64_t len;
 };
 
-static int is(struct span s, const char *text)
+static int equals(struct span s, const char *text)
 {
     return s.len == strlen(text) && !memcmp(s.at, text, s.len);
 }
 
 /* The text up to `end` or a separator; *at moves behind that. */
-static struct span next(const char **at, const char *end, char separator)
+static struct span split_off(const char **at, const char *end, char separator)
 {
     struct span found = { *at, 0 };
     const char *stop = memchr(*at, separator, (size_t)(end - *at));
@@ -53,7 +53,7 @@ static struct span next(const char **at, const char *end, char separator)
 static int index_of(const char *const *fields, struct span name)
 {
     for (int i = 0; fields[i]; i++)
-        if (is(name, fields[i])) return i;
+        if (equals(name, fields[i])) return i;
     return -1;
 }
 
@@ -61,7 +61,7 @@ static int parse_fields(struct layout_map *map, const char *const *fields, const
                         const char *end)
 {
     while (at < end) {
-        struct span field = next(&at, end, ' ');
+        struct span field = split_off(&at, end, ' ');
         if (field.len == 0 || map->count == LAYOUT_FIELDS_MOST) return -EINVAL;
         int found = index_of(fields, field);
         for (uint32_t i = 0; i < map->count; i++)
@@ -76,13 +76,14 @@ int layout_parse(struct layout *l, const char *text, uint64_t len)
     const char *at = text, *end = text + strnlen(text, len);
     memset(l, 0, sizeof *l);
     while (at < end) {
-        struct span line = next(&at, end, '\n');
+        struct span line = split_off(&at, end, '\n');
         const char *fields = line.at, *line_end = line.at + line.len;
-        struct span name = next(&fields, line_end, ' ');
-        if (is(name, "frames")) l->packed = line_end - fields == 6 && !memcmp(fields, "packed", 6);
+        struct span name = split_off(&fields, line_end, ' ');
+        if (equals(name, "frames"))
+            l->packed = line_end - fields == 6 && !memcmp(fields, "packed", 6);
         for (int i = 0; i < LAYOUT_LISTS; i++) {
             struct layout_map *map = &l->lists[i];
-            if (!is(name, known[i].name)) continue;
+            if (!equals(name, known[i].name)) continue;
             if (map->count || parse_fields(map, known[i].fields, fields, line_end) < 0)
                 return -EINVAL;
         }

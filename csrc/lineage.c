@@ -5,7 +5,7 @@
 #define SEVERAL     UINT64_MAX
 
 __thread struct thread_state this_thread;
-struct lineage_place lineage_places[SLOT_COUNT];
+struct lineage_slot lineage_slots[SLOT_COUNT];
 word lineage_starts;
 
 static struct {
@@ -14,64 +14,61 @@ static struct {
     word ambiguous, slots_used;
     /* tasks that left memory to those around them */
     struct {
-        word generation, around;
+        word generation, parent;
     } ended[ENDED_COUNT];
 } lineage __attribute__((aligned(64)));
 
-static struct lineage_place *place_of(task_handle task)
-{
-    return &lineage_places[handle_slot(task)];
-}
+static struct lineage_slot *slot_of(task_handle task) { return &lineage_slots[handle_slot(task)]; }
 
 /* -- begin and end -- */
 
-void lineage_begin(task_handle task, task_handle around)
+void lineage_begin(task_handle task, task_handle parent)
 {
-    struct lineage_place *p = place_of(task);
-    store_relaxed(&p->around, handle_word(around));
+    struct lineage_slot *p = slot_of(task);
+    store_relaxed(&p->parent, handle_word(parent));
     store_relaxed(&p->inexact, 0);
-    store_relaxed(&p->home, (uintptr_t)&this_thread);
+    store_relaxed(&p->thread, (uintptr_t)&this_thread);
     store_release(&p->generation, handle_generation(task));
     max_relaxed(&lineage.slots_used, handle_slot(task) + 1);
     this_thread.task = task;
 }
 
 /* A place that is still needed is given up, and the loss is noted. */
-static void leave_to(task_handle around, uint64_t generation)
+static void keep_parent_of_ended(task_handle parent, uint64_t generation)
 {
     word *from = &lineage.ended[generation % ENDED_COUNT].generation;
-    word *to = &lineage.ended[generation % ENDED_COUNT].around;
+    word *to = &lineage.ended[generation % ENDED_COUNT].parent;
     task_handle older =
-        load_acquire(from) ? lineage_heir(handle_from_word(load_relaxed(to))) : NOBODY;
-    if (is_somebody(older)) store_relaxed(&place_of(older)->inexact, 1);
+        load_acquire(from) ? lineage_nearest_running(handle_from_word(load_relaxed(to))) : NOBODY;
+    if (is_somebody(older)) store_relaxed(&slot_of(older)->inexact, 1);
     store_release(from, 0);
-    store_release(to, handle_word(around));
+    store_release(to, handle_word(parent));
     store_release(from, generation);
 }
 
 void lineage_end(task_handle task, int leaves)
 {
-    struct lineage_place *p = place_of(task);
-    task_handle around = handle_from_word(load_relaxed(&p->around));
-    if (same_task(this_thread.task, task)) this_thread.task = around;
-    if (is_somebody(around) && leaves) leave_to(around, handle_generation(task));
+    struct lineage_slot *p = slot_of(task);
+    task_handle parent = handle_from_word(load_relaxed(&p->parent));
+    if (same_task(this_thread.task, task)) this_thread.task = parent;
+    if (is_somebody(parent) && leaves) keep_parent_of_ended(parent, handle_generation(task));
     store_release(&p->generation, 0);
 }
 
 /* -- who is around whom -- */
 
-task_handle lineage_around_ended(task_handle task)
+task_handle lineage_parent_of_ended(task_handle task)
 {
     const uint64_t generation = handle_generation(task), at = generation % ENDED_COUNT;
     if (load_acquire(&lineage.ended[at].generation) != generation) return NOBODY;
-    task_handle around = handle_from_word(load_acquire(&lineage.ended[at].around));
+    task_handle parent = handle_from_word(load_acquire(&lineage.ended[at].parent));
     /* given up meanwhile */
-    return load_relaxed(&lineage.ended[at].generation) == generation ? around : NOBODY;
+    return load_relaxed(&lineage.ended[at].generation) == generation ? parent : NOBODY;
 }
 
-task_handle lineage_heir(task_handle task)
+task_handle lineage_nearest_running(task_handle task)
 {
-    while (is_somebody(task) && !lineage_runs(task)) task = lineage_around(task);
+    while (is_somebody(task) && !lineage_runs(task)) task = lineage_parent(task);
     return task;
 }
 
@@ -79,61 +76,64 @@ uint32_t lineage_slots_used(void) { return (uint32_t)load_relaxed(&lineage.slots
 
 task_handle lineage_task_in(uint32_t slot)
 {
-    return handle_of(slot, load_acquire(&lineage_places[slot].generation));
+    return handle_from_generation(slot, load_acquire(&lineage_slots[slot].generation));
 }
 
 /* -- the calling thread -- */
 
-static int in_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
+static int is_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
 
-task_handle lineage_allocates_for_otherwise(void)
+task_handle lineage_allocates_for_slow(void)
 {
-    task_handle task = lineage_heir(this_thread.task);
+    task_handle task = lineage_nearest_running(this_thread.task);
     if (is_somebody(task)) return task;
-    task = lineage_heir(this_thread.base);
-    if (is_somebody(task) && (this_thread.adopted || in_python_thread())) return task;
+    task = lineage_nearest_running(this_thread.works_for);
+    if (is_somebody(task) && (this_thread.adopted || is_python_thread())) return task;
     word sole = load_relaxed(&lineage.sole);
-    if (sole == 0 || in_python_thread()) return NOBODY;
+    if (sole == 0 || is_python_thread()) return NOBODY;
     if (sole != SEVERAL) return handle_from_word(sole);
     store_relaxed(&lineage.ambiguous, 1);
     return NOBODY;
 }
 
-void lineage_running(uint32_t lanes, task_handle innermost)
+void lineage_set_running(uint32_t busy_threads, task_handle innermost)
 {
-    store_relaxed(&lineage.sole, lanes == 0 ? 0 : lanes == 1 ? handle_word(innermost) : SEVERAL);
+    store_relaxed(&lineage.sole, busy_threads == 0   ? 0
+                                 : busy_threads == 1 ? handle_word(innermost)
+                                                     : SEVERAL);
 }
 
-int lineage_was_ambiguous(void) { return (int)exchange_relaxed(&lineage.ambiguous, 0); }
+int lineage_clear_ambiguous(void) { return (int)exchange_relaxed(&lineage.ambiguous, 0); }
 
 task_handle lineage_adopt(task_handle task)
 {
-    task_handle before = this_thread.base;
-    this_thread.base = task;
+    task_handle before = this_thread.works_for;
+    this_thread.works_for = task;
     this_thread.adopted = is_somebody(task);
     return before;
 }
 
 task_handle lineage_works_for(void)
 {
-    task_handle task = lineage_heir(this_thread.task);
-    return is_somebody(task) ? task : lineage_heir(this_thread.base);
+    task_handle task = lineage_nearest_running(this_thread.task);
+    return is_somebody(task) ? task : lineage_nearest_running(this_thread.works_for);
 }
 
-task_handle lineage_bequeath(void)
+task_handle lineage_thread_task(void)
 {
-    return lineage_heir(is_somebody(this_thread.task) ? this_thread.task : this_thread.base);
+    return lineage_nearest_running(is_somebody(this_thread.task) ? this_thread.task
+                                                                 : this_thread.works_for);
 }
 
-void lineage_inherit(task_handle task) { this_thread.base = task; }
+void lineage_begin_thread(task_handle task) { this_thread.works_for = task; }
 
 /* -- start, fork -- */
 
 static void forget(void)
 {
-    for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&lineage_places[i].generation, 0);
+    for (uint32_t i = 0; i < SLOT_COUNT; i++) store_relaxed(&lineage_slots[i].generation, 0);
     store_relaxed(&lineage.sole, 0);
-    this_thread.task = this_thread.base = NOBODY;
+    this_thread.task = this_thread.works_for = NOBODY;
 }
 
 void lineage_open(int (*is_python)(void))

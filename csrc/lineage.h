@@ -21,7 +21,7 @@ void lineage_forked(void);
  * nobody. */
 static inline task_handle lineage_handle(uint32_t slot, uint64_t serial);
 /* The calling thread runs this task until its end, then the one around it (NOBODY: none). */
-void lineage_begin(task_handle task, task_handle around);
+void lineage_begin(task_handle task, task_handle parent);
 /* From any thread. leaves: it has memory left, which passes to the task around it. */
 void lineage_end(task_handle task, int leaves);
 /* Memory of tasks inside this one could not be followed to the end: more of them left some than are
@@ -30,19 +30,19 @@ static inline int lineage_is_inexact(task_handle task);
 
 /* The task around this one, of an ended one, too. It is the older of the two: a walk comes to an
  * end. */
-static inline task_handle lineage_around(task_handle task);
+static inline task_handle lineage_parent(task_handle task);
 /* The task itself, or the nearest one around it that still runs: an ended task's memory belongs to
  * that. */
-task_handle lineage_heir(task_handle task);
+task_handle lineage_nearest_running(task_handle task);
 /* For the sampler: how many slots have been used so far, and the task in one of them. */
 uint32_t lineage_slots_used(void);
 task_handle lineage_task_in(uint32_t slot);
 
 /* How many threads run tasks, and the innermost task of the last: what native threads allocate
  * belongs to the task if one thread does, and to nobody if several do. */
-void lineage_running(uint32_t lanes, task_handle innermost);
+void lineage_set_running(uint32_t busy_threads, task_handle innermost);
 /* Whether native threads allocated while several tasks ran, since the last call. */
-int lineage_was_ambiguous(void);
+int lineage_clear_ambiguous(void);
 
 /* The calling thread works for that task, too, while it has no task of its own, until released
  * (NOBODY) or the task's end. Returns the task it worked for before. Python threads that a task
@@ -52,71 +52,70 @@ task_handle lineage_adopt(task_handle task);
  * task. */
 task_handle lineage_works_for(void);
 /* Whom a thread that the calling one starts works for, and its first call. */
-task_handle lineage_bequeath(void);
-void lineage_inherit(task_handle task);
+task_handle lineage_thread_task(void);
+void lineage_begin_thread(task_handle task);
 
 /* -- inline: what every allocation asks -- */
 
-struct lineage_place {
+struct lineage_slot {
     word generation; /* of the task that runs in this slot; 0: none */
-    word home;       /* the thread that began it: the address of its `this_thread` */
-    word around;     /* the handle's word */
+    word thread;     /* the thread that began it: the address of its `this_thread` */
+    word parent;     /* the handle's word */
     word inexact;
 } __attribute__((aligned(64)));
-SHARED_DATA struct lineage_place lineage_places[SLOT_COUNT];
+SHARED_DATA struct lineage_slot lineage_slots[SLOT_COUNT];
 SHARED_DATA word lineage_starts;
 
 static inline task_handle lineage_handle(uint32_t slot, uint64_t serial)
 {
-    return handle_make(slot, serial, load_relaxed(&lineage_starts));
+    return handle_from_serial(slot, serial, load_relaxed(&lineage_starts));
 }
 
 static inline int lineage_is_inexact(task_handle task)
 {
-    return load_relaxed(&lineage_places[handle_slot(task)].inexact) != 0;
+    return load_relaxed(&lineage_slots[handle_slot(task)].inexact) != 0;
 }
 
 static inline int lineage_runs(task_handle task)
 {
     return is_somebody(task)
-           && load_acquire(&lineage_places[handle_slot(task)].generation)
-                  == handle_generation(task);
+           && load_acquire(&lineage_slots[handle_slot(task)].generation) == handle_generation(task);
 }
 
 /* Whether the calling thread began the task in this slot: nobody else begins another there
  * meanwhile. */
-static inline int lineage_is_home(task_handle task)
+static inline int lineage_began_here(task_handle task)
 {
-    return load_relaxed(&lineage_places[handle_slot(task)].home) == (uintptr_t)&this_thread;
+    return load_relaxed(&lineage_slots[handle_slot(task)].thread) == (uintptr_t)&this_thread;
 }
 
 /* The common case: a running task of the calling thread, with none around it. */
-static inline int lineage_is_alone(task_handle task)
+static inline int lineage_is_own_outermost(task_handle task)
 {
-    const struct lineage_place *p = &lineage_places[handle_slot(task)];
-    return is_somebody(task) && lineage_is_home(task)
-           && load_relaxed(&p->generation) == handle_generation(task) && !load_relaxed(&p->around);
+    const struct lineage_slot *p = &lineage_slots[handle_slot(task)];
+    return is_somebody(task) && lineage_began_here(task)
+           && load_relaxed(&p->generation) == handle_generation(task) && !load_relaxed(&p->parent);
 }
 
-task_handle lineage_around_ended(task_handle task);
+task_handle lineage_parent_of_ended(task_handle task);
 
-static inline task_handle lineage_around(task_handle task)
+static inline task_handle lineage_parent(task_handle task)
 {
-    const struct lineage_place *p = &lineage_places[handle_slot(task)];
-    task_handle around = handle_from_word(load_relaxed(&p->around));
+    const struct lineage_slot *p = &lineage_slots[handle_slot(task)];
+    task_handle parent = handle_from_word(load_relaxed(&p->parent));
     if (load_acquire(&p->generation) != handle_generation(task))
-        around = lineage_around_ended(task);
-    return is_older(around, task) ? around : NOBODY;
+        parent = lineage_parent_of_ended(task);
+    return is_older(parent, task) ? parent : NOBODY;
 }
 
-task_handle lineage_allocates_for_otherwise(void);
+task_handle lineage_allocates_for_slow(void);
 
 /* Whom the calling thread allocates for: its own task, the one it works for, or, of native threads,
  * the only one that runs. */
 static inline task_handle lineage_allocates_for(void)
 {
     task_handle task = this_thread.task;
-    return __builtin_expect(lineage_runs(task), 1) ? task : lineage_allocates_for_otherwise();
+    return __builtin_expect(lineage_runs(task), 1) ? task : lineage_allocates_for_slow();
 }
 
 #endif

@@ -9,7 +9,7 @@
 #define INTERVALS (1 << 15)
 #define PAGE      4096
 
-struct owner_place *owners_places;
+struct owner_bucket *owners_buckets;
 
 static struct {
     pthread_mutex_t mutex;
@@ -21,13 +21,13 @@ static struct {
 } table = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static const size_t bytes =
-    OWNER_PLACES * sizeof(struct owner_place) + INTERVALS * sizeof(struct interval);
+    OWNER_BUCKETS * sizeof(struct owner_bucket) + INTERVALS * sizeof(struct interval);
 
 int owners_open(void)
 {
     int e = 0;
     pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still be at work */
-    if (!owners_places) {
+    if (!owners_buckets) {
         char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) {
@@ -36,10 +36,10 @@ int owners_open(void)
         }
         /* small and scattered: a huge page would be felt in rss */
         madvise(p, bytes, MADV_NOHUGEPAGE);
-        table.intervals = (struct interval *)(p + OWNER_PLACES * sizeof(struct owner_place));
-        pointer_store_release(&owners_places, (struct owner_place *)p);
+        table.intervals = (struct interval *)(p + OWNER_BUCKETS * sizeof(struct owner_bucket));
+        pointer_store_release(&owners_buckets, (struct owner_bucket *)p);
     } else {
-        madvise(owners_places, bytes, MADV_DONTNEED); /* zero again */
+        madvise(owners_buckets, bytes, MADV_DONTNEED); /* zero again */
     }
     table.interval_count = 0;
 out:
@@ -49,10 +49,10 @@ out:
 
 uint64_t owners_resident_bytes(void)
 {
-    static unsigned char pages[OWNER_PLACES * sizeof(struct owner_place) / PAGE
+    static unsigned char pages[OWNER_BUCKETS * sizeof(struct owner_bucket) / PAGE
                                + INTERVALS * sizeof(struct interval) / PAGE + 2];
     uint64_t count = 0;
-    if (!owners_places || mincore(owners_places, bytes, pages) < 0) return 0;
+    if (!owners_buckets || mincore(owners_buckets, bytes, pages) < 0) return 0;
     for (size_t i = 0; i < (bytes + PAGE - 1) / PAGE; i++) count += pages[i] & 1;
     return count * PAGE;
 }
@@ -60,15 +60,15 @@ uint64_t owners_resident_bytes(void)
 uint64_t owners_count(void)
 {
     uint64_t count = 0;
-    for (uint64_t i = 0; owners_places && i < OWNER_PLACES; i++)
-        count += load_relaxed(&owners_places[i].key) != 0;
+    for (uint64_t i = 0; owners_buckets && i < OWNER_BUCKETS; i++)
+        count += load_relaxed(&owners_buckets[i].key) != 0;
     return count;
 }
 
 /* -- mappings -- */
 
 /* First interval that ends behind `address`. */
-static uint32_t find(uintptr_t address)
+static uint32_t first_ending_after(uintptr_t address)
 {
     uint32_t low = 0, high = table.interval_count;
     while (low < high) {
@@ -81,7 +81,7 @@ static uint32_t find(uintptr_t address)
     return low;
 }
 
-static int insert_at(uint32_t i, struct interval v)
+static int insert_interval(uint32_t i, struct interval v)
 {
     if (table.interval_count == INTERVALS) return 0;
     memmove(&table.intervals[i + 1], &table.intervals[i], (table.interval_count - i) * sizeof v);
@@ -90,9 +90,9 @@ static int insert_at(uint32_t i, struct interval v)
     return 1;
 }
 
-static void cut(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t))
+static void remove_range(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t))
 {
-    uint32_t i = find(from);
+    uint32_t i = first_ending_after(from);
     while (i < table.interval_count && table.intervals[i].from < to) {
         struct interval *v = &table.intervals[i], old = *v;
         uintptr_t begin = old.from > from ? old.from : from, end = old.to < to ? old.to : to;
@@ -100,7 +100,7 @@ static void cut(uintptr_t from, uintptr_t to, void (*freed)(task_handle, int64_t
         if (old.from < begin && old.to > end) { /* a hole: two pieces stay */
             v->to = begin;
             /* full: the rest is forgotten, its bytes stay charged */
-            insert_at(i + 1, (struct interval){ end, old.to, old.owner });
+            insert_interval(i + 1, (struct interval){ end, old.to, old.owner });
             return;
         }
         if (old.from < begin)
@@ -119,8 +119,9 @@ enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owne
 {
     pthread_mutex_lock(&table.mutex);
     /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
-    cut(address, address + size, freed);
-    int ok = insert_at(find(address), (struct interval){ address, address + size, owner });
+    remove_range(address, address + size, freed);
+    int ok = insert_interval(first_ending_after(address),
+                             (struct interval){ address, address + size, owner });
     pthread_mutex_unlock(&table.mutex);
     return ok ? OWNERS_ADDED : OWNERS_FULL;
 }
@@ -128,14 +129,14 @@ enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owne
 void owners_unmap(uintptr_t address, uint64_t size, void (*freed)(task_handle owner, int64_t bytes))
 {
     pthread_mutex_lock(&table.mutex);
-    cut(address, address + size, freed);
+    remove_range(address, address + size, freed);
     pthread_mutex_unlock(&table.mutex);
 }
 
-int owners_covers(uintptr_t address, task_handle *owner)
+int owners_find_mapping(uintptr_t address, task_handle *owner)
 {
     pthread_mutex_lock(&table.mutex);
-    uint32_t i = find(address);
+    uint32_t i = first_ending_after(address);
     int covered = i < table.interval_count && table.intervals[i].from <= address;
     if (covered) *owner = table.intervals[i].owner;
     pthread_mutex_unlock(&table.mutex);

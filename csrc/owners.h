@@ -13,8 +13,8 @@
 
 #include "handle.h"
 
-#define OWNER_PLACES (UINT64_C(1) << 18)
-#define OWNER_WINDOW 32 /* places looked at for one address */
+#define OWNER_BUCKETS (UINT64_C(1) << 18)
+#define OWNER_PROBES  32 /* places looked at for one address */
 
 struct owned {
     int found;
@@ -30,17 +30,17 @@ uint64_t owners_resident_bytes(void); /* of the table, with pages of 4 KiB. One 
 uint64_t owners_count(void);          /* by looking at every place: for tests and doubts */
 
 /* Inline: the two calls that every large block pays. */
-struct owner_place {
+struct owner_bucket {
     word key, bytes, owner;
 };
-extern struct owner_place *owners_places;
+extern struct owner_bucket *owners_buckets;
 
 /* One place per 4 KiB; eight neighbours stay together, a cache line or three, and are spread by
  * their common address: dense regions do not meet. */
-static inline uint64_t owners_place(uintptr_t address)
+static inline uint64_t owners_bucket_of(uintptr_t address)
 {
     return ((address >> 15) * UINT64_C(0x9e3779b97f4a7c15) >> 49 << 3 | (address >> 12 & 7))
-           % OWNER_PLACES;
+           % OWNER_BUCKETS;
 }
 
 /* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
@@ -48,9 +48,9 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
                                                struct owned *stale)
 {
     enum owners_result result = OWNERS_ADDED;
-    uint64_t at = owners_place(address);
-    for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
-        struct owner_place *p = &owners_places[at];
+    uint64_t at = owners_bucket_of(address);
+    for (int i = 0; i < OWNER_PROBES; i++, at = (at + 1) % OWNER_BUCKETS) {
+        struct owner_bucket *p = &owners_buckets[at];
         word key = 0;
         /* no exchange for a place that is taken */
         if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue;
@@ -70,9 +70,9 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
 static inline struct owned owners_remove(uintptr_t address)
 {
     struct owned o = { 0, NOBODY, 0 };
-    uint64_t at = owners_place(address);
-    for (int i = 0; i < OWNER_WINDOW; i++, at = (at + 1) % OWNER_PLACES) {
-        struct owner_place *p = &owners_places[at];
+    uint64_t at = owners_bucket_of(address);
+    for (int i = 0; i < OWNER_PROBES; i++, at = (at + 1) % OWNER_BUCKETS) {
+        struct owner_bucket *p = &owners_buckets[at];
         if (load_relaxed(&p->key) != address) continue;
         o = (struct owned){ 1, handle_from_word(load_relaxed(&p->owner)), load_relaxed(&p->bytes) };
         store_release(&p->key, 0);
@@ -87,7 +87,7 @@ enum owners_result owners_map(uintptr_t address, uint64_t bytes, task_handle own
 void owners_unmap(uintptr_t address, uint64_t bytes,
                   void (*freed)(task_handle owner, int64_t bytes));
 /* Whether the address lies in a known mapping, and whose that is. */
-int owners_covers(uintptr_t address, task_handle *owner);
+int owners_find_mapping(uintptr_t address, task_handle *owner);
 void owners_lock(void);
 void owners_unlock(void);
 void owners_forked(void);

@@ -111,7 +111,7 @@ static void on_thread_exit(void *unused)
     tasks_thread_exit(&probe.tasks);
 }
 
-static void once(void)
+static void prepare_process(void)
 {
     probe.has_key = pthread_key_create(&probe.thread_key, on_thread_exit) == 0;
     void *page = mmap(NULL, sizeof probe.said_here, PROT_READ | PROT_WRITE,
@@ -175,7 +175,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
 int probe_start(const struct probe_settings *s, const char **failed_step)
 {
     static pthread_once_t prepared = PTHREAD_ONCE_INIT;
-    pthread_once(&prepared, once);
+    pthread_once(&prepared, prepare_process);
     pthread_mutex_lock(&probe.control);
     *failed_step = "start";
     int e = load_relaxed(&probe.active) ? -EALREADY : probe_check_limits(failed_step);
@@ -213,7 +213,7 @@ int probe_board_path(char *path, size_t size)
     return e;
 }
 
-static void make_room(void)
+static void grow_board(void)
 {
     /* a begin or end that is under way reads where the slots are */
     pthread_mutex_lock(&probe.tasks.mutex);
@@ -221,7 +221,7 @@ static void make_room(void)
     if (e < 0)
         store_release(&probe.room_error, (word)-e);
     else
-        tasks_room(&probe.tasks);
+        tasks_use_room(&probe.tasks);
     if (e == 0 && probe.tasks.accounting && alloc_account() < 0) {
         probe.tasks.accounting = 0;
         store_relaxed(&probe.board.live->alloc_state, ALLOC_UNAVAILABLE);
@@ -237,7 +237,7 @@ void probe_expect_tasks(void)
      * may ask again. */
     if (load_relaxed(&probe.active) && !load_relaxed(&probe.asked_for_room)
         && standard_streams_are_open())
-        make_room();
+        grow_board();
     pthread_mutex_unlock(&probe.control);
 }
 
@@ -259,7 +259,7 @@ task_handle probe_task_begin(const struct task_begin *begin, struct hold *h)
     task_handle task = tasks_begin(&probe.tasks, begin, h);
     if (!is_somebody(task)) return task;
     if (probe.has_key) pthread_setspecific(probe.thread_key, &probe);
-    sampler_nudge(&probe.sampler);
+    sampler_wake_if_idle(&probe.sampler);
     return task;
 }
 

@@ -9,7 +9,7 @@
 
 /* Away from the low numbers, which programs expect to get for themselves; as high as the limit on
  * descriptors allows. */
-static int move_up(int low)
+static int move_to_high_number(int low)
 {
     static const int least[] = { 900, 200, 32, 3 };
     for (unsigned i = 0; i < sizeof least / sizeof *least; i++) {
@@ -23,12 +23,12 @@ static int move_up(int low)
     return -1;
 }
 
-static int open_again(struct proc_file *f)
+static int reopen(struct proc_file *f)
 {
     struct stat st;
     int low = open(f->path, f->flags | O_CLOEXEC | O_NOCTTY);
     if (low < 0) return f->fd = -1, -errno;
-    f->fd = move_up(low);
+    f->fd = move_to_high_number(low);
     if (f->fd < 0) return -EMFILE;
     if (fstat(f->fd, &st) < 0) return -errno;
     f->dev = st.st_dev;
@@ -36,7 +36,7 @@ static int open_again(struct proc_file *f)
     return 0;
 }
 
-static int still_ours(const struct proc_file *f)
+static int is_same_file(const struct proc_file *f)
 {
     struct stat st;
     return f->fd >= 0 && fstat(f->fd, &st) == 0 && st.st_dev == f->dev && st.st_ino == f->ino;
@@ -51,12 +51,12 @@ int standard_streams_are_open(void)
 
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
-    if (still_ours(f)) return 0;
+    if (is_same_file(f)) return 0;
     f->fd = -1; /* whatever the descriptor is now, it is the job's: not closed here */
-    if (!f->ino) return open_again(f);
+    if (!f->ino) return reopen(f);
     if (!standard_streams_are_open()) return -EBADF;
     ++*reopened;
-    return open_again(f);
+    return reopen(f);
 }
 
 int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags)
@@ -66,12 +66,12 @@ int proc_file_open(struct proc_file *f, const char *root, const char *name, int 
     f->ino = 0;
     int n = snprintf(f->path, sizeof f->path, "%s/self/%s", root, name);
     if (n < 0 || (size_t)n >= sizeof f->path) return -ENAMETOOLONG;
-    return open_again(f);
+    return reopen(f);
 }
 
 void proc_file_close(struct proc_file *f)
 {
-    if (still_ours(f)) close(f->fd);
+    if (is_same_file(f)) close(f->fd);
     f->fd = -1;
     f->ino = 0;
 }
@@ -84,7 +84,7 @@ ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size)
     return n;
 }
 
-int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened)
+int proc_file_write_byte(struct proc_file *f, char byte, uint64_t *reopened)
 {
     int e = proc_file_ensure(f, reopened);
     if (e < 0) return e;
@@ -102,7 +102,8 @@ ssize_t proc_read_once(const char *root, const char *name, char *text, size_t si
 
 ssize_t file_read_once(const char *path, char *text, size_t size)
 {
-    int low = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY), fd = low < 0 ? -1 : move_up(low);
+    int low = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY),
+        fd = low < 0 ? -1 : move_to_high_number(low);
     if (fd < 0) return low < 0 ? -errno : -EMFILE;
     size_t n = 0;
     ssize_t got;

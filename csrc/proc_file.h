@@ -27,7 +27,7 @@ int proc_file_ensure(struct proc_file *f, uint64_t *reopened);
 /* Up to size-1 bytes from the start, zero-terminated, of whatever the descriptor is now. */
 ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size);
 /* One byte to a file of /proc that takes commands. */
-int proc_file_poke(struct proc_file *f, char byte, uint64_t *reopened);
+int proc_file_write_byte(struct proc_file *f, char byte, uint64_t *reopened);
 
 /* Read a whole small file once: of this process, or by its path. Up to size-1 bytes,
  * zero-terminated; returns how many, or -errno. */

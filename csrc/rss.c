@@ -46,7 +46,7 @@ static uint64_t status_bytes(struct rss *r, const char *label)
     return strtoull(at + strlen(label), NULL, 10) * 1024;
 }
 
-static int own_usage(struct rusage *u) { return getrusage(RUSAGE_THREAD, u); }
+static int thread_usage(struct rusage *u) { return getrusage(RUSAGE_THREAD, u); }
 
 static uint64_t maxrss_of(const struct rusage *u)
 {
@@ -56,7 +56,7 @@ static uint64_t maxrss_of(const struct rusage *u)
 static uint64_t maxrss(void)
 {
     struct rusage u;
-    return own_usage(&u) < 0 ? ABSENT : maxrss_of(&u);
+    return thread_usage(&u) < 0 ? ABSENT : maxrss_of(&u);
 }
 
 /* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need
@@ -111,7 +111,7 @@ static void learn_floor(struct rss *r, uint64_t rss)
 
 static int reset(struct rss *r, uint64_t rss)
 {
-    int e = proc_file_poke(&r->clear_refs, '5', &r->reopened);
+    int e = proc_file_write_byte(&r->clear_refs, '5', &r->reopened);
     if (e == 0) learn_floor(r, rss);
     return e;
 }
@@ -166,11 +166,11 @@ void rss_close(struct rss *r)
     proc_file_close(&r->clear_refs);
 }
 
-void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h)
+void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
 {
     uint64_t begin = now_ns();
     struct rusage usage;
-    const int known = own_usage(&usage) == 0;
+    const int known = thread_usage(&usage) == 0;
     w->major_faults = known ? (uint64_t)usage.ru_majflt : ABSENT;
     w->faults = known ? (uint64_t)usage.ru_minflt + w->major_faults : ABSENT;
     uint64_t mark =

@@ -56,7 +56,7 @@ uint64_t rss_now(struct rss *r);
 uint64_t rss_mark(struct rss *r, int precise);
 /* A window ends and the next begins: read rss and mark, reset the mark if it stands above rss by
  * more than the error bound. */
-void rss_window_take(struct rss *r, struct rss_window *w, struct hold *h);
+void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h);
 
 /* The kernel's counter error, from its version, CPUs and threads. */
 uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads,

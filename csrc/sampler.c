@@ -27,8 +27,8 @@
 #endif
 
 #define MOVED_BYTES       (256 << 10)
-#define STORM_SAMPLES     4   /* with a boundary between each two, before ... */
-#define STORM_FACTOR      8   /* ... the period is at least this long */
+#define BUSY_SAMPLES      4   /* with a boundary between each two, before ... */
+#define BUSY_FACTOR       8   /* ... the period is at least this long */
 #define FLAT_SAMPLES      8   /* before the period doubles */
 #define FLAT_FACTOR       16  /* the longest period while tasks run */
 #define IDLE_FACTOR       10  /* the shortest one while none does ... */
@@ -43,29 +43,30 @@
 #define GONE_WITHIN_NS    (NS_PER_S / 10)
 
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
-                             unsigned flat_samples, unsigned storm_samples)
+                             unsigned flat_samples, unsigned busy_samples)
 {
     /* Tasks that begin or end between any two samples take their peaks themselves; one that lasts
      * is looked at closely again. */
-    uint64_t least = !running                         ? base_ns * IDLE_FACTOR
-                     : storm_samples >= STORM_SAMPLES ? base_ns * STORM_FACTOR
-                                                      : base_ns;
+    uint64_t least = !running                       ? base_ns * IDLE_FACTOR
+                     : busy_samples >= BUSY_SAMPLES ? base_ns * BUSY_FACTOR
+                                                    : base_ns;
     uint64_t most = base_ns * (running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
     if (moved || period_ns < least) return least;
     if (flat_samples < FLAT_SAMPLES) return period_ns > most ? least : period_ns;
     return period_ns * 2 < most ? period_ns * 2 : most;
 }
 
-static void sleep_until(struct sampler *s, uint64_t deadline_ns, uint32_t bell)
+static void sleep_until(struct sampler *s, uint64_t deadline_ns, uint32_t wakeups)
 {
     struct timespec t = { (time_t)(deadline_ns / NS_PER_S), (long)(deadline_ns % NS_PER_S) };
-    syscall(SYS_futex, &s->bell, FUTEX_WAIT_BITSET_PRIVATE, bell, &t, NULL, FUTEX_BITSET_MATCH_ANY);
+    syscall(SYS_futex, &s->wakeups, FUTEX_WAIT_BITSET_PRIVATE, wakeups, &t, NULL,
+            FUTEX_BITSET_MATCH_ANY);
 }
 
-static void ring(struct sampler *s)
+static void wake(struct sampler *s)
 {
-    futex_add_release(&s->bell, 1);
-    syscall(SYS_futex, &s->bell, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    futex_add_release(&s->wakeups, 1);
+    syscall(SYS_futex, &s->wakeups, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the
@@ -119,8 +120,8 @@ struct progress {
 
 /* One sample. The window's peak counts only if no boundary came between its reading and its
  * publication. */
-static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns,
-                int precise)
+static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns,
+                       int precise)
 {
     struct board_live *live = s->board->live;
     word before = load_acquire(&live->boundary);
@@ -176,7 +177,7 @@ static int take(struct sampler *s, struct progress *p, uint64_t now, uint64_t pe
  * job does to its descriptors does not reach it. The copies of the job's low descriptors that the
  * kernel makes are closed by the same call, as in any forked child. Where the call is missing
  * (before Linux 5.9), the files are opened on high numbers of the job. */
-static void leave_descriptors(const char *any_file)
+static void unshare_descriptors(const char *any_file)
 {
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
     return; /* sanitizers know one table per process, and report on descriptor 2 */
@@ -187,7 +188,7 @@ static void leave_descriptors(const char *any_file)
     while (place >= 0 && place < 2) place = fcntl(place, F_DUPFD_CLOEXEC, 0);
 }
 
-static void *work(void *argument)
+static void *run_sampler(void *argument)
 {
     struct sampler *s = argument;
     const struct board_live *live = s->board->live;
@@ -197,42 +198,42 @@ static void *work(void *argument)
                           .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
     word begun = 0, boundary = 0;
-    unsigned flat = 0, storm = 0;
+    unsigned flat = 0, busy = 0;
     /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its
      * capture file. */
     syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
     store_relaxed(&s->thread_id, (word)syscall(SYS_gettid));
-    leave_descriptors(s->rss.statm.path);
+    unshare_descriptors(s->rss.statm.path);
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
-        int moved = take(s, &p, now, period, 0);
+        int moved = take_sample(s, &p, now, period, 0);
         word begun_now = load_relaxed(&s->board->live->tasks_begun);
         /* between short tasks is not idle */
         int running = load_relaxed(s->running) != 0 || begun_now != begun;
         begun = begun_now;
         flat = moved ? 0 : flat + 1;
         word boundary_now = load_relaxed(&live->boundary);
-        storm = boundary_now != boundary ? storm + 1 : 0;
+        busy = boundary_now != boundary ? busy + 1 : 0;
         boundary = boundary_now;
-        period = sampler_next_period(s->period_ns, period, running, moved, flat, storm);
+        period = sampler_next_period(s->period_ns, period, running, moved, flat, busy);
         if (flat >= FLAT_SAMPLES) flat = 0;
         deadline += period;
         if (deadline < now) deadline = now + period; /* after a stall: no burst of late samples */
 
-        uint32_t bell = futex_load_acquire(&s->bell);
+        uint32_t wakeups = futex_load_acquire(&s->wakeups);
         store_seq_cst(&s->idle, !running);
         /* A begin before the flag was up is seen here; one after it rings. */
         if (!running && load_seq_cst(s->running)) deadline = now + s->period_ns;
         if (load_acquire(&s->stop)) break;
-        sleep_until(s, deadline, bell);
-        if (futex_load_acquire(&s->bell) != bell) {
+        sleep_until(s, deadline, wakeups);
+        if (futex_load_acquire(&s->wakeups) != wakeups) {
             deadline = now_ns();
             period = s->period_ns;
             flat = 0;
         }
     }
-    take(s, &p, now_ns(), period, 1);
+    take_sample(s, &p, now_ns(), period, 1);
     rss_close(&s->rss); /* here, where its numbers mean what they meant */
     return NULL;
 }
@@ -256,7 +257,7 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all); /* the job's signals belong to the job's threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&s->thread, &attr, work, s);
+    int e = pthread_create(&s->thread, &attr, run_sampler, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     s->started = e == 0;
@@ -276,15 +277,15 @@ void sampler_stop(struct sampler *s)
 {
     if (!s->started) return;
     store_release(&s->stop, 1);
-    ring(s);
+    wake(s);
     pthread_join(s->thread, NULL);
     wait_until_gone(load_relaxed(&s->thread_id));
     s->started = 0;
 }
 
-void sampler_nudge(struct sampler *s)
+void sampler_wake_if_idle(struct sampler *s)
 {
     if (!load_seq_cst(&s->idle)) return;
     store_relaxed(&s->idle, 0);
-    ring(s);
+    wake(s);
 }

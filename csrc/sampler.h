@@ -21,8 +21,8 @@ struct sampler {
     const word *running; /* of the tasks */
     uint64_t period_ns;
     word stop;
-    uint32_t bell; /* futex: rung to end a sleep early */
-    word idle;     /* sleeping long because no task runs: the next begin rings */
+    uint32_t wakeups; /* futex: rung to end a sleep early */
+    word idle;        /* sleeping long because no task runs: the next begin rings */
     const char *cgroup_root;
     /* when the headroom was read, and what that took. Kept over stop and start */
     uint64_t headroom_ns, headroom_cost_ns;
@@ -35,13 +35,13 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
 /* Takes a last sample and joins. */
 void sampler_stop(struct sampler *s);
 /* After a begin: wakes an idle sampler; otherwise one load. */
-void sampler_nudge(struct sampler *s);
+void sampler_wake_if_idle(struct sampler *s);
 
 /* How long the headroom stands before it is read again: exposed for tests. */
 uint64_t sampler_headroom_age(int running, uint64_t cost_ns);
 
 /* The next period, from the present one: exposed for tests. */
 uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
-                             unsigned flat_samples, unsigned storm_samples);
+                             unsigned flat_samples, unsigned busy_samples);
 
 #endif

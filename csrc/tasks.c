@@ -18,11 +18,11 @@ static uint32_t thread_id(void)
     return this_thread.id;
 }
 
-static void count(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
+static void increment(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
 
 /* Odd while a boundary is under way, so that the sampler never credits a mark to the wrong side of
  * it. */
-static void turn_boundary(struct tasks *t)
+static void count_boundary(struct tasks *t)
 {
     store_release(&t->board->live->boundary, t->board->live->boundary + 1);
 }
@@ -34,16 +34,16 @@ static void raise_peak(word *peak, uint64_t value)
 }
 
 /* Read the window's peak, give it to all running tasks, start a new window. */
-static struct rss_window fold_window(struct tasks *t, int at_end, struct hold *h)
+static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
     /* before the mark is read, which is then read once */
     if (t->reset_likely[at_end]) hold_let_go(h);
-    rss_window_take(&t->rss, &w, h);
+    rss_window_end(&t->rss, &w, h);
     t->reset_likely[at_end] = w.reset;
-    if (w.reset) count(&live->resets);
-    if (w.gap_ns > GAP_COUNTED_NS) count(&live->reset_gaps);
+    if (w.reset) increment(&live->resets);
+    if (w.gap_ns > GAP_COUNTED_NS) increment(&live->reset_gaps);
     store_relaxed(&live->rss_source, t->rss.source);
     if (t->rss.reopened) add_relaxed(&live->files_reopened, t->rss.reopened), t->rss.reopened = 0;
 
@@ -53,7 +53,7 @@ static struct rss_window fold_window(struct tasks *t, int at_end, struct hold *h
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
     /* native threads allocated while several tasks ran: any of these */
-    int ambiguous = t->accounting && lineage_was_ambiguous();
+    int ambiguous = t->accounting && lineage_clear_ambiguous();
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
         if (ambiguous) store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
@@ -69,7 +69,8 @@ static void note_overlap(struct tasks *t)
 {
     for (word i = 0; i < t->running; i++) {
         word *overlap = &t->board->slots[t->active[i]].task.overlap;
-        if (load_relaxed(overlap) < t->lanes - 1) store_relaxed(overlap, t->lanes - 1);
+        if (load_relaxed(overlap) < t->busy_threads - 1)
+            store_relaxed(overlap, t->busy_threads - 1);
     }
 }
 
@@ -127,17 +128,18 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
 }
 
 /* Who owns what native threads allocate from here on. */
-static void note_owners(struct tasks *t)
+static void note_running(struct tasks *t)
 {
     if (!t->accounting) return;
-    uint32_t lanes = 0, innermost = 0;
+    uint32_t busy_threads = 0, innermost = 0;
     for (word i = 0; i < t->running; i++) {
-        if (t->lane[t->active[i]].detached) continue;
+        if (t->slot_info[t->active[i]].detached) continue;
         innermost = t->active[i];
-        lanes += t->lane[innermost].leads;
+        busy_threads += t->slot_info[innermost].counts_thread;
     }
-    lineage_running(lanes,
-                    lineage_handle(innermost, lanes ? t->board->slots[innermost].task.serial : 0));
+    lineage_set_running(
+        busy_threads,
+        lineage_handle(innermost, busy_threads ? t->board->slots[innermost].task.serial : 0));
 }
 
 static void lock(struct tasks *t, struct hold *h)
@@ -154,65 +156,66 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     lock(t, h);
     if (!t->board) goto out;
     if (t->vacant_count == 0 || !t->board->slots) {
-        count(&t->board->live->tasks_dropped);
+        increment(&t->board->live->tasks_dropped);
         goto out;
     }
-    turn_boundary(t);
-    const struct rss_window w = fold_window(t, 0, h);
+    count_boundary(t);
+    const struct rss_window w = end_window(t, 0, h);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
     /* begun later stands later: the last of this thread is the innermost */
     for (word i = 0; i < t->running; i++)
-        if (!begin->detached && t->lane[t->active[i]].thread == thread)
+        if (!begin->detached && t->slot_info[t->active[i]].thread == thread)
             parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
     uint32_t index = t->vacant[--t->vacant_count];
     struct slot *slot = &t->board->slots[index];
     fill_slot(t, slot, begin, parent, w.rss_bytes);
-    t->lane[index].thread = begin->detached ? 0 : thread;
-    t->lane[index].detached = begin->detached != 0;
-    t->lane[index].leads = parent == 0;
-    t->lane[index].faults = w.faults;
-    t->lane[index].major_faults = w.major_faults;
-    if (parent == 0) t->lanes++;
+    t->slot_info[index].thread = begin->detached ? 0 : thread;
+    t->slot_info[index].detached = begin->detached != 0;
+    t->slot_info[index].counts_thread = parent == 0;
+    t->slot_info[index].faults = w.faults;
+    t->slot_info[index].major_faults = w.major_faults;
+    if (parent == 0) t->busy_threads++;
     t->active[t->running] = (uint16_t)index;
     store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
     task = lineage_handle(index, slot->task.serial);
     if (!begin->detached) accounts_task_begin(task, lineage_handle(parent_index, parent));
-    note_owners(t);
-    turn_boundary(t);
+    note_running(t);
+    count_boundary(t);
 out:
     pthread_mutex_unlock(&t->mutex);
     return task;
 }
 
-static void leave_lane(struct tasks *t, uint32_t index)
+static void remove_running(struct tasks *t, uint32_t index)
 {
     word i = 0, kept = 0;
-    int heir = !t->lane[index].leads;
+    int replaced = !t->slot_info[index].counts_thread;
     for (; i < t->running; i++) {
         uint16_t other = t->active[i];
         if (other == index) continue;
         t->active[kept++] = other; /* order of begin is kept */
-        if (!heir && !t->lane[index].detached && t->lane[other].thread == t->lane[index].thread)
-            heir = t->lane[other].leads = 1;
+        if (!replaced && !t->slot_info[index].detached
+            && t->slot_info[other].thread == t->slot_info[index].thread)
+            replaced = t->slot_info[other].counts_thread = 1;
     }
-    if (!heir) t->lanes--;
+    if (!replaced) t->busy_threads--;
     store_relaxed(&t->running, kept);
     store_relaxed(&t->board->live->running, kept);
 }
 
 /* The task's own memory, host and device. */
-static void take_figures(struct tasks *t, uint32_t index, const struct task_end *end,
-                         struct record *r)
+static void collect_figures(struct tasks *t, uint32_t index, const struct task_end *end,
+                            struct record *r)
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device;
     device.known = device.leaves = 0;
     device.oom.count = 0;
     struct task_fields *done = &r->task;
-    if (!t->lane[index].detached) {
+    if (!t->slot_info[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
         gpu_task_end(task, &device);
         accounts_task_end(task, device.leaves, &host);
@@ -263,8 +266,8 @@ static uint64_t prefix_len(struct text key)
 }
 
 /* The slot's texts and the output; those that recur by their numbers. */
-static void take_texts(struct tasks *t, const struct slot *slot, const struct task_end *end,
-                       struct record *r)
+static void collect_texts(struct tasks *t, const struct slot *slot, const struct task_end *end,
+                          struct record *r)
 {
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
              inputs = slot->fields.inputs_len;
@@ -293,33 +296,33 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
 {
     struct slot *slot = &t->board->slots[index];
     struct record *r = &t->record;
-    turn_boundary(t);
-    const struct rss_window w = fold_window(t, 1, h);
+    count_boundary(t);
+    const struct rss_window w = end_window(t, 1, h);
     /* The slot says `running` until the record is out, so that a kill in between finds one of the
      * two. */
     r->task = slot->task;
-    take_texts(t, slot, end, r);
-    take_figures(t, index, end, r);
+    collect_texts(t, slot, end, r);
+    collect_figures(t, index, end, r);
     r->task.seq = ++t->seq;
     r->task.state = end->state;
     r->task.duration_ns = end_ns - r->task.start_ns;
     r->task.output_bytes = end->output_bytes;
     r->task.gc_freed_bytes = end->gc_freed_bytes;
     /* of a coroutine the thread is 0 */
-    if (t->lane[index].thread == thread_id() && t->lane[index].faults != ABSENT
+    if (t->slot_info[index].thread == thread_id() && t->slot_info[index].faults != ABSENT
         && w.faults != ABSENT) {
-        r->task.page_faults = w.faults - t->lane[index].faults;
-        r->task.major_page_faults = w.major_faults - t->lane[index].major_faults;
+        r->task.page_faults = w.faults - t->slot_info[index].faults;
+        r->task.major_page_faults = w.major_faults - t->slot_info[index].major_faults;
     }
     board_publish_frame(t->board, t->scratch, frame_pack(r, t->scratch), r->task.seq);
     totals_add(&t->totals, r->numbers[TEXT_name], r);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->task.state, TASK_NONE);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
-    leave_lane(t, index);
-    note_owners(t);
+    remove_running(t, index);
+    note_running(t);
     t->vacant[t->vacant_count++] = (uint16_t)index;
-    turn_boundary(t);
+    count_boundary(t);
 }
 
 void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h)
@@ -331,10 +334,10 @@ void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, st
         /* NULL: of an earlier board */
         const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL;
         if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
-            count(&t->board->live->ends_unmatched);
+            increment(&t->board->live->ends_unmatched);
         } else {
-            if (t->lane[index].thread != thread && !t->lane[index].detached)
-                count(&t->board->live->ends_elsewhere);
+            if (t->slot_info[index].thread != thread && !t->slot_info[index].detached)
+                increment(&t->board->live->ends_elsewhere);
             end_task(t, index, end_ns, end, h);
         }
     }
@@ -350,8 +353,8 @@ void tasks_thread_exit(struct tasks *t)
     uint32_t thread = thread_id();
     pthread_mutex_lock(&t->mutex);
     for (word i = t->board ? t->running : 0; i-- > 0;) {
-        if (t->lane[t->active[i]].thread != thread) continue;
-        count(&t->board->live->ends_missing);
+        if (t->slot_info[t->active[i]].thread != thread) continue;
+        increment(&t->board->live->ends_missing);
         end_task(t, t->active[i], end_ns, &abandoned, NULL);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -361,19 +364,19 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
 {
     pthread_mutex_lock(&t->mutex);
     t->accounting = accounting;
-    t->lanes = 0;
+    t->busy_threads = 0;
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;
     t->seq = 0;
     /* low slots first */
     for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i);
     t->board = b;
-    if (b->slots) tasks_room(t);
+    if (b->slots) tasks_use_room(t);
     store_relaxed(&b->live->rss_source, t->rss.source);
     pthread_mutex_unlock(&t->mutex);
 }
 
-void tasks_room(struct tasks *t)
+void tasks_use_room(struct tasks *t)
 {
     texts_open(&t->texts, &t->texts_index, t->board->texts, &t->board->live->texts_end);
     totals_open(&t->totals, &t->totals_index, t->board->totals, t->board->journal,
@@ -388,9 +391,9 @@ void tasks_close(struct tasks *t, int leave_running)
     uint64_t end_ns = now_ns();
     pthread_mutex_lock(&t->mutex);
     if (t->board) {
-        turn_boundary(t);
-        fold_window(t, 1, NULL);
-        turn_boundary(t);
+        count_boundary(t);
+        end_window(t, 1, NULL);
+        count_boundary(t);
         while (!leave_running && t->running)
             end_task(t, t->active[t->running - 1], end_ns, &cut_off, NULL);
         store_relaxed(&t->running, 0);

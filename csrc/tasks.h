@@ -46,10 +46,10 @@ struct tasks {
     pthread_mutex_t mutex;
     struct board *board; /* NULL: closed */
     struct rss rss;
-    int accounting; /* allocations are seen, too */
-    word running;   /* read by the sampler without the mutex */
-    uint64_t seq;   /* of the last record */
-    uint32_t lanes; /* threads with at least one running task */
+    int accounting;        /* allocations are seen, too */
+    word running;          /* read by the sampler without the mutex */
+    uint64_t seq;          /* of the last record */
+    uint32_t busy_threads; /* threads with at least one running task */
     /* the last begin, the last end needed a reset of the mark: so will the next, probably */
     int reset_likely[2];
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT];
@@ -58,9 +58,9 @@ struct tasks {
      * began. */
     struct {
         uint32_t thread;
-        uint8_t leads, detached;
+        uint8_t counts_thread, detached;
         uint64_t faults, major_faults;
-    } lane[SLOT_COUNT];
+    } slot_info[SLOT_COUNT];
     /* Where records are put together, under the mutex. What every end uses stands together: each
      * page that a boundary touches costs, because system calls may have emptied the TLB. */
     struct texts texts __attribute__((aligned(2048)));
@@ -75,7 +75,7 @@ struct tasks {
  * the first task. */
 void tasks_open(struct tasks *t, struct board *b, int accounting);
 /* The board has got room for tasks. With the mutex held. */
-void tasks_room(struct tasks *t);
+void tasks_use_room(struct tasks *t);
 /* Ends the running tasks as `cancelled` unless they are to be left as they are, for a reader to
  * find them killed. */
 void tasks_close(struct tasks *t, int leave_running);

@@ -32,7 +32,7 @@ word texts_head(const word *words, uint64_t len)
 }
 
 /* A new text in a free place of the table; ABSENT if there is no room. */
-static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t place)
+static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint32_t place)
 {
     const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)),
                    bytes = (1 + words) * (uint32_t)sizeof(word);
@@ -52,7 +52,7 @@ static uint64_t keep(struct texts *t, struct text text, uint32_t hash, uint32_t 
     return t->count - 1;
 }
 
-static int stands_at(const struct texts *t, uint32_t offset, uint32_t len, struct text text)
+static int equals_at(const struct texts *t, uint32_t offset, uint32_t len, struct text text)
 {
     return len == text.len && !memcmp(t->heap + offset, text.at, len);
 }
@@ -74,18 +74,18 @@ uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
     uint64_t number = ABSENT;
     while (t->index->table[place].number) { /* at most half of them are taken */
         if (t->index->table[place].hash == hash
-            && stands_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
+            && equals_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
             number = t->index->table[place].number - 1;
             break;
         }
         place = (place + 1) % places;
     }
-    uint32_t *met = &t->index->met[(hash >> 1) % TEXTS_MOST];
-    if (number == ABSENT && kind != TEXT_name && *met != hash) {
-        *met = hash;
+    uint32_t *seen_once = &t->index->seen_once[(hash >> 1) % TEXTS_MOST];
+    if (number == ABSENT && kind != TEXT_name && *seen_once != hash) {
+        *seen_once = hash;
         return ABSENT;
     }
-    if (number == ABSENT) number = keep(t, text, hash, place);
+    if (number == ABSENT) number = add_text(t, text, hash, place);
     if (number == ABSENT) return ABSENT;
     t->last[kind].offset = t->index->table[place].offset;
     t->last[kind].len = t->index->table[place].len;

@@ -19,8 +19,8 @@
 struct texts_index {
     struct {
         uint32_t hash, offset, len, number;
-    } table[2 * TEXTS_MOST];  /* number + 1; 0: free */
-    uint32_t met[TEXTS_MOST]; /* hashes of texts that were met once, by their low bits */
+    } table[2 * TEXTS_MOST];        /* number + 1; 0: free */
+    uint32_t seen_once[TEXTS_MOST]; /* hashes of texts that were met once, by their low bits */
 };
 
 struct texts {

@@ -18,7 +18,7 @@
 
 struct thread_state {
     task_handle task;       /* lineage: the innermost task that this thread runs */
-    task_handle base;       /* lineage: the task that it was started in, or adopted by */
+    task_handle works_for;  /* lineage: the task that it was started in, or adopted by */
     int32_t pending;        /* accounts: small bytes not yet in a sum */
     uint32_t pending_count; /* accounts: allocations, in the same way */
     uint32_t id;            /* tasks: gettid, asked once */

@@ -62,7 +62,7 @@ static uint32_t index_of(struct totals *t, uint64_t name)
 }
 
 /* One of the names in `other`: is it a new one? */
-static int is_new_name(struct totals *t, struct text name, uint64_t known)
+static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
 {
     const uint32_t hash = texts_hash(name);
     if (known >= TOTALS_NAMES / 4 * 3) return 0; /* no more are told apart */
@@ -76,7 +76,7 @@ static int is_new_name(struct totals *t, struct text name, uint64_t known)
 /* Stores in order: a reader that finds an even turn before and after sees none or all of them. */
 static void add(word *sum, uint64_t value) { store_release(sum, *sum + value); }
 
-static void add_most(word *sum, word *most, uint64_t value)
+static void add_with_max(word *sum, word *most, uint64_t value)
 {
     if (value == ABSENT) return;
     add(sum, value);
@@ -98,20 +98,20 @@ static void add_task(struct total_fields *f, const struct record *r, uint64_t gr
     if (task->overlap > f->overlap_max) store_release(&f->overlap_max, task->overlap);
     if (growth != ABSENT) {
         add(&f->growth_count, 1);
-        add_most(&f->growth_bytes, &f->growth_max_bytes, growth);
+        add_with_max(&f->growth_bytes, &f->growth_max_bytes, growth);
         if (task->rss_peak_bytes > f->rss_peak_max_bytes)
             store_release(&f->rss_peak_max_bytes, task->rss_peak_bytes);
     }
     if (task->alloc_peak_bytes != ABSENT) {
         add(&f->alloc_count, 1);
-        add_most(&f->alloc_bytes, &f->alloc_max_bytes, task->alloc_peak_bytes);
+        add_with_max(&f->alloc_bytes, &f->alloc_max_bytes, task->alloc_peak_bytes);
     } else if (growth != ABSENT) {
         add(&f->bare_count, 1);
-        add_most(&f->bare_bytes, &f->bare_max_bytes, growth);
+        add_with_max(&f->bare_bytes, &f->bare_max_bytes, growth);
     }
-    add_most(&f->input_bytes, &f->input_max_bytes, task->input_bytes);
-    add_most(&f->output_bytes, &f->output_max_bytes, task->output_bytes);
-    add_most(&f->duration_ns, &f->duration_max_ns, task->duration_ns);
+    add_with_max(&f->input_bytes, &f->input_max_bytes, task->input_bytes);
+    add_with_max(&f->output_bytes, &f->output_max_bytes, task->output_bytes);
+    add_with_max(&f->duration_ns, &f->duration_max_ns, task->duration_ns);
 }
 
 static void add_devices(struct total_device *devices, const struct record *r)
@@ -122,7 +122,7 @@ static void add_devices(struct total_device *devices, const struct record *r)
         while (at < TASK_DEVICES && devices[at].device && devices[at].device != d->device) at++;
         if (at == TASK_DEVICES) continue;
         store_release(&devices[at].device, d->device);
-        add_most(&devices[at].peak_bytes, &devices[at].peak_max_bytes, d->peak_bytes);
+        add_with_max(&devices[at].peak_bytes, &devices[at].peak_max_bytes, d->peak_bytes);
     }
 }
 
@@ -182,7 +182,7 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
     const word turn = entry->fields.turn;
     store_release(&entry->fields.turn, turn + 1);
     add_task(&entry->fields, r, growth);
-    if (index == TOTALS_OTHER && is_new_name(t, r->texts[TEXT_name], entry->fields.names))
+    if (index == TOTALS_OTHER && add_if_new_name(t, r->texts[TEXT_name], entry->fields.names))
         add(&entry->fields.names, 1);
     if (devices_change) add_devices(entry->devices, r);
     for (uint32_t i = 0; i < change.count; i++) {

@@ -53,9 +53,9 @@ double accounting_ns(unsigned count)
     for (unsigned i = 0; i < count; i++) {
         task_handle task = lineage_handle(0, i + 1);
         accounts_task_begin(task, NOBODY);
-        lineage_running(1, task);
+        lineage_set_running(1, task);
         accounts_task_end(task, 0, &f);
-        lineage_running(0, NOBODY);
+        lineage_set_running(0, NOBODY);
     }
     double ns = (double)(cpu_ns() - from) / count;
     alloc_stop(0);

@@ -52,7 +52,7 @@ static void live_and_peak(void)
     accounts_charge(task, -10 * MIB);
     accounts_charge(task, 3 * MIB);
     CHECK(are(now(task), 8 * MIB, 15 * MIB));
-    for (int i = 0; i < 7; i++) accounts_count();
+    for (int i = 0; i < 7; i++) accounts_count_allocation();
     CHECK(accounts_live_now(task) == 8 * MIB && now(task).count == 7);
     CHECK(are(end(task), 8 * MIB, 15 * MIB));
     struct account_figures f;
@@ -63,12 +63,12 @@ static void live_and_peak(void)
 static void small_blocks_are_netted(void)
 {
     task_handle task = begin(0, NOBODY);
-    for (int i = 0; i < 1000; i++) accounts_count(), accounts_net(1000);
+    for (int i = 0; i < 1000; i++) accounts_count_allocation(), accounts_add_small(1000);
     struct account_figures f = now(task);
     /* the rest is the thread's still */
     CHECK(f.live_bytes <= 1000000 && f.live_bytes + ACCOUNTS_FLUSH_BYTES >= 1000000);
     CHECK(accounts_live_now(task) == 1000000 && now(task).count == 1000);
-    for (int i = 0; i < 1000; i++) accounts_net(-1000);
+    for (int i = 0; i < 1000; i++) accounts_add_small(-1000);
     f = end(task);
     CHECK(are(f, 0, 1000000) && f.count == 1000);
 }
@@ -76,10 +76,10 @@ static void small_blocks_are_netted(void)
 static void frees_of_older_memory_hide_nothing(void)
 {
     task_handle task = begin(0, NOBODY);
-    for (int i = 0; i < 1000; i++) accounts_net(-1000);
+    for (int i = 0; i < 1000; i++) accounts_add_small(-1000);
     accounts_flush();
     CHECK(now(task).live_bytes == 0);
-    for (int i = 0; i < 500; i++) accounts_net(1000);
+    for (int i = 0; i < 500; i++) accounts_add_small(1000);
     accounts_charge(task, MIB);
     CHECK(are(end(task), 500000 + MIB, 500000 + MIB));
 }
@@ -90,7 +90,7 @@ static void a_nest(void)
     accounts_charge(outer, 4 * MIB);
     task_handle inner = begin(1, outer);
     accounts_charge(inner, 6 * MIB);
-    accounts_net(1000);
+    accounts_add_small(1000);
     CHECK(are(now(outer), 10 * MIB, 10 * MIB));
     CHECK(are(end(inner), 6 * MIB + 1000, 6 * MIB + 1000));
     /* somebody else in the inner task's slot, not inside the outer one */
@@ -108,7 +108,7 @@ static void memory_that_is_accounted_elsewhere(void)
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     struct account_figures f;
     accounts_task_end(inner, 1, &f);
-    CHECK(f.live_bytes == 0 && same_task(lineage_heir(inner), outer));
+    CHECK(f.live_bytes == 0 && same_task(lineage_nearest_running(inner), outer));
     end(outer);
 }
 
@@ -189,7 +189,7 @@ static void what_is_nobodys(void)
     CHECK(accounts_unowned_bytes() == 0);
     accounts_charge(NOBODY, 100);
     on_another_thread(charge_a_mebibyte, &NOBODY);
-    accounts_net(50);
+    accounts_add_small(50);
     accounts_flush();
     CHECK(accounts_unowned_bytes() == MIB + 150);
     task_handle task = begin(0, NOBODY);
@@ -204,8 +204,8 @@ static void not_open(void)
     CHECK(!accounts_active() && !accounts_may_change());
     uint64_t unowned = accounts_unowned_bytes();
     /* the wrappers net whether or not it is: cheaper than to ask */
-    for (int i = 0; i < 100; i++) accounts_net(1000);
-    accounts_flush_last();
+    for (int i = 0; i < 100; i++) accounts_add_small(1000);
+    accounts_flush_at_thread_end();
     CHECK(accounts_unowned_bytes() == unowned && this_thread.pending <= ACCOUNTS_FLUSH_BYTES);
     accounts_open();
     CHECK(accounts_may_change() && this_thread.pending == 0);
@@ -216,18 +216,18 @@ static void a_signal_handler_in_between(void)
     task_handle task = begin(0, NOBODY);
     accounts_enter();
     CHECK(!accounts_may_change());
-    for (int i = 0; i < 100; i++) accounts_net(1000);
+    for (int i = 0; i < 100; i++) accounts_add_small(1000);
     CHECK(now(task).live_bytes == 0);
     accounts_leave();
-    accounts_net(1000);
+    accounts_add_small(1000);
     CHECK(are(end(task), 101000, 101000));
 }
 
 static void *work_a_little(void *task)
 {
-    lineage_inherit(*(task_handle *)task);
-    for (int i = 0; i < 20; i++) accounts_count(), accounts_net(1000);
-    accounts_flush_last();
+    lineage_begin_thread(*(task_handle *)task);
+    for (int i = 0; i < 20; i++) accounts_count_allocation(), accounts_add_small(1000);
+    accounts_flush_at_thread_end();
     return NULL;
 }
 
@@ -354,10 +354,10 @@ static task_handle common;
 
 static void *small_work(void *argument)
 {
-    lineage_inherit(common);
+    lineage_begin_thread(common);
     pthread_barrier_wait(&gate);
-    for (int i = 0; i < BLOCKS; i++) accounts_count(), accounts_net(1000);
-    accounts_flush_last();
+    for (int i = 0; i < BLOCKS; i++) accounts_count_allocation(), accounts_add_small(1000);
+    accounts_flush_at_thread_end();
     return argument;
 }
 

@@ -274,9 +274,9 @@ static void middle_sized_blocks_through_a_queue(void)
 static void a_full_table(void)
 {
     static void *blocks[500];
-    for (uint64_t i = 0; i < OWNER_PLACES; i++) {
+    for (uint64_t i = 0; i < OWNER_BUCKETS; i++) {
         word none = 0;
-        compare_exchange_relaxed(&owners_places[i].key, &none, 1);
+        compare_exchange_relaxed(&owners_buckets[i].key, &none, 1);
     }
     begin(0, 21);
     for (int i = 0; i < 500; i++) blocks[i] = malloc(20000);
@@ -286,8 +286,8 @@ static void a_full_table(void)
     keep = malloc(MIB);
     free(keep);
     CHECK(end(0, 21).live_bytes < 64 * KIB && alloc_untracked_bytes() >= MIB + 500 * 20000);
-    for (uint64_t i = 0; i < OWNER_PLACES; i++)
-        if (load_relaxed(&owners_places[i].key) == 1) store_relaxed(&owners_places[i].key, 0);
+    for (uint64_t i = 0; i < OWNER_BUCKETS; i++)
+        if (load_relaxed(&owners_buckets[i].key) == 1) store_relaxed(&owners_buckets[i].key, 0);
 }
 
 /* Ends out of order: the outer task's slot has another tenant while the inner one still runs. */
@@ -370,16 +370,16 @@ static void native_threads(void)
     pthread_join(thread, NULL); /* no task runs: unowned */
     free(keep);
     begin(0, 40);
-    lineage_running(1, lineage_handle(0, 40));
+    lineage_set_running(1, lineage_handle(0, 40));
     pthread_create(&thread, NULL, start_and_allocate, NULL);
     pthread_join(thread, NULL);
     CHECK(near(now(0, 40).live_bytes, 6 * MIB)); /* the only one */
     free(keep);
-    lineage_running(2, NOBODY);
+    lineage_set_running(2, NOBODY);
     pthread_create(&thread, NULL, start_and_allocate, NULL);
     pthread_join(thread, NULL);
     /* one of several: nobody's, and said */
-    CHECK(now(0, 40).live_bytes < MIB && lineage_was_ambiguous());
+    CHECK(now(0, 40).live_bytes < MIB && lineage_clear_ambiguous());
     free(keep);
     end(0, 40);
     alloc_stop(0);

@@ -28,16 +28,16 @@ static void handles(void)
                   { 3, 12345, 7 },   { SLOT_COUNT - 1, most, 1 },
                   { 5, most, 1000 }, { 0, 1, 1001 } };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-        task_handle h = handle_make(cases[i].slot, cases[i].serial, cases[i].start);
+        task_handle h = handle_from_serial(cases[i].slot, cases[i].serial, cases[i].start);
         CHECK(is_somebody(h) && handle_slot(h) == cases[i].slot
               && handle_serial(h) == cases[i].serial);
-        CHECK(is(handle_of(handle_slot(h), handle_generation(h)), h));
+        CHECK(is(handle_from_generation(handle_slot(h), handle_generation(h)), h));
         for (unsigned k = 0; k < i; k++)
-            CHECK(!is(h, handle_make(cases[k].slot, cases[k].serial, cases[k].start)));
+            CHECK(!is(h, handle_from_serial(cases[k].slot, cases[k].serial, cases[k].start)));
     }
-    CHECK(nobody(handle_make(9, 0, 5)) && nobody(NOBODY) && handle_serial(NOBODY) == 0);
-    CHECK(is_older(handle_make(511, 8, 2), handle_make(0, 9, 2))
-          && is_older(handle_make(1, most, 2), handle_make(0, 1, 3)));
+    CHECK(nobody(handle_from_serial(9, 0, 5)) && nobody(NOBODY) && handle_serial(NOBODY) == 0);
+    CHECK(is_older(handle_from_serial(511, 8, 2), handle_from_serial(0, 9, 2))
+          && is_older(handle_from_serial(1, most, 2), handle_from_serial(0, 1, 3)));
     CHECK(sizeof(struct thread_state) == 32);
 }
 
@@ -45,20 +45,21 @@ static void a_nest(void)
 {
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     CHECK(lineage_runs(outer) && lineage_runs(inner) && !lineage_runs(NOBODY));
-    CHECK(is(lineage_works_for(), inner) && is(lineage_around(inner), outer)
-          && nobody(lineage_around(outer)));
-    CHECK(lineage_is_alone(outer) && !lineage_is_alone(inner) && lineage_is_home(inner));
+    CHECK(is(lineage_works_for(), inner) && is(lineage_parent(inner), outer)
+          && nobody(lineage_parent(outer)));
+    CHECK(lineage_is_own_outermost(outer) && !lineage_is_own_outermost(inner)
+          && lineage_began_here(inner));
     CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
     lineage_end(inner, 1);
     CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_works_for(), outer));
-    CHECK(is(lineage_heir(inner), outer)); /* what it left is the outer one's ... */
+    CHECK(is(lineage_nearest_running(inner), outer)); /* what it left is the outer one's ... */
     task_handle next = begin(1, outer);
     /* ... also when its slot has another tenant */
-    CHECK(is(lineage_heir(inner), outer) && is(lineage_heir(next), next));
+    CHECK(is(lineage_nearest_running(inner), outer) && is(lineage_nearest_running(next), next));
     lineage_end(next, 0);
-    CHECK(nobody(lineage_heir(next))); /* it left nothing: nobody will ask */
+    CHECK(nobody(lineage_nearest_running(next))); /* it left nothing: nobody will ask */
     lineage_end(outer, 1);
-    CHECK(nobody(lineage_heir(inner)) && nobody(lineage_heir(outer))
+    CHECK(nobody(lineage_nearest_running(inner)) && nobody(lineage_nearest_running(outer))
           && nobody(lineage_works_for()));
 }
 
@@ -66,12 +67,12 @@ static void ends_out_of_order(void)
 {
     task_handle a = begin(0, NOBODY), b = begin(1, a), c = begin(2, b);
     lineage_end(a, 1);
-    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b));
+    CHECK(is(lineage_works_for(), c) && is(lineage_parent(c), b));
     lineage_end(b, 1);
-    CHECK(is(lineage_works_for(), c) && is(lineage_around(c), b) && is(lineage_around(b), a)
-          && nobody(lineage_heir(b)));
+    CHECK(is(lineage_works_for(), c) && is(lineage_parent(c), b) && is(lineage_parent(b), a)
+          && nobody(lineage_nearest_running(b)));
     task_handle other = begin(0, NOBODY); /* in a's slot, and not around c */
-    CHECK(nobody(lineage_heir(b)) && is(lineage_works_for(), other));
+    CHECK(nobody(lineage_nearest_running(b)) && is(lineage_works_for(), other));
     lineage_end(other, 0);
     lineage_end(c, 0);
     CHECK(nobody(lineage_works_for()));
@@ -83,9 +84,9 @@ static void too_many_heirs(void)
     task_handle outer = begin(0, NOBODY), first = begin(1, outer);
     lineage_end(first, 1);
     for (int i = 0; i < 65535; i++) lineage_end(begin(1, outer), 1);
-    CHECK(is(lineage_heir(first), outer) && !lineage_is_inexact(outer));
+    CHECK(is(lineage_nearest_running(first), outer) && !lineage_is_inexact(outer));
     lineage_end(begin(1, outer), 1);
-    CHECK(nobody(lineage_heir(first)) && lineage_is_inexact(outer));
+    CHECK(nobody(lineage_nearest_running(first)) && lineage_is_inexact(outer));
     lineage_end(outer, 0);
     outer = begin(0, NOBODY);
     CHECK(!lineage_is_inexact(outer)); /* the last tenant's trouble */
@@ -98,7 +99,7 @@ static int native_now;
 static void *in_a_thread(void *unused)
 {
     CHECK(nobody(lineage_works_for()));
-    lineage_inherit(given);
+    lineage_begin_thread(given);
     seen = lineage_works_for();
     sole_seen = lineage_allocates_for();
     return unused;
@@ -114,10 +115,10 @@ static void run_thread(task_handle inherited)
 
 static void threads_that_a_task_starts(void)
 {
-    CHECK(nobody(lineage_bequeath()));
+    CHECK(nobody(lineage_thread_task()));
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
-    CHECK(is(lineage_bequeath(), inner));
-    run_thread(lineage_bequeath());
+    CHECK(is(lineage_thread_task(), inner));
+    run_thread(lineage_thread_task());
     CHECK(is(seen, inner) && is(sole_seen, inner));
     lineage_end(inner, 1);
     run_thread(inner);
@@ -133,7 +134,7 @@ static void adoption(void)
     this_thread.task = NOBODY; /* as if another thread had begun it */
     CHECK(nobody(lineage_works_for()) && nobody(lineage_adopt(task)));
     CHECK(is(lineage_works_for(), task) && is(lineage_allocates_for(), task)
-          && is(lineage_bequeath(), task));
+          && is(lineage_thread_task(), task));
     own = begin(1, NOBODY);
     CHECK(is(lineage_works_for(), own)); /* before the one that it has adopted */
     lineage_end(own, 0);
@@ -151,19 +152,19 @@ static void native_threads(void)
 {
     lineage_open(is_python);
     task_handle task = begin(0, NOBODY);
-    lineage_running(1, task);
+    lineage_set_running(1, task);
     run_thread(NOBODY);
     CHECK(nobody(sole_seen)); /* a Python thread that nobody knows of */
     native_now = 1;
     run_thread(NOBODY);
     CHECK(is(sole_seen, task) && nobody(seen)); /* the only one, but not by name */
-    lineage_running(2, task);
-    CHECK(!lineage_was_ambiguous());
+    lineage_set_running(2, task);
+    CHECK(!lineage_clear_ambiguous());
     run_thread(NOBODY);
-    CHECK(nobody(sole_seen) && lineage_was_ambiguous() && !lineage_was_ambiguous());
+    CHECK(nobody(sole_seen) && lineage_clear_ambiguous() && !lineage_clear_ambiguous());
     run_thread(task);
     CHECK(nobody(sole_seen)); /* started by a task, but native: the rule for those */
-    lineage_running(0, NOBODY);
+    lineage_set_running(0, NOBODY);
     run_thread(NOBODY);
     CHECK(nobody(sole_seen));
     CHECK(is(lineage_allocates_for(), task)); /* a thread's own task, whatever thread it is */
@@ -235,16 +236,16 @@ static void *nests(void *argument)
     for (int i = 0; i < ROUNDS; i++) {
         task_handle inner = begin_shared(2 * me + 1, base);
         store_release(&published[me], handle_word(inner));
-        CHECK(is(lineage_allocates_for(), inner) && is(lineage_heir(inner), inner));
+        CHECK(is(lineage_allocates_for(), inner) && is(lineage_nearest_running(inner), inner));
         const uint32_t other = (me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS;
         task_handle foreign = handle_from_word(load_acquire(&published[other]));
         /* it, the one around it, or nobody, at whatever moment */
-        task_handle heir = lineage_heir(foreign);
+        task_handle heir = lineage_nearest_running(foreign);
         if (is_somebody(heir))
             CHECK(is(heir, foreign)
                   || (handle_slot(heir) == handle_slot(foreign) - 1 && is_older(heir, foreign)));
         end_shared(inner, 1);
-        task_handle after = lineage_heir(inner);
+        task_handle after = lineage_nearest_running(inner);
         /* forgotten: said */
         CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base)));
     }

@@ -51,10 +51,10 @@ static void mappings_in_parts(void)
     task_handle owner = NOBODY;
     freed_bytes = 0;
     CHECK(owners_map(0x100000, 0x10000, owner_of(5), freed) == OWNERS_ADDED
-          && owners_covers(0x10ffff, &owner) && !owners_covers(0x110000, &owner));
+          && owners_find_mapping(0x10ffff, &owner) && !owners_find_mapping(0x110000, &owner));
     owners_unmap(0x104000, 0x2000, freed); /* a hole */
-    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_covers(0x105000, &owner)
-          && owners_covers(0x106000, &owner) && handle_word(owner) == 5);
+    CHECK(freed_bytes == 0x2000 && freed_owner == 5 && !owners_find_mapping(0x105000, &owner)
+          && owners_find_mapping(0x106000, &owner) && handle_word(owner) == 5);
     owners_unmap(0x0, 0x102000, freed); /* the front */
     CHECK(freed_bytes == 0x4000);
     /* over the rest of the first piece, and the hole */

@@ -68,7 +68,7 @@ static void start_and_stop(void)
 {
     char path[512];
     CHECK(!probe_active() && !is_somebody(begin()));
-    end(handle_make(1, 1, 0));
+    end(handle_from_serial(1, 1, 0));
     for (int i = 0; i < 20; i++) {
         CHECK(start() == 0 && probe_active());
         CHECK(start() == -EALREADY);

@@ -85,7 +85,7 @@ static void a_number_that_the_program_uses_is_left_alone(void)
     int mine = open(path, O_RDWR), taken = f.fd, also = other.fd;
     CHECK(dup2(mine, taken) == taken && dup2(mine, also) == also);
     /* into the right file */
-    CHECK(proc_file_poke(&f, '5', &reopened) == 0 && reopened == 1 && f.fd != taken);
+    CHECK(proc_file_write_byte(&f, '5', &reopened) == 0 && reopened == 1 && f.fd != taken);
     proc_file_close(&other); /* what has its number is the program's */
     CHECK(is_open(taken) && is_open(also) && other.fd < 0);
     CHECK(pread(mine, text, sizeof text - 1, 0) == 8 && !strcmp(text, "precious"));
@@ -105,7 +105,7 @@ static void a_poke_into_a_common_file_is_refused(void)
     const char *root = scratch();
     put(root, "self/clear_refs", "as it was");
     CHECK(proc_file_open(&f, root, "clear_refs", O_WRONLY) == 0
-          && proc_file_poke(&f, '5', &reopened) < 0 && reopened == 0);
+          && proc_file_write_byte(&f, '5', &reopened) < 0 && reopened == 0);
     snprintf(path, sizeof path, "%s/self/clear_refs", root);
     CHECK(stat(path, &st) == 0 && st.st_size == 9);
     proc_file_close(&f);
@@ -139,7 +139,7 @@ static void files_that_are_not_there(void)
     uint64_t reopened = 0;
     CHECK(proc_file_open(&f, "/nowhere", "statm", O_RDONLY) == -ENOENT && f.fd < 0);
     CHECK(proc_file_ensure(&f, &reopened) == -ENOENT && reopened == 0
-          && proc_file_poke(&f, '5', &reopened) == -ENOENT);
+          && proc_file_write_byte(&f, '5', &reopened) == -ENOENT);
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     CHECK(proc_file_open(&f, longest, "statm", O_RDONLY) == -ENAMETOOLONG);

@@ -38,15 +38,15 @@ static void windows_have_their_own_peaks(void)
     CHECK(max != ABSENT && max >= rss_now(&r) / 2);
     spike(200 * MIB); /* page tables are warm from here on */
     const uint64_t sizes[] = { 100 * MIB, 10 * MIB, 60 * MIB, 1 * MIB };
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     for (unsigned i = 0; i < 4; i++) {
         uint64_t base = rss_now(&r);
         spike(sizes[i]);
-        rss_window_take(&r, &w, NULL);
+        rss_window_end(&r, &w, NULL);
         if (!SANITIZED) CHECK(near(w.peak_bytes - base, sizes[i], 2 * r.error_bytes));
         CHECK(w.reset && w.gap_ns > 0);
     }
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(!w.reset); /* mark and rss agree: the lock is not taken for nothing */
     rss_close(&r);
 }
@@ -59,7 +59,7 @@ static void keep_peak_leaves_the_mark_alone(void)
     spike(150 * MIB);
     rss_open(&r, "/proc", 1, &max);
     CHECK(r.source == RSS_SAMPLED);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(!w.reset && w.peak_bytes == w.rss_bytes);
     CHECK(rss_mark(&r, 1) >= w.rss_bytes + 100 * MIB);
     rss_close(&r);
@@ -101,7 +101,7 @@ static void unreadable_is_absent(void)
     uint64_t max;
     rss_open(&r, "/nowhere", 0, &max);
     CHECK(max == ABSENT && rss_now(&r) == ABSENT);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(w.rss_bytes == ABSENT && w.peak_bytes == ABSENT);
     rss_close(&r);
     const char *root = scratch();
@@ -132,17 +132,17 @@ static int floor_child(void)
     struct rss_window w;
     uint64_t max;
     rss_open(&r, "/proc", 0, &max);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     if (!SANITIZED) CHECK(w.peak_bytes < 60 * MIB); /* not the parent's 300 MiB */
     uint64_t base = rss_now(&r);
     spike(50 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     /* below the floor: from VmHWM */
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 50 * MIB, 2 * r.error_bytes));
     if (!SANITIZED) CHECK(rss_mark(&r, 0) == ABSENT);
     spike(400 * MIB);
     CHECK(rss_mark(&r, 0) != ABSENT); /* above it: from getrusage */
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 400 * MIB, 2 * r.error_bytes));
     /* Through the floor page by page, with a window each, and back: the floor must not be taken for
      * a mark afterwards. */
@@ -153,11 +153,11 @@ static int floor_child(void)
         for (uint64_t i = touched; i < touched + MIB; i += 4096) p[i] = 1;
     for (uint64_t i = touched; i < touched + 8 * MIB && i < 400 * MIB; i += 4096) {
         p[i] = 1;
-        rss_window_take(&r, &w, NULL);
+        rss_window_end(&r, &w, NULL);
     }
     munmap(p, 400 * MIB);
-    rss_window_take(&r, &w, NULL);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     if (!SANITIZED) CHECK(near(w.peak_bytes, rss_now(&r), 2 * r.error_bytes));
     return failures;
 }
@@ -188,16 +188,16 @@ static void a_failed_reset_is_tried_again(void)
     close(r.clear_refs.fd);
     strcpy(r.clear_refs.path, "/nowhere");
     spike(50 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     /* this peak was read; the next ones cannot be */
     CHECK(w.source == RSS_KERNEL && r.source == RSS_SAMPLED);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(w.source == RSS_SAMPLED);
     memcpy(r.clear_refs.path, good, sizeof good);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(r.source == RSS_KERNEL);
     spike(50 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(w.source == RSS_KERNEL && w.reset);
     rss_close(&r);
 }
@@ -236,7 +236,7 @@ static void descriptors_taken_away_are_opened_again(void)
         close(mine);
     }
     spike(80 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(w.rss_bytes != ABSENT && w.reset);
     CHECK(r.reopened >= 2);
     rss_close(&r);
@@ -259,10 +259,10 @@ static void few_descriptors_are_held(void)
     /* opened at its first use, which is nobody's fault */
     CHECK(rss_now(&reader) != ABSENT && reader.reopened == 0);
     spike(80 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     CHECK(w.reset && w.source == RSS_KERNEL && r.reopened == 0);
     spike(80 * MIB);
-    rss_window_take(&r, &w, NULL);
+    rss_window_end(&r, &w, NULL);
     if (rss_mark(&r, 0) != ABSENT) CHECK(r.status.fd < 0); /* above the floor it is not needed */
     rss_close(&reader);
     rss_close(&r);

@@ -126,7 +126,7 @@ static void an_idle_one_wakes_at_a_nudge(void)
     CHECK(load_acquire(&board.live->sampler_period_ns) >= 10 * MS);
     wait_for_samples(1);
     store_seq_cst(&running, 1);
-    sampler_nudge(&sampler);
+    sampler_wake_if_idle(&sampler);
     wait_for_samples(2);
     CHECK(load_acquire(&board.live->sampler_period_ns) <= 16 * MS);
     close_all();

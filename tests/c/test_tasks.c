@@ -163,7 +163,7 @@ static void ends_out_of_order(void)
     end(b);
     end(c);
     CHECK(record('c').parent == record('b').serial);
-    CHECK(tasks.lanes == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
+    CHECK(tasks.busy_threads == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
     close_all();
 }
 
@@ -186,7 +186,7 @@ static void misuse_is_counted(void)
     pthread_t thread;
     open_all();
     end(NOBODY);
-    end(handle_make(3, 12345, 0));
+    end(handle_from_serial(3, 12345, 0));
     task_handle a = begin("a");
     end(a);
     end(a);
@@ -198,7 +198,7 @@ static void misuse_is_counted(void)
     pthread_create(&thread, NULL, leave_open, NULL);
     pthread_join(thread, NULL);
     CHECK(board.live->ends_missing == 2 && record('l').state == TASK_CANCELLED);
-    CHECK(tasks.running == 0 && tasks.lanes == 0);
+    CHECK(tasks.running == 0 && tasks.busy_threads == 0);
     close_all();
 }
 
@@ -382,7 +382,7 @@ static void sixty_four_threads(void)
     uint64_t expected = (uint64_t)THREADS * PAIRS + (uint64_t)THREADS * ((PAIRS + 3) / 4);
     CHECK(board.live->records_written == expected && board.live->tasks_begun == expected);
     CHECK(board.live->ends_missing == 0 && board.live->ends_unmatched == 0 && tasks.running == 0
-          && tasks.lanes == 0);
+          && tasks.busy_threads == 0);
     CHECK(board.live->boundary % 2 == 0 && board.live->boundary == 4 * expected);
     struct board_reader r;
     static struct total total;
