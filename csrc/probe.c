@@ -55,9 +55,13 @@ static uint64_t own_pid_namespace(const char *proc_root)
 
 static void start_sampler(void)
 {
-    pthread_mutex_lock(&probe.tasks.mutex); /* its rss handle is being read */
-    int e = sampler_start(&probe.sampler, &probe.board, &probe.tasks.rss, &probe.tasks.running,
-                          probe.cgroup_root, probe.period_ns);
+    const struct sampler_settings settings = { .board = &probe.board,
+                                               .rss = &probe.tasks.rss,
+                                               .running = &probe.tasks.running,
+                                               .cgroup_root = probe.cgroup_root,
+                                               .period_ns = probe.period_ns };
+    pthread_mutex_lock(&probe.tasks.mutex); /* sampler_start reads the tasks' rss handle */
+    int e = sampler_start(&probe.sampler, &settings);
     pthread_mutex_unlock(&probe.tasks.mutex);
     /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows
      * that it is missing. */

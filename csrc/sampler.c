@@ -26,34 +26,33 @@
 #define CLOSE_RANGE_UNSHARE 2u
 #endif
 
-#define MOVED_BYTES       (256 << 10)
-#define BUSY_SAMPLES      4   /* with a boundary between each two, before ... */
-#define BUSY_FACTOR       8   /* ... the period is at least this long */
-#define FLAT_SAMPLES      8   /* before the period doubles */
-#define FLAT_FACTOR       16  /* the longest period while tasks run */
-#define IDLE_FACTOR       10  /* the shortest one while none does ... */
-#define IDLE_FACTOR_MOST  100 /* ... and the longest */
-#define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* how often VmHWM may be read at the floor */
-#define CPU_EVERY         64 /* samples between two looks at our own cost, itself a system call */
-#define OWN_EVERY_NS      (10 * NS_PER_S) /* between two looks at our own memory */
-#define HEADROOM_EVERY_NS (NS_PER_S / 4)  /* while tasks run ... */
-#define HEADROOM_IDLE_NS  (2 * NS_PER_S)  /* ... and while none does */
-#define HEADROOM_SHARE    1000            /* and never more than one part in so many of a core */
+#define MOVED_BYTES       (256 << 10) /* a change of the resident set that counts */
+#define BUSY_SAMPLES      4   /* after so many, the period is at least BUSY_FACTOR base periods */
+#define BUSY_FACTOR       8   /* (struct sampler_pace says what a busy sample is) */
+#define FLAT_SAMPLES      8   /* after so many, the period doubles */
+#define FLAT_FACTOR       16  /* longest period while tasks run, in base periods */
+#define IDLE_FACTOR       10  /* shortest period while no task runs */
+#define IDLE_FACTOR_MOST  100 /* longest period while no task runs */
+#define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* between readings of VmHWM at the floor */
+#define CPU_EVERY         64                       /* samples between readings of our CPU time */
+#define OWN_EVERY_NS      (10 * NS_PER_S)          /* between readings of our own memory */
+#define HEADROOM_EVERY_NS (NS_PER_S / 4)           /* between readings, while tasks run */
+#define HEADROOM_IDLE_NS  (2 * NS_PER_S)           /* the same, while no task runs */
+#define HEADROOM_SHARE    1000                     /* reading it takes at most 1/1000 of a core */
 #define STACK_BYTES       (256 << 10)
-#define GONE_WITHIN_NS    (NS_PER_S / 10)
+#define GONE_WITHIN_NS    (NS_PER_S / 10) /* for the kernel to remove an ended thread */
 
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
-                             unsigned flat_samples, unsigned busy_samples)
+uint64_t sampler_next_period(const struct sampler_pace *p)
 {
-    /* Tasks that begin or end between any two samples take their peaks themselves; one that lasts
-     * is looked at closely again. */
-    uint64_t least = !running                       ? base_ns * IDLE_FACTOR
-                     : busy_samples >= BUSY_SAMPLES ? base_ns * BUSY_FACTOR
-                                                    : base_ns;
-    uint64_t most = base_ns * (running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
-    if (moved || period_ns < least) return least;
-    if (flat_samples < FLAT_SAMPLES) return period_ns > most ? least : period_ns;
-    return period_ns * 2 < most ? period_ns * 2 : most;
+    /* Tasks that begin or end between any two samples read their peaks themselves. A task that
+     * lasts is sampled at the base period again. */
+    uint64_t least = !p->running                       ? p->base_ns * IDLE_FACTOR
+                     : p->busy_samples >= BUSY_SAMPLES ? p->base_ns * BUSY_FACTOR
+                                                       : p->base_ns;
+    uint64_t most = p->base_ns * (p->running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
+    if (p->moved || p->period_ns < least) return least;
+    if (p->flat_samples < FLAT_SAMPLES) return p->period_ns > most ? least : p->period_ns;
+    return p->period_ns * 2 < most ? p->period_ns * 2 : most;
 }
 
 static void sleep_until(struct sampler *s, uint64_t deadline_ns, uint32_t wakeups)
@@ -69,8 +68,8 @@ static void wake(struct sampler *s)
     syscall(SYS_futex, &s->wakeups, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Live and peak bytes of the running tasks, for readers. A reader trusts them if the serial is the
- * task's. */
+/* Live and peak bytes of the running tasks. A reader uses them if `alloc_serial` is the serial of
+ * the slot's task. */
 static void publish_allocations(struct board *b)
 {
     const int holds = alloc_holds();
@@ -98,7 +97,7 @@ uint64_t sampler_headroom_age(int running, uint64_t cost_ns)
     return cost_ns * HEADROOM_SHARE > age ? cost_ns * HEADROOM_SHARE : age;
 }
 
-/* Of groups with thousands of CPUs or children, memory.stat takes milliseconds: then it is read
+/* memory.stat of a group with thousands of CPUs or children takes milliseconds: it is then read
  * less often. */
 static void publish_headroom(struct sampler *s, uint64_t now)
 {
@@ -114,12 +113,15 @@ static void publish_headroom(struct sampler *s, uint64_t now)
     s->headroom_ns = now;
 }
 
+/* What the sampler remembers from sample to sample. */
 struct progress {
-    uint64_t window, window_peak, precise_ns, own_ns, last_rss;
+    uint64_t window, window_peak; /* the boundary that began the window, the peak since */
+    uint64_t precise_ns, own_ns;  /* when VmHWM and our own memory were read last */
+    uint64_t last_rss;            /* the resident set that changes are counted from */
 };
 
-/* One sample. The window's peak counts only if no boundary came between its reading and its
- * publication. */
+/* Takes one sample. Returns whether the resident set has changed. The mark belongs to the window
+ * only if no boundary came between the reading of the mark and its publication. */
 static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint64_t period_ns,
                        int precise)
 {
@@ -168,22 +170,23 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
     uint64_t low = rss < p->last_rss ? rss : p->last_rss,
              high = rss < p->last_rss ? p->last_rss : rss;
     int moved = rss != ABSENT && high - low >= MOVED_BYTES;
-    /* a slow drift adds up until it counts */
+    /* kept while changes are small, so that a slow drift adds up */
     if (moved || p->last_rss == ABSENT) p->last_rss = rss;
     return moved;
 }
 
-/* A table of descriptors of this thread's own: what it opens has no number in the job, and what the
- * job does to its descriptors does not reach it. The copies of the job's low descriptors that the
- * kernel makes are closed by the same call, as in any forked child. Where the call is missing
- * (before Linux 5.9), the files are opened on high numbers of the job. */
+/* Gives the thread a descriptor table of its own: files that the sampler opens have no number in
+ * the job, and the job cannot close them. The same call closes the copies of the job's descriptors,
+ * as in any forked child. Before Linux 5.9 the call fails; files are then opened on high numbers of
+ * the job. */
 static void unshare_descriptors(const char *any_file)
 {
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
     return; /* sanitizers know one table per process, and report on descriptor 2 */
 #endif
     if (syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE) < 0) return;
-    /* 0, 1 and 2 are taken: closed, they would mean a daemon that is about to open its own */
+    /* Numbers 0, 1 and 2 are filled: standard_streams_are_open would take closed ones for those of
+     * a program that is about to open its own files there. */
     int place = open(any_file, O_RDONLY | O_CLOEXEC);
     while (place >= 0 && place < 2) place = fcntl(place, F_DUPFD_CLOEXEC, 0);
 }
@@ -192,15 +195,15 @@ static void *run_sampler(void *argument)
 {
     struct sampler *s = argument;
     const struct board_live *live = s->board->live;
-    /* After a fork this is the second sampler of the same window. */
+    /* After a fork the window goes on, and an earlier sampler has published its peak so far. */
     struct progress p = { .window = load_acquire(&live->window_boundary),
                           .window_peak = load_acquire(&live->window_peak_bytes),
                           .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
     word begun = 0, boundary = 0;
     unsigned flat = 0, busy = 0;
-    /* Not prctl: memray wraps it, and a name that is told while another thread forks damages its
-     * capture file. */
+    /* Not through prctl(): memray wraps it and records the name, which damages its capture file
+     * while another thread forks. */
     syscall(SYS_prctl, PR_SET_NAME, "dwsr-sampler", 0, 0, 0);
     store_relaxed(&s->thread_id, (word)syscall(SYS_gettid));
     unshare_descriptors(s->rss.statm.path);
@@ -209,21 +212,27 @@ static void *run_sampler(void *argument)
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
         int moved = take_sample(s, &p, now, period, 0);
         word begun_now = load_relaxed(&s->board->live->tasks_begun);
-        /* between short tasks is not idle */
+        /* the moment between two short tasks is not idle */
         int running = load_relaxed(s->running) != 0 || begun_now != begun;
         begun = begun_now;
         flat = moved ? 0 : flat + 1;
         word boundary_now = load_relaxed(&live->boundary);
         busy = boundary_now != boundary ? busy + 1 : 0;
         boundary = boundary_now;
-        period = sampler_next_period(s->period_ns, period, running, moved, flat, busy);
+        const struct sampler_pace pace = { .base_ns = s->period_ns,
+                                           .period_ns = period,
+                                           .running = running,
+                                           .moved = moved,
+                                           .flat_samples = flat,
+                                           .busy_samples = busy };
+        period = sampler_next_period(&pace);
         if (flat >= FLAT_SAMPLES) flat = 0;
         deadline += period;
         if (deadline < now) deadline = now + period; /* after a stall: no burst of late samples */
 
         uint32_t wakeups = futex_load_acquire(&s->wakeups);
         store_seq_cst(&s->idle, !running);
-        /* A begin before the flag was up is seen here; one after it rings. */
+        /* A task that began before the flag was set is seen here. A later one wakes us. */
         if (!running && load_seq_cst(s->running)) deadline = now + s->period_ns;
         if (load_acquire(&s->stop)) break;
         sleep_until(s, deadline, wakeups);
@@ -234,25 +243,24 @@ static void *run_sampler(void *argument)
         }
     }
     take_sample(s, &p, now_ns(), period, 1);
-    rss_close(&s->rss); /* here, where its numbers mean what they meant */
+    rss_close(&s->rss); /* in this thread: the numbers are of its descriptor table */
     return NULL;
 }
 
-int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running,
-                  const char *cgroup_root, uint64_t period_ns)
+int sampler_start(struct sampler *s, const struct sampler_settings *settings)
 {
-    /* a storm of forks must not read it each time */
+    /* kept: with many forks in a row, the headroom is not read at each start */
     const uint64_t headroom_ns = s->headroom_ns, headroom_cost_ns = s->headroom_cost_ns;
     pthread_attr_t attr;
     sigset_t all, old;
     memset(s, 0, sizeof *s);
-    s->board = b;
-    s->running = running;
-    s->cgroup_root = cgroup_root;
+    s->board = settings->board;
+    s->running = settings->running;
+    s->cgroup_root = settings->cgroup_root;
+    s->period_ns = settings->period_ns;
     s->headroom_ns = headroom_ns;
     s->headroom_cost_ns = headroom_cost_ns;
-    s->period_ns = period_ns;
-    rss_open_reader(&s->rss, first);
+    rss_open_reader(&s->rss, settings->rss);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigfillset(&all); /* the job's signals belong to the job's threads */
@@ -264,8 +272,8 @@ int sampler_start(struct sampler *s, struct board *b, const struct rss *first, c
     return -e;
 }
 
-/* pthread_join returns before the kernel has let go of the thread. Python 3.12+ counts the kernel's
- * threads at a fork, and warns. */
+/* pthread_join returns before the kernel has removed the thread. Python 3.12+ counts the kernel's
+ * threads at a fork and warns if there are several. */
 static void wait_until_gone(word thread_id)
 {
     const uint64_t deadline = now_ns() + GONE_WITHIN_NS;

@@ -1,9 +1,12 @@
-/* The sampler: one C thread with absolute deadlines that never takes the GIL, the tasks' mutex or
- * memory.
+/* The sampler: one C thread with absolute deadlines. It never takes the GIL or the tasks' mutex,
+ * and it never allocates.
  *
- * It publishes samples and the peak of the current window. It reads the kernel's mark and never
- * resets it. The base period holds while tasks run and memory moves; it backs off to 8 periods
- * while tasks are shorter than that, to 16 while rss is flat, and further while no task runs.
+ * The sampler publishes samples and the resident peak of the current window, from one task boundary
+ * to the next. It reads the kernel's high-water mark and never resets it. The period is the base
+ * period while tasks run and the resident set changes. It grows to 8 base periods while tasks are
+ * shorter than that, to 16 while the resident set is constant, and further while no task runs.
+ *
+ * Started and stopped by probe.c, one call at a time.
  */
 #ifndef DWSR_SAMPLER_H
 #define DWSR_SAMPLER_H
@@ -12,36 +15,52 @@
 #include "board.h"
 #include "rss.h"
 
+/* All of it must outlive the sampler. */
+struct sampler_settings {
+    struct board *board;
+    const struct rss *rss; /* the tasks' handle: the sampler opens one of its own from it */
+    const word *running;   /* the number of running tasks */
+    const char *cgroup_root;
+    uint64_t period_ns; /* the base period */
+};
+
 struct sampler {
     pthread_t thread;
     word thread_id; /* the kernel's */
     int started;
     struct board *board;
     struct rss rss;
-    const word *running; /* of the tasks */
+    const word *running;
     uint64_t period_ns;
     word stop;
-    uint32_t wakeups; /* futex: rung to end a sleep early */
-    word idle;        /* sleeping long because no task runs: the next begin rings */
+    uint32_t wakeups; /* futex: a change ends the sleep early */
+    word idle;        /* sleeping long because no task runs: the next begin wakes the sampler */
     const char *cgroup_root;
-    /* when the headroom was read, and what that took. Kept over stop and start */
+    /* when the headroom was read last, and the CPU time of that; kept over stop and start */
     uint64_t headroom_ns, headroom_cost_ns;
 };
 
-/* 0 or -errno. `first` is the tasks' rss handle, whose findings are shared. The root of cgroups
- * must outlive the sampler. */
-int sampler_start(struct sampler *s, struct board *b, const struct rss *first, const word *running,
-                  const char *cgroup_root, uint64_t period_ns);
-/* Takes a last sample and joins. */
+/* 0 or -errno. */
+int sampler_start(struct sampler *s, const struct sampler_settings *settings);
+/* Takes a last sample and waits for the thread to end. No effect if the sampler does not run. */
 void sampler_stop(struct sampler *s);
-/* After a begin: wakes an idle sampler; otherwise one load. */
+/* After a task's begin, from any thread: wakes an idle sampler. Otherwise one load. */
 void sampler_wake_if_idle(struct sampler *s);
 
-/* How long the headroom stands before it is read again: exposed for tests. */
+/* -- exposed for tests -- */
+
+/* How old the headroom may become before it is read again. cost_ns: CPU time of the last reading.
+ */
 uint64_t sampler_headroom_age(int running, uint64_t cost_ns);
 
-/* The next period, from the present one: exposed for tests. */
-uint64_t sampler_next_period(uint64_t base_ns, uint64_t period_ns, int running, int moved,
-                             unsigned flat_samples, unsigned busy_samples);
+struct sampler_pace {
+    uint64_t base_ns, period_ns; /* the base period, the present one */
+    int running;                 /* tasks run */
+    int moved;                   /* the resident set has changed since the last sample */
+    unsigned flat_samples;       /* in a row without such a change */
+    unsigned busy_samples;       /* in a row with a task boundary between each two */
+};
+/* The next period. */
+uint64_t sampler_next_period(const struct sampler_pace *pace);
 
 #endif

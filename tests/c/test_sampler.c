@@ -1,3 +1,5 @@
+/* The sampler thread: its period, its samples beside a task, its descriptors, start, stop and
+ * fork. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "clock.h"
@@ -13,28 +15,36 @@
 #define MS  UINT64_C(1000000)
 #define MIB (UINT64_C(1) << 20)
 
+/* The next period in ms, from the present one in ms and what else is not 0. */
+#define NEXT(present, ...) \
+    (sampler_next_period(&(struct sampler_pace){ MS, (present) * MS, __VA_ARGS__ }) / MS)
+
 static void the_period_backs_off(void)
 {
-    uint64_t period = MS;
-    period = sampler_next_period(MS, period, 1, 0, 3, 0);
-    CHECK(period == MS); /* flat, but not for long */
-    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 1, 0, 8, 0);
-    CHECK(period == 16 * MS);
-    CHECK(sampler_next_period(MS, period, 1, 1, 0, 0) == MS);
-    for (int i = 0; i < 10; i++) period = sampler_next_period(MS, period, 0, 0, 8, 0);
-    CHECK(period == 100 * MS);
-    CHECK(sampler_next_period(MS, 100 * MS, 0, 1, 0, 0) == 10 * MS);
-    CHECK(sampler_next_period(MS, 100 * MS, 1, 0, 0, 0) == MS); /* a task began */
-    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 3) == MS);
-    CHECK(sampler_next_period(MS, MS, 1, 1, 0, 4) == 8 * MS);       /* a storm of short tasks */
-    CHECK(sampler_next_period(MS, 16 * MS, 1, 0, 0, 9) == 16 * MS); /* flat as well */
-    CHECK(sampler_next_period(MS, 8 * MS, 1, 1, 0, 0) == MS);       /* one that lasts */
+    uint64_t period = NEXT(1, .running = 1, .flat_samples = 3);
+    CHECK(period == 1); /* constant, but not for long */
+    for (int i = 0; i < 10; i++) period = NEXT(period, .running = 1, .flat_samples = 8);
+    CHECK(period == 16);
+    CHECK(NEXT(period, .running = 1, .moved = 1) == 1);
+    for (int i = 0; i < 10; i++) period = NEXT(period, .flat_samples = 8);
+    CHECK(period == 100);
+    CHECK(NEXT(100, .moved = 1) == 10);
+    CHECK(NEXT(100, .running = 1) == 1); /* a task began */
+    CHECK(NEXT(1, .running = 1, .moved = 1, .busy_samples = 3) == 1);
+    CHECK(NEXT(1, .running = 1, .moved = 1, .busy_samples = 4) == 8); /* many short tasks */
+    CHECK(NEXT(16, .running = 1, .busy_samples = 9) == 16);           /* constant as well */
+    CHECK(NEXT(8, .running = 1, .moved = 1) == 1);                    /* a task that lasts */
 }
 
 static struct board board;
 static struct rss rss;
 static struct sampler sampler;
 static word running;
+static const struct sampler_settings settings = { .board = &board,
+                                                  .rss = &rss,
+                                                  .running = &running,
+                                                  .cgroup_root = "/sys/fs/cgroup",
+                                                  .period_ns = MS };
 static const char *root;
 
 static void open_all(int keep_peak)
@@ -48,7 +58,7 @@ static void open_all(int keep_peak)
     store_relaxed(&board.live->rss_source, rss.source);
     store_relaxed(&running, 1);
     memset(&sampler, 0, sizeof sampler);
-    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    CHECK(sampler_start(&sampler, &settings) == 0);
 }
 
 static int threads(void)
@@ -68,7 +78,7 @@ static void a_stopped_sampler_is_no_thread_any_more(void)
     for (int i = 0; i < 300; i++) {
         sampler_stop(&sampler);
         CHECK(threads() == before);
-        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+        CHECK(sampler_start(&sampler, &settings) == 0);
     }
     sampler_stop(&sampler);
     rss_close(&rss);
@@ -145,11 +155,11 @@ static void headroom_is_read_seldom(void)
     for (int i = 0; i < 20; i++) { /* a storm of forks reads it no more often */
         sampler_stop(&sampler);
         uint64_t read_ns = sampler.headroom_ns;
-        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+        CHECK(sampler_start(&sampler, &settings) == 0);
         wait_for_samples(1);
         sampler_stop(&sampler);
         CHECK(sampler.headroom_ns == read_ns || sampler.headroom_ns - read_ns >= 250 * MS);
-        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+        CHECK(sampler_start(&sampler, &settings) == 0);
     }
     close_all();
 }
@@ -160,7 +170,7 @@ static void started_and_stopped_many_times(void)
     for (int i = 0; i < 200; i++) {
         sampler_stop(&sampler);
         sampler_stop(&sampler);
-        CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+        CHECK(sampler_start(&sampler, &settings) == 0);
     }
     CHECK(load_acquire(&board.live->samples_written) >= 200); /* each took a last sample */
     close_all();
@@ -185,7 +195,7 @@ static void it_has_descriptors_of_its_own(void)
     FILE *kept = tmpfile();
     CHECK(fcntl(fileno(kept), F_SETLK, &(struct flock){ .l_type = F_WRLCK }) == 0);
     int before = descriptors();
-    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    CHECK(sampler_start(&sampler, &settings) == 0);
     wait_for_samples(3);
     CHECK(descriptors() == before);
     /* the job closes what it may: nothing of the sampler's is reached */
@@ -206,7 +216,7 @@ static void it_has_descriptors_of_its_own(void)
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
     fclose(kept);
-    CHECK(sampler_start(&sampler, &board, &rss, &running, "/sys/fs/cgroup", MS) == 0);
+    CHECK(sampler_start(&sampler, &settings) == 0);
     close_all();
 }
 
