@@ -15,7 +15,7 @@ static struct account *account_of(task_handle task)
 
 /* -- adding -- */
 
-/* Adds to an account if it is still that generation's. */
+/* For threads that did not begin the task. No effect if the account has another generation now. */
 static void add_foreign(struct account *a, uint64_t generation, int64_t bytes)
 {
     if (sum_add(&a->others, generation, bytes) && bytes > 0)
@@ -35,13 +35,14 @@ __attribute__((noinline)) void accounts_charge_slow(task_handle task, int64_t by
     task_handle parent;
     if (!is_somebody(task)) add_foreign(&unowned, 0, bytes);
     for (; is_somebody(task); task = parent) {
-        /* first: a task that has nothing left, and ends, leaves no heir */
+        /* before the change: a task that ends with no bytes left has no known parent */
         parent = lineage_parent(task);
         if (lineage_runs(task)) add_live(task, bytes);
     }
 }
 
-/* Frees of older memory cannot hide what is the account's own. Returns by how much it changed. */
+/* Clamped at zero, so that frees of older memory do not hide what the task has allocated. Returns
+ * the change. */
 static int64_t add_small_clamped(struct account *a, int64_t bytes)
 {
     word old = load_relaxed(&a->small), sum;
@@ -72,7 +73,7 @@ static void flush(void)
 
 __attribute__((noinline)) void accounts_flush_slow(void)
 {
-    if (this_thread.busy) return; /* a signal handler's: with the next one */
+    if (this_thread.busy) return; /* in a signal handler: the next call flushes */
     accounts_enter();
     if (accounts_active())
         flush();
@@ -88,7 +89,8 @@ void accounts_flush(void)
     accounts_leave();
 }
 
-/* Python has forgotten the thread by now: lineage_allocates_for would take it for a native one. */
+/* The thread has no Python thread state any more: lineage_allocates_for would treat it as a native
+ * thread. */
 void accounts_flush_at_thread_end(void)
 {
     if (!accounts_active()) return;
@@ -110,7 +112,7 @@ void accounts_task_begin(task_handle task, task_handle parent)
     store_relaxed(&a->count, 0);
     store_relaxed(&a->own, sum_zero(generation));
     store_relaxed(&a->others, sum_zero(generation));
-    lineage_begin(task, parent); /* last: others may charge it from here on */
+    lineage_begin(task, parent); /* last: from here on other threads may add bytes */
     accounts_leave();
 }
 
@@ -122,8 +124,8 @@ static void read_figures(task_handle task, struct account_figures *f)
     f->count = load_relaxed(&a->count);
     f->inexact = lineage_is_inexact(task);
     if (f->peak_bytes < f->live_bytes) f->peak_bytes = f->live_bytes;
-    /* Written over by the thread of the slot's last task, which another thread had ended under it:
-     * unknown, not wrong. */
+    /* Another thread ended the slot's last task, and the task's own thread then overwrote `own`:
+     * the figures are unknown. */
     if (!sum_is_of(load_relaxed(&a->own), handle_generation(task)))
         *f = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
 }
@@ -134,7 +136,7 @@ void accounts_task_end(task_handle task, int leaves_more, struct account_figures
     if (same_task(this_thread.task, task)) flush();
     read_figures(task, figures);
     lineage_end(task, leaves_more || figures->live_bytes);
-    /* nobody's generation */
+    /* a generation that no task has */
     store_relaxed(&account_of(task)->others, ~sum_zero(handle_generation(task)));
     accounts_leave();
 }
@@ -153,7 +155,7 @@ uint64_t accounts_live_now(task_handle task)
     return accounts_task_now(task, &f) == 0 ? f.live_bytes : ABSENT;
 }
 
-/* -- all that is no task's -- */
+/* -- what no task allocated -- */
 
 uint64_t accounts_unowned_bytes(void) { return account_live(&unowned); }
 

@@ -1,11 +1,14 @@
-/* Live and peak bytes of each running task, and of everything outside tasks: what alloc.c's
- * wrappers feed.
+/* Live and peak bytes of each running task, and of everything that no task allocated. alloc.c adds
+ * and subtracts, tasks.c and sampler.c read.
  *
- * Blocks whose owner is known are charged and released one by one, to the task and to all around
- * it. Small blocks are netted per thread and flushed into the thread's task 32 KiB at a time,
- * clamped at zero. Nothing here takes a lock or allocates. Tasks begin and end under the tasks'
- * mutex, all else is called from any thread. Who works for whom is in lineage.h, which is kept here
- * as tasks begin and end.
+ * A block whose owner is known is added to the owner and to the owner's ancestors, and subtracted
+ * again when it is freed. Small blocks have no owner: each thread sums what it allocates minus what
+ * it frees, and adds the sum to its task 32 KiB at a time. The small bytes of a task never go below
+ * zero.
+ *
+ * Nothing here takes a lock or allocates. Tasks begin and end under the tasks' mutex; all other
+ * functions are called from any thread. Begin and end also update lineage.h, which says which task
+ * a thread works for.
  */
 #ifndef DWSR_ACCOUNTS_H
 #define DWSR_ACCOUNTS_H
@@ -15,26 +18,27 @@
 
 struct account_figures {
     uint64_t peak_bytes, live_bytes, count;
-    int inexact; /* memory of tasks inside it could not be followed to the end */
+    int inexact; /* lineage_is_inexact */
 };
 
-/* What is allocated is accounted from here on; what is nobody's begins at zero. */
+/* Accounting begins; the bytes that no task allocated begin at zero. */
 void accounts_open(void);
 void accounts_close(void);
 
-/* The calling thread's allocations belong to this task until its end, then to the one around it. */
+/* The calling thread's allocations belong to this task until its end, then to the parent. */
 void accounts_task_begin(task_handle task, task_handle parent);
-/* From any thread. leaves_more: memory that is accounted elsewhere (gpu.h) passes to the task
- * around it. */
+/* From any thread. Live bytes pass to the parent. leaves_more: the task also has live bytes that
+ * are accounted elsewhere (gpu.h). */
 void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures);
-/* A running task now; 0, or -ENOENT. */
+/* The figures of a running task: 0, or -ENOENT. */
 int accounts_task_now(task_handle task, struct account_figures *figures);
-/* Its live bytes with everything that the calling thread has allocated so far; ABSENT: it does not
- * run. */
+/* The live bytes of a running task, after a flush of the calling thread; ABSENT: it does not run.
+ */
 uint64_t accounts_live_now(task_handle task);
-/* What the calling thread has netted goes to whom it allocates for: before that changes. */
+/* Adds the calling thread's small bytes to the task that it allocates for. Called before that task
+ * changes. */
 void accounts_flush(void);
-/* At the end of a thread that a task started: what is left of it is the task's. */
+/* The same at the end of a thread that a task started. */
 void accounts_flush_at_thread_end(void);
 /* Live bytes allocated outside every task since accounts_open. */
 uint64_t accounts_unowned_bytes(void);
@@ -43,8 +47,8 @@ uint64_t accounts_unowned_bytes(void);
 
 #define ACCOUNTS_FLUSH_BYTES (32 << 10)
 
-/* A task's live bytes are two sums: `own`, which only the thread that began it writes, with plain
- * stores, and `others`, by all other threads, with atomic ones. */
+/* The live bytes are the sum of `own` and `others`. Only the thread that began the task writes
+ * `own`, with plain loads and stores. All other threads add to `others` atomically. */
 struct account {
     word own, others, peak, small, count;
 } __attribute__((aligned(64)));
@@ -53,7 +57,7 @@ SHARED_DATA word accounts_are_open;
 
 static inline int accounts_active(void) { return load_relaxed(&accounts_are_open) != 0; }
 
-/* Around all that changes them: the calls of a signal handler in between are not followed. */
+/* Between accounts_enter and accounts_leave, allocations of a signal handler are not accounted. */
 static inline int accounts_may_change(void) { return !this_thread.busy && accounts_active(); }
 
 static inline void accounts_enter(void)
@@ -82,8 +86,8 @@ static inline void account_add_own(struct account *a, uint64_t generation, int64
 
 void accounts_charge_slow(task_handle task, int64_t bytes);
 
-/* A task and all around it that run; of an ended one, those around it. NOBODY: what no task
- * allocated. Below zero: a release, from any thread. */
+/* Adds bytes to a task and its ancestors, as far as they run; NOBODY: to what no task allocated.
+ * Any thread may subtract with negative bytes. */
 static inline void accounts_charge(task_handle task, int64_t bytes)
 {
     if (__builtin_expect(lineage_is_own_outermost(task), 1))
@@ -92,12 +96,12 @@ static inline void accounts_charge(task_handle task, int64_t bytes)
         accounts_charge_slow(task, bytes);
 }
 
-/* One allocation more of the calling thread. */
+/* Counts one allocation of the calling thread. */
 static inline void accounts_count_allocation(void) { this_thread.pending_count++; }
 
 void accounts_flush_slow(void);
 
-/* Small bytes of the calling thread: they are netted. */
+/* Bytes of a small block that the calling thread has allocated, or freed (negative). */
 static inline void accounts_add_small(int32_t bytes)
 {
     const uint32_t both = 2 * ACCOUNTS_FLUSH_BYTES;

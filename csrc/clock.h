@@ -1,5 +1,5 @@
-/* Time in nanoseconds: monotonic for intervals, real time once per process for dates, thread CPU
- * time for our own cost. */
+/* Time in nanoseconds: monotonic for intervals, real time once per board for dates, thread CPU time
+ * for the probe's own cost. Any thread. */
 #ifndef DWSR_CLOCK_H
 #define DWSR_CLOCK_H
 

@@ -1,9 +1,11 @@
-/* A task in one word: good for ever, also after its end and after a restart of the probe.
+/* A handle: a task in one word. A handle is never reused in a process, also not after the task's
+ * end or after a restart of the probe.
  *
- * The word is encoded and decoded here and nowhere else: the slot in the low bits, above it the
- * task's *generation*, which is its serial on the board (40 bits) and the number of the probe's
- * start. Serials begin anew with each board; a generation never recurs in a process. Later tasks
- * have larger words.
+ * The low bits are the task's slot, the others are its *generation*: the serial on the board (40
+ * bits) and the number of the probe's start. Serials begin again with each board, generations do
+ * not. A later task has a larger word.
+ *
+ * Only this file makes and decodes handles (tests/unit/test_c_rules.py checks).
  */
 #ifndef DWSR_HANDLE_H
 #define DWSR_HANDLE_H
@@ -17,18 +19,19 @@ typedef struct {
 #define NOBODY             ((task_handle){ 0 })
 #define HANDLE_SERIAL_BITS 40
 
-/* Generation 0: nobody. */
+/* NOBODY if the generation is 0. */
 static inline task_handle handle_from_generation(uint32_t slot, uint64_t generation)
 {
     return (task_handle){ generation ? generation * SLOT_COUNT + slot : 0 };
 }
 
+/* NOBODY if the serial is 0. start: the number of the probe's start. */
 static inline task_handle handle_from_serial(uint32_t slot, uint64_t serial, uint64_t start)
 {
     return handle_from_generation(slot, serial ? serial | start << HANDLE_SERIAL_BITS : 0);
 }
 
-/* To keep a handle in an atomic word, or to carry it through Python. Nobody's word is 0. */
+/* For a handle in an atomic word. The word of NOBODY is 0. */
 static inline uint64_t handle_word(task_handle h) { return h.word; }
 static inline task_handle handle_from_word(uint64_t w) { return (task_handle){ w }; }
 

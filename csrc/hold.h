@@ -1,19 +1,20 @@
-/* What a caller holds that others wait for: Python's GIL.
+/* A lock that the caller of a task boundary holds, and that the boundary may release: Python's GIL.
  *
- * A boundary mostly takes two microseconds, less than handing over the GIL. So it is entered with
- * the GIL held, and lets go before anything that may take long: a lock, the reset of the kernel's
- * mark (which waits for mmap_lock), files of /proc that are slow. The caller takes the GIL again
- * after the call; it is never waited for inside, where the tasks' mutex may be held.
+ * A boundary takes about two microseconds, less than releasing and taking the GIL. So it is entered
+ * with the GIL held. The GIL is released before anything that may take long: a mutex that is
+ * locked, the reset of the high-water mark (which waits for mmap_lock), slow files of /proc. The
+ * caller takes the GIL again after the call. Nothing waits for the GIL inside, where the tasks'
+ * mutex may be locked.
  */
 #ifndef DWSR_HOLD_H
 #define DWSR_HOLD_H
 
 struct hold {
     void (*let_go)(struct hold *h);
-    int gone; /* it has been let go */
+    int gone; /* released */
 };
 
-/* h may be NULL: nothing is held. */
+/* Releases the lock, once. h may be NULL: nothing is held. */
 static inline void hold_let_go(struct hold *h)
 {
     if (!h || h->gone) return;

@@ -1,8 +1,8 @@
-/* The list of hooked functions, written once: X(name). patch.c finds and rewrites them, alloc.c has
- * a wrapper `alloc_<name>` for each.
+/* The one list of hooked functions: X(name). patch.c finds and replaces them, alloc.c has a wrapper
+ * `alloc_<name>` for each.
  *
- * MALLOC_HOOKS are answered by the malloc in use; MAPPING_HOOKS are left alone inside that malloc's
- * own object, or its memory would be counted twice.
+ * MALLOC_HOOKS all come from the object that provides malloc. MAPPING_HOOKS are not replaced inside
+ * that object: its mappings hold blocks that are counted already.
  */
 #ifndef DWSR_HOOKS_H
 #define DWSR_HOOKS_H
@@ -16,7 +16,7 @@
     X(malloc) X(free) X(calloc) X(realloc) X(reallocarray) X(posix_memalign) X(aligned_alloc) \
     X(memalign) X(valloc) X(pvalloc)
 #define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap)
-#define THREAD_HOOKS(X) X(pthread_create) /* a Python thread that a task starts works for it */
+#define THREAD_HOOKS(X) X(pthread_create) /* threads that a task starts work for it */
 /* clang-format on */
 #define HOOKS(X) MALLOC_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)
 
@@ -37,12 +37,12 @@ typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void
                                        void *);
 typedef void *(*mremap_function)(void *, size_t, size_t, int, ...);
 
-/* The functions as the program would have called them. */
+/* The functions that the program would have called without the hooks. */
 struct real_functions {
 #define FIELD(name) name##_function name;
     HOOKS(FIELD)
 #undef FIELD
-    /* of the same malloc: another one's reads other headers */
+    /* from the object that provides malloc: only that one knows the blocks' headers */
     size_t (*malloc_usable_size)(void *);
 };
 
