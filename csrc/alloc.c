@@ -13,30 +13,30 @@
 #include "owners.h"
 #include "patch.h"
 
-#define SMALL_IF_FULL                                                                              \
-    (64 << 10) /* smaller blocks that find the table full are netted, larger ones are only counted \
-                  as untracked */
-#define PAGE 4096 /* what the kernel rounds mappings to, at least */
+/* If the owner table is full, blocks below this size are summed per thread like small ones. Larger
+ * ones are only counted as untracked. */
+#define SMALL_IF_FULL (64 << 10)
+#define PAGE          4096 /* the smallest page: mappings are multiples of it */
 
 static struct {
-    /* Read at every call, hardly ever written: one cache line, with the first of `real`. */
+    /* Read at every call and hardly ever written: one cache line, with the first of `real`. */
     word large_from;
-    /* glibc's size words below this are of small blocks; 0: another malloc, whose headers we do not
-     * know */
+    /* A glibc header below this value belongs to a small block. 0: the malloc is not glibc's, and
+     * headers are not read. */
     word small_headers;
     struct real_functions real;
     int hooked; /* the wrappers were put in place by this process */
-    /* Written now and then. */
+    /* Written sometimes: on another cache line. */
     word untracked_bytes __attribute__((aligned(64)));
     word overflowed;
 } alloc __attribute__((aligned(64)));
 
 /* -- blocks -- */
 
-/* What belonged to a task that has ended goes to those around it, and to nobody else. */
+/* Bytes of an ended task are subtracted from its running ancestors. */
 static inline void release(task_handle owner, int64_t bytes) { accounts_charge(owner, -bytes); }
 
-/* 0 if the table is full and the block is to be netted. */
+/* 0 if the table is full and the block is to be summed as a small one. */
 static inline int large_added(void *block, uint64_t bytes)
 {
     task_handle task = lineage_allocates_for();
@@ -47,23 +47,23 @@ static inline int large_added(void *block, uint64_t bytes)
         add_relaxed(&alloc.untracked_bytes, bytes);
         return bytes >= SMALL_IF_FULL;
     }
-    /* its free was not seen */
+    /* the free of an earlier block was not seen */
     if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes);
     accounts_charge(task, (int64_t)bytes);
     accounts_count_allocation();
     return 1;
 }
 
-/* glibc keeps a block's size in the word before it, with three flags: read here, it saves two calls
- * a pair. */
+/* glibc keeps a block's size in the word before the block, with three flags. Reading the word saves
+ * two calls of malloc_usable_size for each malloc and free. */
 static inline uint64_t header_of(const void *block) { return ((const uint64_t *)block)[-1]; }
-/* 2: a mapping of its own */
+/* Flag 2: the block is a mapping of its own, with a longer header. */
 static inline uint64_t size_in_header(uint64_t header)
 {
     return (header & ~UINT64_C(7)) - (header & 2 ? 16 : 8);
 }
 
-/* Arm's memory tagging: a header is not readable through the block's pointer. */
+/* With Arm's memory tagging a header cannot be read through the block's pointer. */
 static int has_tagged_memory(void)
 {
 #ifdef PR_GET_TAGGED_ADDR_CTRL
@@ -76,10 +76,10 @@ static int has_tagged_memory(void)
 
 static int headers_are_glibcs(void)
 {
-    /* No size that glibc would map and, freed, learn from: it would raise its threshold, and the
-     * job's memory would move. */
+    /* No size between glibc's mmap threshold and its maximum: freeing such a block raises the
+     * threshold, and the job's later blocks would be placed elsewhere. */
     const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 40 << 20 };
-    /* another's header may not even be readable */
+    /* the header of another malloc may not even be readable */
     if (!strstr(patch_provider(), "libc.so") || has_tagged_memory()) return 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         void *block = alloc.real.malloc(sizes[i]);
@@ -103,7 +103,7 @@ static uint64_t size_of(void *block)
                                               : alloc.real.malloc_usable_size(block);
 }
 
-/* Large, or of a malloc whose headers we do not know. */
+/* A large block, or one of a malloc whose headers are not read. */
 static __attribute__((noinline)) void added_slow(void *block)
 {
     uint64_t bytes = size_of(block);
@@ -138,7 +138,7 @@ static __attribute__((noinline)) struct owned removed_slow(void *block)
         o = owners_remove((uintptr_t)block);
         if (o.found) release(o.owner, (int64_t)o.bytes);
         accounts_leave();
-        /* One not found is older than the probe, nobody's; or the table was full. */
+        /* A block that is not found is older than the probe, or the table was full. */
         if (o.found || bytes >= SMALL_IF_FULL || !load_relaxed(&alloc.overflowed)) return o;
         o.bytes = bytes;
     }
@@ -146,7 +146,7 @@ static __attribute__((noinline)) struct owned removed_slow(void *block)
     return o;
 }
 
-/* Before the real free: afterwards the address may be another thread's. */
+/* Called before the real free: afterwards another thread may get the same address. */
 static inline struct owned removed(void *block)
 {
     struct owned o = { 0, NOBODY, 0 };
@@ -159,7 +159,7 @@ static inline struct owned removed(void *block)
     return o;
 }
 
-/* A realloc that failed: the block is still there and whose it was. */
+/* After a realloc that failed: the block still exists and has its owner again. */
 static void restore_owner(void *block, struct owned o)
 {
     struct owned stale;
@@ -170,7 +170,7 @@ static void restore_owner(void *block, struct owned o)
     }
 }
 
-/* -- the wrappers: return values and errno are the real function's -- */
+/* -- the wrappers: they return what the real functions return, and keep their errno -- */
 
 static void *alloc_malloc(size_t n)
 {
@@ -199,14 +199,14 @@ static void *alloc_realloc(void *old, size_t n)
     if (p)
         added(p);
     else if (old && n)
-        restore_owner(old, o); /* n == 0 has freed it */
+        restore_owner(old, o); /* realloc with n == 0 has freed the block */
     return p;
 }
 
 static void *alloc_reallocarray(void *old, size_t n, size_t each)
 {
-    /* not the real one: glibc's calls realloc through a slot that is ours, and would be counted
-     * twice */
+    /* The real function is not called: glibc's calls realloc through a slot that is patched, so the
+     * block would be counted twice. */
     size_t bytes;
     if (!__builtin_mul_overflow(n, each, &bytes)) return alloc_realloc(old, bytes);
     errno = ENOMEM;
@@ -250,7 +250,7 @@ static void *alloc_pvalloc(size_t n)
 
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
 
-/* Anonymous and accessible: memory. Files, reservations and guard pages are not. */
+/* Only anonymous, accessible mappings count as memory: not files, reservations or guard pages. */
 static void map_added(void *p, size_t n, int protection, int flags)
 {
     if (p == MAP_FAILED || !accounts_may_change()) return;
@@ -261,7 +261,7 @@ static void map_added(void *p, size_t n, int protection, int flags)
     task_handle task = counts ? lineage_allocates_for() : NOBODY;
     n = whole_pages(n);
     if (!counts)
-        owners_unmap((uintptr_t)p, n, release); /* what was there is given back */
+        owners_unmap((uintptr_t)p, n, release); /* MAP_FIXED replaces older mappings */
     else if (owners_map((uintptr_t)p, n, task, release) == OWNERS_FULL)
         add_relaxed(&alloc.untracked_bytes, n);
     else
@@ -272,7 +272,7 @@ static void map_added(void *p, size_t n, int protection, int flags)
 
 static void map_removed(void *p, size_t n)
 {
-    /* those the kernel refuses */
+    /* the kernel refuses such a munmap */
     if (!accounts_may_change() || n == 0 || (uintptr_t)p % PAGE) return;
     accounts_enter();
     owners_unmap((uintptr_t)p, whole_pages(n), release);
@@ -299,7 +299,7 @@ static int alloc_munmap(void *p, size_t n)
     return alloc.real.munmap(p, n);
 }
 
-/* A mremap that failed. */
+/* After a mremap that failed. */
 static void restore_mapping(void *p, size_t n, task_handle owner)
 {
     int saved = errno;
@@ -352,7 +352,7 @@ static void *begin_thread(void *p)
     struct thread_start b = *(struct thread_start *)p;
     alloc.real.free(p);
     lineage_begin_thread(b.task);
-    pthread_cleanup_push(end_thread, NULL); /* for pthread_exit, too */
+    pthread_cleanup_push(end_thread, NULL); /* runs also after pthread_exit */
     result = b.function(b.argument);
     pthread_cleanup_pop(1);
     return result;
@@ -389,7 +389,7 @@ int alloc_start(uint64_t large_from)
     alloc.hooked = 1;
     patch_install(&wrappers);
     if (patch_holds()) return 0;
-    alloc_stop(0); /* nothing to rewrite: another tool holds the slots */
+    alloc_stop(0); /* no slot was patched: another tool has replaced them */
     return -EBUSY;
 }
 
@@ -419,7 +419,7 @@ void alloc_forked(void)
     owners_forked();
     patch_forked();
     alloc.hooked = 0;
-    accounts_close(); /* until the child runs a task of its own, the wrappers only pass on */
+    accounts_close(); /* until the child accounts for itself, the wrappers only call through */
 }
 
 uint64_t alloc_untracked_bytes(void) { return load_relaxed(&alloc.untracked_bytes); }

@@ -1,14 +1,14 @@
-/* The allocation calls themselves: wrappers around malloc, free, mmap and their like feed the
- * accounts (accounts.h).
+/* Wrappers around malloc, free, mmap and the other functions of hooks.h, which add to the accounts
+ * (accounts.h). Started and stopped by probe.c; the wrappers are called by the job, in any thread.
  *
- * Blocks from ALLOC_LARGE on and anonymous mappings enter an owner table, so that a free from any
- * thread, also after the task's end, is credited to the task that allocated them and to nobody
- * else. Smaller blocks are netted per thread; so are those below 64 KiB that find the table full.
- * Paths of malloc and free take no lock and allocate nothing; mmap and munmap take one short mutex.
+ * Blocks of ALLOC_LARGE bytes or more and anonymous mappings are entered into the owner table
+ * (owners.h). So a free from any thread, also after the task's end, is subtracted from the task
+ * that allocated the block. Smaller blocks are summed per thread, and so are blocks below 64 KiB
+ * for which the table is full. The wrappers of malloc and free take no lock and allocate nothing;
+ * those of mmap and munmap take one short mutex.
  *
- * The wrappers have no argument that could carry a handle, so this file keeps state of its own,
- * beside the probe's one global. It is never unmapped: a wrapper may still be called through a
- * pointer after the stop.
+ * Callers of malloc pass no handle, so this file keeps state of its own, beside the probe's one
+ * global. It is never unmapped: the program may call a wrapper through a pointer after the stop.
  */
 #ifndef DWSR_ALLOC_H
 #define DWSR_ALLOC_H
@@ -19,24 +19,23 @@
 #define ALLOC_LARGE_LEAST (UINT64_C(4) << 10)
 #define ALLOC_LARGE_MOST  (UINT64_C(64) << 20)
 
-/* The wrappers are in place, but only pass on. 0 or -errno. large_from: of ALLOC_LARGE_LEAST to
- * ALLOC_LARGE_MOST bytes. */
+/* Puts the wrappers in place; they only call the real functions yet. large_from: blocks of so many
+ * bytes or more are large, from ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST. 0 or -errno. */
 int alloc_start(uint64_t large_from);
-/* After alloc_start: from here on they account. Apart, because the owner table is 7 MiB of address
- * space. 0 or -errno. */
+/* After alloc_start: the wrappers account. A call of its own, because the owner table is 7 MiB of
+ * address space. 0 or -errno. */
 int alloc_account(void);
-/* at_exit: the slots may stay as they are, the process is about to end. */
+/* at_exit: the process is about to end, so the wrappers stay in place. */
 void alloc_stop(int at_exit);
-/* Around fork: alloc_fork_lock, then alloc_fork_unlock in the parent and alloc_forked in the child.
- */
+/* Around fork: lock before, unlock in the parent, forked in the child. */
 void alloc_fork_lock(void);
 void alloc_fork_unlock(void);
 void alloc_forked(void);
 
-/* Blocks that found the table full, in all. Never blocks. */
+/* Total bytes of blocks for which the owner table was full. Takes no lock. */
 uint64_t alloc_untracked_bytes(void);
-/* Our wrappers are in place and have been since the start; if not, no figure can be trusted. Cheap.
- */
+/* Whether our wrappers are in place and have been since the start. If not, no figure is right. A
+ * few loads. */
 int alloc_holds(void);
 
 #endif

@@ -10,9 +10,9 @@ word lineage_starts;
 
 static struct {
     int (*is_python)(void);
-    word sole; /* the handle's word of the one task that runs, 0: none, or SEVERAL */
+    word sole; /* the handle's word if one thread runs tasks, 0: none does, or SEVERAL */
     word ambiguous, slots_used;
-    /* tasks that left memory to those around them */
+    /* parents of tasks that ended with live bytes, by generation */
     struct {
         word generation, parent;
     } ended[ENDED_COUNT];
@@ -33,7 +33,8 @@ void lineage_begin(task_handle task, task_handle parent)
     this_thread.task = task;
 }
 
-/* A place that is still needed is given up, and the loss is noted. */
+/* If the place is still needed by an older task, that task is forgotten, and its nearest running
+ * ancestor becomes inexact. */
 static void keep_parent_of_ended(task_handle parent, uint64_t generation)
 {
     word *from = &lineage.ended[generation % ENDED_COUNT].generation;
@@ -55,14 +56,14 @@ void lineage_end(task_handle task, int leaves)
     store_release(&p->generation, 0);
 }
 
-/* -- who is around whom -- */
+/* -- parents -- */
 
 task_handle lineage_parent_of_ended(task_handle task)
 {
     const uint64_t generation = handle_generation(task), at = generation % ENDED_COUNT;
     if (load_acquire(&lineage.ended[at].generation) != generation) return NOBODY;
     task_handle parent = handle_from_word(load_acquire(&lineage.ended[at].parent));
-    /* given up meanwhile */
+    /* the place may have been reused meanwhile */
     return load_relaxed(&lineage.ended[at].generation) == generation ? parent : NOBODY;
 }
 

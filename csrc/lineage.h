@@ -1,65 +1,66 @@
-/* Who works for whom: which task runs in which thread, the task around it, and who inherits what an
- * ended task leaves behind. Also where no allocations are accounted: gpu.h needs it, too.
+/* Which task a thread works for, each task's parent (the task that was running in the same thread
+ * when it began), and which task owns the memory of an ended one: its nearest running ancestor.
  *
- * Tasks begin and end under the tasks' mutex (or one at a time, in a test); everything else is
- * called from any thread, takes no lock and allocates nothing. Callers of malloc have no argument
- * that could carry a handle, so this unit keeps state of its own, beside the probe's one global.
+ * Called by accounts.c, alloc.c, gpu.c, sampler.c, tasks.c and probe.c; gpu.c needs it also where
+ * host allocations are not accounted. Tasks begin and end under the tasks' mutex (or one at a time,
+ * in a test). All other functions are called from any thread, take no lock and allocate nothing.
+ * Callers of malloc pass no handle, so this file keeps state of its own, beside the probe's one
+ * global.
  */
 #ifndef DWSR_LINEAGE_H
 #define DWSR_LINEAGE_H
 
 #include "thread.h"
 
-/* Tasks and threads are followed from here on. is_python: whether the calling thread has a Python
- * thread state; NULL: all have. Again: all tasks are forgotten, and new handles differ from all
- * older ones. */
+/* At each start of the probe: forgets all tasks. New handles differ from all older ones. is_python:
+ * whether the calling thread has a Python thread state; NULL: every thread has one. */
 void lineage_open(int (*is_python)(void));
-/* In a forked child: the parent's tasks are forgotten. */
+/* In a forked child: forgets the tasks of the parent process. */
 void lineage_forked(void);
 
-/* The task with this serial on the board, in this slot, since the last lineage_open; serial 0:
- * nobody. */
+/* The handle of the task with this serial on the present board and in this slot; NOBODY if the
+ * serial is 0. */
 static inline task_handle lineage_handle(uint32_t slot, uint64_t serial);
-/* The calling thread runs this task until its end, then the one around it (NOBODY: none). */
+/* The calling thread runs this task until its end, then the parent (NOBODY: none). */
 void lineage_begin(task_handle task, task_handle parent);
-/* From any thread. leaves: it has memory left, which passes to the task around it. */
+/* From any thread. leaves: the task has live bytes, which pass to its parent. */
 void lineage_end(task_handle task, int leaves);
-/* Memory of tasks inside this one could not be followed to the end: more of them left some than are
- * kept. */
+/* Whether memory of tasks inside this one was lost sight of: more of them ended with live bytes
+ * than the table of ended tasks holds. */
 static inline int lineage_is_inexact(task_handle task);
 
-/* The task around this one, of an ended one, too. It is the older of the two: a walk comes to an
- * end. */
+/* The parent, or NOBODY. Also for an ended task that left live bytes. A parent is older than its
+ * child, so that a walk over ancestors ends. */
 static inline task_handle lineage_parent(task_handle task);
-/* The task itself, or the nearest one around it that still runs: an ended task's memory belongs to
- * that. */
+/* The task itself, or its nearest ancestor that runs, or NOBODY. */
 task_handle lineage_nearest_running(task_handle task);
-/* For the sampler: how many slots have been used so far, and the task in one of them. */
+/* For the sampler: the number of slots used so far, and the task in one of them. */
 uint32_t lineage_slots_used(void);
 task_handle lineage_task_in(uint32_t slot);
 
-/* How many threads run tasks, and the innermost task of the last: what native threads allocate
- * belongs to the task if one thread does, and to nobody if several do. */
+/* How many threads run tasks, and the innermost task of the last of them. Allocations of native
+ * threads belong to that task if one thread runs tasks, and to nobody if several do. */
 void lineage_set_running(uint32_t busy_threads, task_handle innermost);
-/* Whether native threads allocated while several tasks ran, since the last call. */
+/* Whether native threads have allocated while several threads ran tasks, since the last call. */
 int lineage_clear_ambiguous(void);
 
-/* The calling thread works for that task, too, while it has no task of its own, until released
- * (NOBODY) or the task's end. Returns the task it worked for before. Python threads that a task
- * starts begin so. */
+/* The calling thread works for this task while it runs none of its own, until the next call or the
+ * task's end. Returns the task that the thread worked for before. */
 task_handle lineage_adopt(task_handle task);
-/* Whom the calling thread works for; NOBODY also where only the rule for native threads gives a
- * task. */
+/* The nearest running task of the calling thread, or NOBODY: from its own task, else from the task
+ * that it works for. The rule for native threads does not apply. */
 task_handle lineage_works_for(void);
-/* Whom a thread that the calling one starts works for, and its first call. */
+/* The same, but NOBODY if the thread's own task and all ancestors of that task have ended. Threads
+ * that the calling one starts work for this task, and small bytes of an ending thread go to it. */
 task_handle lineage_thread_task(void);
+/* First call of a thread that a task started. */
 void lineage_begin_thread(task_handle task);
 
-/* -- inline: what every allocation asks -- */
+/* -- inline: called at every allocation -- */
 
 struct lineage_slot {
     word generation; /* of the task that runs in this slot; 0: none */
-    word thread;     /* the thread that began it: the address of its `this_thread` */
+    word thread;     /* that began the task: the address of its `this_thread` */
     word parent;     /* the handle's word */
     word inexact;
 } __attribute__((aligned(64)));
@@ -82,14 +83,13 @@ static inline int lineage_runs(task_handle task)
            && load_acquire(&lineage_slots[handle_slot(task)].generation) == handle_generation(task);
 }
 
-/* Whether the calling thread began the task in this slot: nobody else begins another there
- * meanwhile. */
+/* Whether the calling thread began the latest task of this slot. */
 static inline int lineage_began_here(task_handle task)
 {
     return load_relaxed(&lineage_slots[handle_slot(task)].thread) == (uintptr_t)&this_thread;
 }
 
-/* The common case: a running task of the calling thread, with none around it. */
+/* The common case: a running task of the calling thread, without a parent. */
 static inline int lineage_is_own_outermost(task_handle task)
 {
     const struct lineage_slot *p = &lineage_slots[handle_slot(task)];
@@ -110,8 +110,8 @@ static inline task_handle lineage_parent(task_handle task)
 
 task_handle lineage_allocates_for_slow(void);
 
-/* Whom the calling thread allocates for: its own task, the one it works for, or, of native threads,
- * the only one that runs. */
+/* The task that allocations of the calling thread belong to, or NOBODY: its own task, else the one
+ * that it works for, else, in a native thread, the only one that runs. */
 static inline task_handle lineage_allocates_for(void)
 {
     task_handle task = this_thread.task;

@@ -26,7 +26,7 @@ static const size_t bytes =
 int owners_open(void)
 {
     int e = 0;
-    pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still be at work */
+    pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still use the table */
     if (!owners_buckets) {
         char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,7 +34,7 @@ int owners_open(void)
             e = -errno;
             goto out;
         }
-        /* small and scattered: a huge page would be felt in rss */
+        /* entries are scattered: huge pages would add to the resident set */
         madvise(p, bytes, MADV_NOHUGEPAGE);
         table.intervals = (struct interval *)(p + OWNER_BUCKETS * sizeof(struct owner_bucket));
         pointer_store_release(&owners_buckets, (struct owner_bucket *)p);
@@ -67,7 +67,7 @@ uint64_t owners_count(void)
 
 /* -- mappings -- */
 
-/* First interval that ends behind `address`. */
+/* Index of the first interval that ends after the address. */
 static uint32_t first_ending_after(uintptr_t address)
 {
     uint32_t low = 0, high = table.interval_count;
@@ -97,9 +97,9 @@ static void remove_range(uintptr_t from, uintptr_t to, void (*freed)(task_handle
         struct interval *v = &table.intervals[i], old = *v;
         uintptr_t begin = old.from > from ? old.from : from, end = old.to < to ? old.to : to;
         freed(old.owner, (int64_t)(end - begin));
-        if (old.from < begin && old.to > end) { /* a hole: two pieces stay */
+        if (old.from < begin && old.to > end) { /* a hole: two pieces remain */
             v->to = begin;
-            /* full: the rest is forgotten, its bytes stay charged */
+            /* if the list is full, the second piece is forgotten and its bytes stay charged */
             insert_interval(i + 1, (struct interval){ end, old.to, old.owner });
             return;
         }
@@ -118,7 +118,7 @@ enum owners_result owners_map(uintptr_t address, uint64_t size, task_handle owne
                               void (*freed)(task_handle, int64_t))
 {
     pthread_mutex_lock(&table.mutex);
-    /* an older mapping there is gone: MAP_FIXED, or its unmapping was not seen */
+    /* an older mapping there no longer exists: MAP_FIXED, or its munmap was not seen */
     remove_range(address, address + size, freed);
     int ok = insert_interval(first_ending_after(address),
                              (struct interval){ address, address + size, owner });

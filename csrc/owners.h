@@ -1,10 +1,10 @@
-/* The owner table: which task a large block or a mapping belongs to. Any thread, no lock (blocks)
- * or one mutex (mappings), no allocation.
+/* The owner table: which task a large block or a mapping belongs to. Called by alloc.c from any
+ * thread. Nothing here allocates; only mappings take a mutex.
  *
- * Blocks: a hash table of 2^18 places whose pages are touched only where blocks are.
- * An address is inserted by the thread that has just been given it and removed by the one that is
- * about to give it back, so there is never more than one writer for one address. Mappings: a sorted
- * list of intervals, because munmap may take parts.
+ * Blocks are in a hash table of 2^18 buckets with linear probing; only pages with blocks are ever
+ * touched. A thread inserts an address that it has just been given and removes an address that it
+ * is about to give back. So an address never has more than one writer at a time. Mappings are in a
+ * sorted list of intervals, because munmap may remove a part of a mapping.
  */
 #ifndef DWSR_OWNERS_H
 #define DWSR_OWNERS_H
@@ -14,7 +14,7 @@
 #include "handle.h"
 
 #define OWNER_BUCKETS (UINT64_C(1) << 18)
-#define OWNER_PROBES  32 /* places looked at for one address */
+#define OWNER_PROBES  32 /* buckets that one address may be in */
 
 struct owned {
     int found;
@@ -24,26 +24,30 @@ struct owned {
 
 enum owners_result { OWNERS_ADDED, OWNERS_REPLACED, OWNERS_FULL };
 
-/* 0 or -errno. Again: forgets everything. */
+/* 0 or -errno. A second call empties the table. */
 int owners_open(void);
-uint64_t owners_resident_bytes(void); /* of the table, with pages of 4 KiB. One thread at a time */
-uint64_t owners_count(void);          /* by looking at every place: for tests and doubts */
+/* Resident bytes of the table, with pages of 4 KiB. One thread at a time. */
+uint64_t owners_resident_bytes(void);
+/* Blocks in the table, counted bucket by bucket: for tests. */
+uint64_t owners_count(void);
 
-/* Inline: the two calls that every large block pays. */
+/* -- blocks; inline: called for every large block -- */
+
 struct owner_bucket {
     word key, bytes, owner;
 };
 extern struct owner_bucket *owners_buckets;
 
-/* One place per 4 KiB; eight neighbours stay together, a cache line or three, and are spread by
- * their common address: dense regions do not meet. */
+/* One bucket per 4 KiB of addresses. The buckets of eight neighbouring pages are adjacent, on three
+ * cache lines. Groups of eight are spread by a hash, so that dense regions do not collide. */
 static inline uint64_t owners_bucket_of(uintptr_t address)
 {
     return ((address >> 15) * UINT64_C(0x9e3779b97f4a7c15) >> 49 << 3 | (address >> 12 & 7))
            % OWNER_BUCKETS;
 }
 
-/* OWNERS_REPLACED: the address was there, its free was missed; *stale says what was. */
+/* OWNERS_REPLACED: the address was in the table because its free was missed; *stale is the old
+ * entry. OWNERS_FULL: all buckets for this address are taken. */
 static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes, task_handle owner,
                                                struct owned *stale)
 {
@@ -52,7 +56,7 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
     for (int i = 0; i < OWNER_PROBES; i++, at = (at + 1) % OWNER_BUCKETS) {
         struct owner_bucket *p = &owners_buckets[at];
         word key = 0;
-        /* no exchange for a place that is taken */
+        /* a load is cheaper than an exchange that fails */
         if (i && load_relaxed(&p->key) != 0 && load_relaxed(&p->key) != address) continue;
         if (!compare_exchange_relaxed(&p->key, &key, address)) {
             if (key != address) continue;
@@ -67,6 +71,7 @@ static inline enum owners_result owners_insert(uintptr_t address, uint64_t bytes
     return OWNERS_FULL;
 }
 
+/* `found` is 0 if the address is not in the table. */
 static inline struct owned owners_remove(uintptr_t address)
 {
     struct owned o = { 0, NOBODY, 0 };
@@ -81,13 +86,16 @@ static inline struct owned owners_remove(uintptr_t address)
     return o;
 }
 
-/* Mappings; `freed` is called, under the mutex, for each owned piece that was inside the range. */
+/* -- mappings: `freed` is called, under the mutex, for each known piece inside the range -- */
+
 enum owners_result owners_map(uintptr_t address, uint64_t bytes, task_handle owner,
                               void (*freed)(task_handle owner, int64_t bytes));
 void owners_unmap(uintptr_t address, uint64_t bytes,
                   void (*freed)(task_handle owner, int64_t bytes));
-/* Whether the address lies in a known mapping, and whose that is. */
+/* 1 if the address lies in a known mapping, and its owner. */
 int owners_find_mapping(uintptr_t address, task_handle *owner);
+
+/* Around fork: lock before, unlock in the parent, forked in the child. */
 void owners_lock(void);
 void owners_unlock(void);
 void owners_forked(void);

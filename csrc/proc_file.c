@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Away from the low numbers, which programs expect to get for themselves; as high as the limit on
- * descriptors allows. */
+/* Programs expect low numbers for files of their own. As high as the limit on descriptors allows.
+ */
 static int move_to_high_number(int low)
 {
     static const int least[] = { 900, 200, 32, 3 };
@@ -52,7 +52,7 @@ int standard_streams_are_open(void)
 int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
 {
     if (is_same_file(f)) return 0;
-    f->fd = -1; /* whatever the descriptor is now, it is the job's: not closed here */
+    f->fd = -1; /* not closed: the number belongs to the job now */
     if (!f->ino) return reopen(f);
     if (!standard_streams_are_open()) return -EBADF;
     ++*reopened;
@@ -88,8 +88,8 @@ int proc_file_write_byte(struct proc_file *f, char byte, uint64_t *reopened)
 {
     int e = proc_file_ensure(f, reopened);
     if (e < 0) return e;
-    /* The kernel ignores the position here. Should the job swap the descriptor within this
-     * microsecond, most other files refuse it. */
+    /* The kernel ignores the position here. If the job replaces the descriptor after the check,
+     * most other files refuse this position. */
     return pwrite(f->fd, &byte, 1, INT64_MAX - 1) == 1 ? 0 : -errno;
 }
 
@@ -107,7 +107,7 @@ ssize_t file_read_once(const char *path, char *text, size_t size)
     if (fd < 0) return low < 0 ? -errno : -EMFILE;
     size_t n = 0;
     ssize_t got;
-    /* the kernel may end a piece where a line ends */
+    /* a read may return less than asked for, at the end of a line */
     while (n < size - 1 && (got = read(fd, text + n, size - 1 - n)) != 0) {
         if (got < 0) {
             int e = errno;

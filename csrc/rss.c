@@ -11,30 +11,30 @@
 
 #include "clock.h"
 
-uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads,
-                         uint64_t page_bytes)
+uint64_t rss_error_bound(struct rss_machine m)
 {
-    if (cpus < 1) cpus = 1;
-    if (threads < 1) threads = 1;
-    /* Before 6.2 each thread kept up to 64 page events to itself; since then each CPU keeps a
-     * batch. */
-    if (kernel_major < 6 || (kernel_major == 6 && kernel_minor < 2))
-        return 64 * (uint64_t)threads * page_bytes;
-    uint64_t batch = cpus > 16 ? 2 * (uint64_t)cpus : 32;
-    return batch * (uint64_t)cpus * page_bytes;
+    const uint64_t cpus = m.cpus < 1 ? 1 : (uint64_t)m.cpus;
+    const uint64_t threads = m.threads < 1 ? 1 : (uint64_t)m.threads;
+    /* Before 6.2 each thread kept up to 64 page events to itself. Since then each CPU keeps a batch
+     * of them. */
+    if (m.kernel_major < 6 || (m.kernel_major == 6 && m.kernel_minor < 2))
+        return 64 * threads * m.page_bytes;
+    const uint64_t batch = cpus > 16 ? 2 * cpus : 32;
+    return batch * cpus * m.page_bytes;
 }
 
 static uint64_t error_bound_here(uint64_t page_bytes)
 {
     struct utsname u;
-    unsigned major = 0, minor = 0;
-    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major, &minor) != 2) major = 6, minor = 2;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    /* threads come and go: two per CPU is the usual most */
-    return rss_error_bound(major, minor, cpus, 2 * cpus, page_bytes);
+    struct rss_machine m = { .cpus = sysconf(_SC_NPROCESSORS_ONLN), .page_bytes = page_bytes };
+    if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &m.kernel_major, &m.kernel_minor) != 2)
+        m.kernel_major = 6, m.kernel_minor = 2;
+    /* the number of threads changes: two per CPU is a usual maximum */
+    m.threads = 2 * m.cpus;
+    return rss_error_bound(m);
 }
 
-/* Bytes behind "\nVmHWM:" or its like. */
+/* The number of KiB after a label such as "\nVmHWM:", in bytes. */
 static uint64_t status_bytes(struct rss *r, const char *label)
 {
     char text[4096];
@@ -59,8 +59,8 @@ static uint64_t maxrss(void)
     return thread_usage(&u) < 0 ? ABSENT : maxrss_of(&u);
 }
 
-/* "size resident shared text 0 data 0\n": the form is checked so strictly that the descriptor need
- * not be. */
+/* "size resident shared text 0 data 0\n". The form is checked strictly, because the job may have
+ * put another file behind the descriptor. */
 static uint64_t statm_pages(const struct rss *r)
 {
     char text[128];
@@ -85,11 +85,11 @@ uint64_t rss_now(struct rss *r)
     return pages == ABSENT ? ABSENT : pages * r->page_bytes;
 }
 
-/* The mark, from ru_maxrss where that is above its floor. */
+/* mark: ru_maxrss, which is the mark if it is above the floor. */
 static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold *h)
 {
     if (mark != ABSENT && mark > load_relaxed(r->floor)) {
-        /* not needed up here: one descriptor less in the job */
+        /* not needed above the floor: one descriptor less in the job */
         if (r->status.fd >= 0) proc_file_close(&r->status);
         return mark;
     }
@@ -99,9 +99,9 @@ static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold
 
 uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise, NULL); }
 
-/* Right after a reset the mark is the resident size. A larger ru_maxrss is the floor, inherited
- * from the program before exec. A smaller floor can do no harm until the next reset: the mark is at
- * least the resident size, so it is off by the error bound at most. */
+/* Right after a reset the mark equals rss. If ru_maxrss is larger, it is the floor, inherited from
+ * the program before exec. A floor within the error bound of rss is ignored: the mark is at least
+ * rss until the next reset, so the error stays within the bound. */
 static void learn_floor(struct rss *r, uint64_t rss)
 {
     uint64_t mark = maxrss();
@@ -116,8 +116,8 @@ static int reset(struct rss *r, uint64_t rss)
     return e;
 }
 
-/* Some sandboxes accept the write and ignore it: believe only what can be seen. Neighbours may move
- * memory between two looks: look thrice. */
+/* Some sandboxes accept the write and ignore it, so the effect is checked. Other threads may change
+ * rss between two readings: three attempts. */
 static int reset_works(struct rss *r)
 {
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -137,7 +137,7 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
     r->error_bytes = error_bound_here(r->page_bytes);
     r->source = RSS_SAMPLED;
     r->floor = &r->floor_bytes;
-    r->floor_bytes = ABSENT; /* without resets the floor cannot be known: VmHWM only */
+    r->floor_bytes = ABSENT; /* unknown without resets: VmHWM is always read */
     proc_file_open(&r->statm, proc_root, "statm", O_RDONLY);
     proc_file_open(&r->status, proc_root, "status", O_RDONLY);
     r->clear_refs.fd = -1;
@@ -185,8 +185,8 @@ void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
         && (mark == ABSENT || rss == ABSENT || mark <= rss + r->error_bytes))
         return;
     if (!r->resettable) return;
-    /* letting go takes a while: once more right before the reset, or what neighbours take meanwhile
-     * is lost */
+    /* Releasing the GIL takes a while. The mark is read again right before the reset, so that
+     * allocations of other threads in between are not missed. */
     if (h && !h->gone) {
         hold_let_go(h);
         begin = now_ns();
@@ -198,7 +198,7 @@ void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
         if (rss != ABSENT) w->rss_bytes = rss;
     }
     if (reset(r, rss) < 0) {
-        /* no descriptor left, or no permission any more: tried again at the next boundary */
+        /* no descriptor left, or permission lost: the next boundary tries again */
         r->source = RSS_SAMPLED;
         return;
     }

@@ -1,10 +1,12 @@
-/* Resident size of this process and its high-water mark, from the kernel.
+/* The resident set size of this process (*rss*) and its high-water mark (*the mark*), from the
+ * kernel.
  *
- * The mark is read with getrusage (0.4 us) and reset through /proc/self/clear_refs. ru_maxrss has a
- * floor inherited across exec; at the floor VmHWM of /proc/self/status is read instead (16 us).
+ * The mark is read with getrusage (0.4 us) and reset through /proc/self/clear_refs. ru_maxrss is
+ * never below a value that the process inherited across exec, the *floor*. While ru_maxrss is at
+ * the floor, VmHWM of /proc/self/status is read instead (16 us).
  *
- * A handle belongs to one thread at a time: the task boundaries have one (under their mutex), the
- * sampler has its own.
+ * A handle belongs to one thread at a time: the task boundaries have one, under their mutex, and
+ * the sampler has one.
  */
 #ifndef DWSR_RSS_H
 #define DWSR_RSS_H
@@ -17,49 +19,49 @@ struct rss {
     char proc_root[200];
     struct proc_file statm, status, clear_refs;
     uint64_t page_bytes;
-    word floor_bytes;     /* ru_maxrss up to here may be inherited: ask VmHWM */
-    const word *floor;    /* the one that counts: a reader's is the first handle's */
-    uint64_t error_bytes; /* of the kernel's own counters on this machine */
-    uint64_t reopened;    /* descriptors that the job took away */
+    word floor_bytes;     /* ru_maxrss up to this value may be inherited */
+    const word *floor;    /* the floor in use: this handle's, or that of a reader's first handle */
+    uint64_t error_bytes; /* bound of the error of the kernel's counters on this machine */
+    uint64_t reopened;    /* how often the job had closed a descriptor */
     enum rss_source source;
-    int resettable; /* resets worked at the start: after a failure they are tried again */
+    int resettable; /* resets worked at the start; after a failure they are tried again */
 };
 
 struct rss_window {
-    uint64_t rss_bytes; /* ABSENT if /proc cannot be read */
-    /* of the window that ends; equals rss_bytes where marks are not available */
-    uint64_t peak_bytes;
+    uint64_t rss_bytes;     /* ABSENT if /proc cannot be read */
+    uint64_t peak_bytes;    /* of the window that ends; rss_bytes if there is no mark */
     enum rss_source source; /* of peak_bytes */
     int reset;              /* the mark was reset */
     uint64_t gap_ns;        /* from reading the mark to the end of the reset */
-    /* of the calling thread since it began: page faults, those that read a disk; ABSENT: not known
-     */
+    /* page faults of the calling thread since it began; ABSENT: unknown */
     uint64_t faults, major_faults;
 };
 
-/* Files are opened at their first use, so that a handle in a process without tasks needs no
- * descriptor; and, after rss_close, again. /proc/self/status is held open only while ru_maxrss is
- * at its floor.
+/* Always succeeds: `source` says what is available. The handle must not move afterwards.
  *
- * proc_root: "/proc", or a fixture. keep_peak: never touch the mark. *max_bytes: the mark as found,
- * before any reset. Always succeeds: `source` says what is available. The handle must not move
- * afterwards. */
+ * proc_root: "/proc", or a fixture. keep_peak: the mark is never reset. *max_bytes: the mark before
+ * any reset. Files are opened again at their next use after rss_close, so a process without tasks
+ * needs no descriptor. /proc/self/status is open only while ru_maxrss is at its floor. */
 void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max_bytes);
-/* A second handle, for reading only and from its own thread, that follows the first one's floor.
- * `first` must outlive it and not move. */
+/* A second handle, for reading from another thread, with the floor of the first one. `first` must
+ * outlive it and not move. */
 void rss_open_reader(struct rss *r, const struct rss *first);
 void rss_close(struct rss *r);
 
-/* Bytes, or ABSENT. rss_mark's `precise` 0 gives ABSENT at the floor instead of reading the slow
- * file. */
+/* Bytes, or ABSENT. precise 0: ABSENT at the floor, where the slow file would have to be read. */
 uint64_t rss_now(struct rss *r);
 uint64_t rss_mark(struct rss *r, int precise);
-/* A window ends and the next begins: read rss and mark, reset the mark if it stands above rss by
- * more than the error bound. */
+/* Ends a window and begins the next one: reads rss and mark, and resets the mark if it exceeds rss
+ * by more than the error bound. h is released before slow steps. */
 void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h);
 
-/* The kernel's counter error, from its version, CPUs and threads. */
-uint64_t rss_error_bound(unsigned kernel_major, unsigned kernel_minor, long cpus, long threads,
-                         uint64_t page_bytes);
+/* What the error of the kernel's counters depends on. */
+struct rss_machine {
+    unsigned kernel_major, kernel_minor;
+    long cpus, threads; /* threads of this process */
+    uint64_t page_bytes;
+};
+/* The bound of that error, in bytes: exposed for tests. */
+uint64_t rss_error_bound(struct rss_machine m);
 
 #endif

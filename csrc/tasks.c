@@ -10,7 +10,7 @@
 #include "clock.h"
 #include "gpu.h"
 
-#define GAP_COUNTED_NS 50000
+#define GAP_COUNTED_NS 50000 /* from reading the mark to its reset: peaks may be missed */
 
 static uint32_t thread_id(void)
 {
@@ -20,8 +20,8 @@ static uint32_t thread_id(void)
 
 static void increment(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
 
-/* Odd while a boundary is under way, so that the sampler never credits a mark to the wrong side of
- * it. */
+/* Called at the start and at the end of a boundary. The count is odd while a boundary is under way,
+ * so that the sampler never credits a mark to the wrong window. */
 static void count_boundary(struct tasks *t)
 {
     store_release(&t->board->live->boundary, t->board->live->boundary + 1);
@@ -33,12 +33,12 @@ static void raise_peak(word *peak, uint64_t value)
         store_relaxed(peak, value);
 }
 
-/* Read the window's peak, give it to all running tasks, start a new window. */
+/* Reads the window's peak, raises the peaks of all running tasks to it, and starts a new window. */
 static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
 {
     struct board_live *live = t->board->live;
     struct rss_window w;
-    /* before the mark is read, which is then read once */
+    /* before the mark is read: rss_window_end would otherwise read it twice */
     if (t->reset_likely[at_end]) hold_let_go(h);
     rss_window_end(&t->rss, &w, h);
     t->reset_likely[at_end] = w.reset;
@@ -52,7 +52,7 @@ static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
-    /* native threads allocated while several tasks ran: any of these */
+    /* native threads have allocated for one of these tasks, and it is not known for which */
     int ambiguous = t->accounting && lineage_clear_ambiguous();
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
@@ -127,7 +127,7 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
     store_relaxed(&live->tasks_begun, f.serial);
 }
 
-/* Who owns what native threads allocate from here on. */
+/* Tells lineage.h which task owns the allocations of native threads from here on. */
 static void note_running(struct tasks *t)
 {
     if (!t->accounting) return;
@@ -163,7 +163,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     const struct rss_window w = end_window(t, 0, h);
     uint64_t parent = 0;
     uint32_t parent_index = 0;
-    /* begun later stands later: the last of this thread is the innermost */
+    /* in order of begin: the last task of this thread is the innermost */
     for (word i = 0; i < t->running; i++)
         if (!begin->detached && t->slot_info[t->active[i]].thread == thread)
             parent_index = t->active[i], parent = t->board->slots[parent_index].task.serial;
@@ -177,7 +177,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     t->slot_info[index].major_faults = w.major_faults;
     if (parent == 0) t->busy_threads++;
     t->active[t->running] = (uint16_t)index;
-    store_seq_cst(&t->running, t->running + 1); /* before the look at the sampler's `idle` */
+    store_seq_cst(&t->running, t->running + 1); /* before the load of the sampler's `idle` */
     store_relaxed(&t->board->live->running, t->running);
     note_overlap(t);
     task = lineage_handle(index, slot->task.serial);
@@ -189,6 +189,7 @@ out:
     return task;
 }
 
+/* If the task counted its thread, another task of the thread does so now, if there is one. */
 static void remove_running(struct tasks *t, uint32_t index)
 {
     word i = 0, kept = 0;
@@ -196,7 +197,7 @@ static void remove_running(struct tasks *t, uint32_t index)
     for (; i < t->running; i++) {
         uint16_t other = t->active[i];
         if (other == index) continue;
-        t->active[kept++] = other; /* order of begin is kept */
+        t->active[kept++] = other;
         if (!replaced && !t->slot_info[index].detached
             && t->slot_info[other].thread == t->slot_info[index].thread)
             replaced = t->slot_info[other].counts_thread = 1;
@@ -206,7 +207,7 @@ static void remove_running(struct tasks *t, uint32_t index)
     store_relaxed(&t->board->live->running, kept);
 }
 
-/* The task's own memory, host and device. */
+/* The task's own memory, on the host and on devices. */
 static void collect_figures(struct tasks *t, uint32_t index, const struct task_end *end,
                             struct record *r)
 {
@@ -221,8 +222,7 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
         accounts_task_end(task, device.leaves, &host);
         if (t->accounting && !alloc_holds())
             store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
-        /* Calls have gone by unseen, or none were looked at: no number is better than a wrong one.
-         */
+        /* Without accounting, or after calls that were not seen, the figures are unknown. */
         if (!t->accounting || !alloc_holds())
             host = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
     }
@@ -254,7 +254,8 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
                                     .pool_limit_bytes = ABSENT };
 }
 
-/* The part of a key that recurs: "('sum-3fa9'" of "('sum-3fa9', 0, 1)", "inc-" of "inc-8b3c". */
+/* The length of the part of a key that recurs: "('sum-3fa9'" of "('sum-3fa9', 0, 1)", "inc-" of
+ * "inc-8b3c". */
 static uint64_t prefix_len(struct text key)
 {
     const char *end;
@@ -265,14 +266,14 @@ static uint64_t prefix_len(struct text key)
     return end ? (uint64_t)(end - key.at) + 1 : 0;
 }
 
-/* The slot's texts and the output; those that recur by their numbers. */
+/* The texts of the slot and of the output; interned ones by their numbers (texts.h). */
 static void collect_texts(struct tasks *t, const struct slot *slot, const struct task_end *end,
                           struct record *r)
 {
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
              inputs = slot->fields.inputs_len;
     if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
-        name = key = inputs = 0; /* somebody wrote into the file: lengths are used as such below */
+        name = key = inputs = 0; /* somebody wrote into the file: such lengths would be read */
     const struct text whole_key = { slot->text + name, key };
     const uint64_t prefix = prefix_len(whole_key);
     r->texts[TEXT_name] = (struct text){ slot->text, name };
@@ -286,11 +287,11 @@ static void collect_texts(struct tasks *t, const struct slot *slot, const struct
             i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, (enum task_text)i, r->texts[i]);
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
-    /* the last one, so it is what does not fit */
+    /* the others fit: TASK_INPUTS_MOST leaves room for them */
     if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0;
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const struct task_end *end,
                      struct hold *h)
 {
@@ -298,8 +299,8 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     struct record *r = &t->record;
     count_boundary(t);
     const struct rss_window w = end_window(t, 1, h);
-    /* The slot says `running` until the record is out, so that a kill in between finds one of the
-     * two. */
+    /* The slot says `running` until the record is published: after a kill in between, a reader
+     * finds the slot or the record. */
     r->task = slot->task;
     collect_texts(t, slot, end, r);
     collect_figures(t, index, end, r);
@@ -308,7 +309,8 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     r->task.duration_ns = end_ns - r->task.start_ns;
     r->task.output_bytes = end->output_bytes;
     r->task.gc_freed_bytes = end->gc_freed_bytes;
-    /* of a coroutine the thread is 0 */
+    /* Page faults are counted per thread: unknown for coroutines, whose thread is 0 here, and for
+     * tasks that another thread ends. */
     if (t->slot_info[index].thread == thread_id() && t->slot_info[index].faults != ABSENT
         && w.faults != ABSENT) {
         r->task.page_faults = w.faults - t->slot_info[index].faults;
@@ -331,7 +333,7 @@ void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, st
     uint32_t index = handle_slot(task), thread = thread_id();
     lock(t, h);
     if (t->board) {
-        /* NULL: of an earlier board */
+        /* without slots, the task is of an earlier board */
         const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL;
         if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
             increment(&t->board->live->ends_unmatched);
@@ -368,7 +370,7 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;
     t->seq = 0;
-    /* low slots first */
+    /* the last one is used first: low slots before high ones */
     for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i);
     t->board = b;
     if (b->slots) tasks_use_room(t);

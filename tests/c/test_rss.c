@@ -22,10 +22,11 @@ static int near(uint64_t value, uint64_t truth, uint64_t error)
 
 static void error_bound_grows_with_cpus(void)
 {
-    CHECK(rss_error_bound(6, 18, 2, 4, 4096) == 32 * 2 * 4096);
-    CHECK(rss_error_bound(6, 2, 64, 128, 4096) == 128 * 64 * 4096); /* 32 MiB */
-    CHECK(rss_error_bound(6, 1, 64, 8, 4096) == 64 * 8 * 4096);
-    CHECK(rss_error_bound(5, 10, 0, 0, 4096) == 64 * 4096);
+    CHECK(rss_error_bound((struct rss_machine){ 6, 18, 2, 4, 4096 }) == 32 * 2 * 4096);
+    CHECK(rss_error_bound((struct rss_machine){ 6, 2, 64, 128, 4096 })
+          == 128 * 64 * 4096); /* 32 MiB */
+    CHECK(rss_error_bound((struct rss_machine){ 6, 1, 64, 8, 4096 }) == 64 * 8 * 4096);
+    CHECK(rss_error_bound((struct rss_machine){ 5, 10, 0, 0, 4096 }) == 64 * 4096);
 }
 
 static void windows_have_their_own_peaks(void)
