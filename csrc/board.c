@@ -35,7 +35,7 @@ static int open_directory(const char *path, const char **failed_step)
     return fd;
 }
 
-/* Allocated before it is mapped: a full disk must not become SIGBUS in the job. */
+/* The disk space is allocated first, so that a full disk does not become SIGBUS in the job. */
 static void *map_part(int fd, uint64_t offset, uint64_t bytes, const char **failed_step)
 {
     *failed_step = "allocate the board file";
@@ -99,13 +99,13 @@ static void fill_header(struct board *b, const struct board_settings *s, uint64_
     memcpy(base + LAYOUT_OFFSET, BOARD_LAYOUT, sizeof BOARD_LAYOUT);
     h->magic = BOARD_MAGIC;
     h->check = board_header_check(h, (const word *)(base + LAYOUT_OFFSET));
-    /* Where the file has its name already, a reader that finds no magic knows that the board is not
-     * ready. */
+    /* If the file has its name already, readers find no magic until the board is complete. */
     store_relaxed(&h->magic, 0);
     store_release(&h->magic, BOARD_MAGIC);
 }
 
-/* Without a name, if the filesystem can: a process that is killed here then leaves nothing behind.
+/* nameless: fails if the filesystem cannot. A process that is killed before give_name leaves no
+ * file.
  */
 static int open_file(int directory, const char *name, int nameless)
 {
@@ -124,8 +124,8 @@ static int give_name(int fd, int directory, const char *name)
     return linkat(AT_FDCWD, self, directory, name, AT_SYMLINK_FOLLOW);
 }
 
-/* The name is the process and the moment: after exec, or stop and start, one process has several
- * boards. */
+/* The file name has the pid and the time, because a process has several boards after exec, or after
+ * stop and start. */
 static int create_in(int directory, struct board *b, const struct board_settings *s, int nameless,
                      const char **failed_step)
 {
@@ -190,8 +190,8 @@ void board_unmap(struct board *b, int remove)
     b->slots = NULL;
 }
 
-/* Give up the oldest frames until `bytes` more fit behind the head; announced before they are
- * overwritten. */
+/* Moves the tail forward until `bytes` more fit behind the head. The tail is published before the
+ * old frames are overwritten. */
 static void drop_oldest_frames(struct board *b, uint64_t bytes)
 {
     while (b->head + bytes - b->tail > RECORDS_BYTES) {
@@ -201,7 +201,7 @@ static void drop_oldest_frames(struct board *b, uint64_t bytes)
         if (head == FRAME_PAD)
             frame = RECORDS_BYTES - at;
         else if (frame == 0 || frame % 8 || frame > FRAME_BYTES_MOST)
-            frame = b->head - b->tail; /* somebody wrote into the file: start anew */
+            frame = b->head - b->tail; /* somebody wrote into the file: drop all frames */
         b->tail += frame;
     }
     store_release(&b->live->records_tail, b->tail);

@@ -1,8 +1,10 @@
-/* The writer's side of a board: create the file, publish finished tasks and samples, close.
+/* The writer's side of a board: creates the file, lets it grow, publishes finished tasks, samples
+ * and facts. Called by probe.c, tasks.c and sampler.c. Readers use board_read.h; nothing here waits
+ * for a reader.
  *
- * Readers are in board_read.h; nothing here waits for one. Records are published by one thread at a
- * time (under the tasks' mutex), samples by the sampler alone. A board begins without room for
- * tasks; board_grow gives it that. Nothing else fails after creation.
+ * Records are published by one thread at a time, under the tasks' mutex; samples by the sampler
+ * alone. A new board has no room for tasks; board_grow adds it. Only board_create and board_grow
+ * can fail for want of disk space.
  */
 #ifndef DWSR_BOARD_H
 #define DWSR_BOARD_H
@@ -16,38 +18,39 @@ struct board {
     struct facts *facts;
     char *devices; /* struct device every DEVICE_BYTES */
     struct sample *samples;
-    /* a mapping of its own, from board_grow on; NULL before. Read without the tasks' mutex after
-     * `room_for_tasks` */
+    /* A mapping of its own since board_grow, NULL before. Threads without the tasks' mutex read it
+     * only after they have seen `room_for_tasks`. */
     struct slot *slots;
     char *records, *texts, *totals; /* behind the slots */
-    uint64_t head, tail;            /* of the record ring: what the file says is for readers */
+    uint64_t head, tail;            /* of the record ring; the copies in the file are for readers */
     char path[512];
 };
 
 struct board_settings {
-    /* created with mode 0700 if missing; refused if it is a link, another user's, or open to others
-     */
+    /* Created with mode 0700 if missing. Refused if it is a link, or belongs to another user, or is
+     * accessible to others. */
     const char *directory;
     const char *run, *host, *task_name, *worker, *python;
     uint64_t pid, pid_namespace, start_ticks, period_ns;
     uint64_t rss_before_bytes, rss_error_bytes, limit_bytes;
 };
 
-/* 0 or -errno; *failed_step says what was being done ("create the board directory", ...). */
+/* 0 or -errno. *failed_step: the step that failed ("create the board directory", ...). */
 int board_create(struct board *b, const struct board_settings *s, const char **failed_step);
-/* Room for tasks: slots, records, texts and totals. 0 or -errno, and the board is as it was. Not
- * twice. */
+/* Adds room for tasks: slots, records, texts and totals. Called once. 0, or -errno and the board is
+ * unchanged. */
 int board_grow(struct board *b, const char **failed_step);
-/* Unmap. The file stays for its readers, unless `remove`. */
+/* Unmaps the board. The file stays for readers, unless `remove`. */
 void board_unmap(struct board *b, int remove);
 
-/* Put a finished task into the ring: a frame as frame_pack made it, of the task with that seq. */
+/* Appends a frame (frame_pack) of the task with this seq to the record ring. */
 void board_publish_frame(struct board *b, const char *frame, uint64_t bytes, uint64_t seq);
 void board_publish_sample(struct board *b, const struct sample *s);
-/* One writer at a time. A text that is too long is not written: -EMSGSIZE. */
+/* One thread at a time. 0, or -EMSGSIZE if the text is too long; nothing is written then. */
 int board_publish_facts(struct board *b, const char *text, uint64_t len);
 
-/* Longest prefix of a UTF-8 text that fits `most` bytes without cutting a character. */
+/* The length of the longest prefix of a UTF-8 text that has at most `most` bytes and cuts no
+ * character. */
 uint64_t text_clip(const char *text, uint64_t len, uint64_t most);
 
 #endif

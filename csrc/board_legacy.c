@@ -88,7 +88,7 @@ static int texts_fit(const struct legacy_task *t, uint64_t bytes)
                              t->output_len, t->gpu_len, t->oom_len };
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        if (lengths[i] > bytes) return 0; /* each on its own, too: their sum may wrap around */
+        if (lengths[i] > bytes) return 0; /* each one, because the sum may overflow */
         sum += lengths[i];
     }
     return sum <= bytes;

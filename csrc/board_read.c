@@ -13,7 +13,7 @@
 #include "totals.h"
 
 #define ATTEMPTS       8
-#define TOTAL_ATTEMPTS 64 /* one name in a storm of tasks changes every microsecond */
+#define TOTAL_ATTEMPTS 64 /* an entry may change every few microseconds */
 
 #define NAME(name)            #name,
 #define TEXT_NAME(name, size) #name,
@@ -51,7 +51,8 @@ static int read_word(const struct board_reader *r, uint64_t offset, word *value)
     return board_read_at(r, value, sizeof *value, offset);
 }
 
-/* Of a live field, by its name here; of those that every version has. */
+/* The offset in the file of a live field, from its offset in struct board_live; UINT64_MAX: the
+ * file lacks the field. */
 static uint64_t live_at(const struct board_reader *r, size_t offset)
 {
     const struct layout_map *map = &r->layout.lists[LAYOUT_LIVE];
@@ -109,7 +110,7 @@ static int texts_and_totals_are_consistent(const struct board_reader *r)
            && range_fits(h->file_bytes, h->totals_offset, h->total_count, h->total_bytes);
 }
 
-/* 1 if the board has slots and records, 0 if not yet. */
+/* 1 if the board has room for tasks, 0 if not yet, or an error. */
 static int check_room(struct board_reader *r)
 {
     word room = 1;
@@ -119,7 +120,7 @@ static int check_room(struct board_reader *r)
     return room > 1 ? BOARD_DAMAGED : (r->has_room = room == 1);
 }
 
-/* Header and layout of a board that has a version that is known here. */
+/* Header and layout, by the version that was read. */
 static int read_known_version(struct board_reader *r)
 {
     struct board_header *h = &r->header;
@@ -162,7 +163,7 @@ static int read_header(struct board_reader *r)
     e = read_known_version(r);
     if (e == 0) e = check_room(r);
     if (e < 0) return e;
-    if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: it may have grown in between */
+    if (fstat(r->fd, &st) < 0) return BOARD_UNREADABLE; /* again: the board may have grown */
     return (uint64_t)st.st_size < (r->has_room ? h->file_bytes : h->slots_offset) ? BOARD_CUT_SHORT
                                                                                   : 0;
 }
@@ -187,7 +188,7 @@ void board_reader_close(struct board_reader *r)
     r->fd = -1;
 }
 
-/* -- now -- */
+/* -- the present: live fields, facts, devices, running tasks -- */
 
 int board_read_live(const struct board_reader *r, struct board_live *live)
 {
@@ -228,7 +229,7 @@ int board_read_device(const struct board_reader *r, uint64_t index, struct devic
     return d->fields.present == 1;
 }
 
-/* The fields of a slot's page by the file's layout, and its texts; 0 if they make no sense. */
+/* The fields and texts of a slot's page, by the file's layout. 0 if the lengths are impossible. */
 static int parse_slot(const struct board_reader *r, struct running_task *t)
 {
     const struct layout *l = &r->layout;
@@ -264,20 +265,20 @@ int board_read_slot(struct board_reader *r, uint64_t index, struct running_task 
         if (e < 0) return e;
         e = board_read_at(r, t->page, sizeof t->page, offset);
         if (e < 0) return e;
-        int sense = parse_slot(r, t);
+        int parsed = parse_slot(r, t);
         if (before % 2 == 0 && t->slot.turn == before && t->task.state == TASK_NONE) return 0;
         e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (before % 2 || before != after || t->slot.turn != before) continue;
-        return t->task.state == TASK_RUNNING && sense ? 1 : BOARD_DAMAGED;
+        return t->task.state == TASK_RUNNING && parsed ? 1 : BOARD_DAMAGED;
     }
     return 0;
 }
 
-/* -- what has ended -- */
+/* -- the past: records, texts, totals, samples -- */
 
-/* Head before tail: the tail that was announced before this head was published holds for it, a
- * later one may have passed it. */
+/* The head is read before the tail. So the tail is at least the one that belongs to this head; a
+ * later tail may be beyond the head, and then both are read again. */
 static int read_head_and_tail(const struct board_reader *r, uint64_t *tail, uint64_t *head)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -288,7 +289,7 @@ static int read_head_and_tail(const struct board_reader *r, uint64_t *tail, uint
             && *head - *tail <= r->header.records_bytes)
             return 0;
     }
-    return BOARD_DAMAGED; /* a head beyond the ring would be read round and round */
+    return BOARD_DAMAGED;
 }
 
 int64_t board_read_records(struct board_reader *r, uint64_t *position, char *frames, uint64_t size,
@@ -301,7 +302,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
         uint64_t tail, head;
         int e = read_head_and_tail(r, &tail, &head);
         if (e < 0) return e;
-        /* never to be met again: no way back, or there might be no end */
+        /* not moved back to the head: on a damaged file, callers might then never end */
         if (*position > head || *position % 8) return BOARD_DAMAGED;
         if (*position < tail) *position = tail;
         uint64_t at = *position % ring, bytes = head - *position;
@@ -323,7 +324,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
             }
             const uint64_t frame = frame_whole(&r->layout, frames + done, bytes - done);
             if (!frame) {
-                if (done) break; /* cut off by `size`, or damaged: the next call will tell */
+                if (done) break; /* cut off by `size`, or damaged: the next call finds out */
                 return BOARD_DAMAGED;
             }
             done += frame;
@@ -333,7 +334,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
             *position += done;
             return (int64_t)done;
         }
-        /* Only padding stood here: go on behind it. */
+        /* only padding: go on behind it */
     }
     return 0;
 }
@@ -357,7 +358,7 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
         if (head != texts_head((const word *)(texts + done) + 1, len)) return BOARD_DAMAGED;
         done += whole;
     }
-    if (!done && bytes) return BOARD_DAMAGED; /* cut off where no writer cuts */
+    if (!done && bytes) return BOARD_DAMAGED; /* texts_end is inside a text */
     *position += done;
     return (int64_t)done;
 }
@@ -409,7 +410,7 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
         if (*(const word *)page != after) continue;
         copy_total(&r->layout, page, total, words, device);
         memcpy(total->alloc, page + cells, (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t));
-        if (changing) { /* in the middle of a change, perhaps for ever: as it was before */
+        if (changing) { /* perhaps for ever: the entry as it was before the change */
             struct totals_journal before;
             memcpy(&before, journal, offsetof(struct totals_journal, fields));
             struct total old;
@@ -432,8 +433,7 @@ int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct
     int e = READ_LIVE(r, samples_written, &written);
     if (e < 0) return e;
     if (written >> 62) return BOARD_DAMAGED;
-    /* The oldest entry may be in the middle of being overwritten: one fewer is held than the ring
-     * has places. */
+    /* The writer may be overwriting the oldest sample: one fewer than the ring has is valid. */
     uint64_t oldest = written >= ring ? written - ring + 1 : 0;
     if (*index < oldest || *index > written) *index = oldest;
     uint64_t count = written - *index, at = *index % ring;

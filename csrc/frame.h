@@ -1,12 +1,12 @@
-/* A finished task, packed: one frame of the record ring, and of a stored run.
+/* A frame: the packed record of a finished task, in the record ring of a board and in stored runs.
  *
- * A frame is one word, its size in bytes below and its checksum above, and what follows it in whole
- * words. Every number is a variable-length integer: seven bits a byte, the lowest first, of the
- * value plus one, so that ABSENT is 0. In this order: the task's fields; each text, inline or as
- * the number of a text of the board; devices; the failed allocation. Which fields there are, the
- * layout says.
+ * The first word of a frame is its size in bytes (lower half) and its checksum (upper half). The
+ * rest is padded to whole words. Every number is a variable-length integer (varint), seven bits per
+ * byte, lowest first. Fields are stored plus one, so that ABSENT is 0. The order is: the task's
+ * fields; each text, inline or as the number of an interned text; devices; the failed allocation.
+ * The layout (layout.h) says which fields there are.
  *
- * Packed by the tasks under their mutex, unpacked by readers in any process. Nothing here
+ * Packed by tasks.c under the tasks' mutex, unpacked by readers in any process. Nothing here
  * allocates.
  */
 #ifndef DWSR_FRAME_H
@@ -15,7 +15,7 @@
 #include "layout.h"
 
 #define FRAME_BYTES_MOST 4096
-#define FRAME_PAD        UINT64_MAX /* in place of a frame: the rest of the ring is empty */
+#define FRAME_PAD        UINT64_MAX /* in place of a frame: unused up to the ring's end */
 
 struct text {
     const char *at;
@@ -29,17 +29,17 @@ enum task_text { TASK_TEXTS(TEXT_INDEX) TEXT_COUNT };
 struct record {
     struct task_fields task;
     struct text texts[TEXT_COUNT];
-    /* of a text of the board, in place of the text; ABSENT: it is inline */
+    /* of interned texts (texts.h); ABSENT: the text is inline, in `texts` */
     uint64_t numbers[TEXT_COUNT];
-    int devices_known; /* the hook on CuPy was in place: no device means no memory */
+    int devices_known; /* the hook on CuPy was in place: no device means no device memory */
     uint32_t device_count;
     struct task_device devices[TASK_DEVICES];
     struct task_oom oom; /* count 0: none */
-    /* of frames that are not packed: devices and failure as they say */
+    /* from frames of versions 4 and 5: devices and the failed allocation as JSON */
     struct text gpu_json, oom_json;
 };
 
-/* What all but inline texts take at most. */
+/* The most bytes of a frame without its inline texts. */
 #define FRAME_FIXED_MOST                                                 \
     (2 * sizeof(word)                                                    \
      + 10                                                                \
@@ -48,13 +48,14 @@ struct record {
               + sizeof(struct task_oom) / sizeof(word)))
 #define FRAME_TEXTS_MOST (FRAME_BYTES_MOST - FRAME_FIXED_MOST)
 
-/* The frame's bytes. `to` is word-aligned and has FRAME_BYTES_MOST; inline texts are
- * FRAME_TEXTS_MOST together at most. */
+/* Returns the frame's size in bytes. `to` is word-aligned and has FRAME_BYTES_MOST bytes. Inline
+ * texts have at most FRAME_TEXTS_MOST bytes together. */
 uint64_t frame_pack(const struct record *r, char *to);
 
-/* Bytes of the frame at `frame` if it is whole and no longer than `available`, else 0. */
+/* The size of the frame if its checksum is right and it has at most `available` bytes, else 0. */
 uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t available);
-/* 0 or -EINVAL. Of a frame that is whole; the record's texts point into it. */
+/* Unpacks a frame for which frame_whole is not 0. The record's texts point into the frame. 0 or
+ * -EINVAL. */
 int frame_unpack(const struct layout *l, const char *frame, struct record *r);
 
 #endif

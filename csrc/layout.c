@@ -40,7 +40,7 @@ static int equals(struct span s, const char *text)
     return s.len == strlen(text) && !memcmp(s.at, text, s.len);
 }
 
-/* The text up to `end` or a separator; *at moves behind that. */
+/* The text from *at up to the separator or to `end`; *at moves behind it. */
 static struct span split_off(const char **at, const char *end, char separator)
 {
     struct span found = { *at, 0 };

@@ -1,9 +1,9 @@
-/* The lists of fields that a file says it has, against those that are compiled in.
+/* Maps from the fields that a file says it has to the fields that are compiled in.
  *
- * A board, and a stored run, carry their lists as text: a line each, the list's name and its fields
- * in order (BOARD_LAYOUT). A reader parses the text once and copies words by the maps below, so
- * that files of releases with fewer or more fields are read. Called by the reader (board_read.c,
- * frame.c) alone.
+ * A board and a stored run carry their lists of fields as text (BOARD_LAYOUT): one line per list,
+ * its name and its fields in order. A reader parses the text once and copies words by the maps. So
+ * files of releases with fewer or more fields can be read. Called by readers only (board_read.c,
+ * frame.c, the Python binding), in any thread; a parsed layout is not changed.
  */
 #ifndef DWSR_LAYOUT_H
 #define DWSR_LAYOUT_H
@@ -27,23 +27,23 @@ enum layout_list {
 
 struct layout_map {
     uint32_t count;                 /* fields of the file */
-    int16_t to[LAYOUT_FIELDS_MOST]; /* the index here of each, or -1: not known here */
+    int16_t to[LAYOUT_FIELDS_MOST]; /* for each, its index in the compiled list; -1: unknown */
 };
 
 struct layout {
-    int packed; /* frames are packed (frame.h), or those of versions before 6 (board_legacy.h) */
+    int packed; /* 1: packed frames (frame.h), 0: those of versions 4 and 5 (board_legacy.h) */
     struct layout_map lists[LAYOUT_LISTS];
 };
 
-/* 0, or -EINVAL: not a layout that a writer can have written. The text need not end with a zero. */
+/* 0, or -EINVAL if no writer can have written the text. It need not end with a zero. */
 int layout_parse(struct layout *l, const char *text, uint64_t len);
 
-/* The `words` words of a list that are known here, from the file's; ABSENT for what the file lacks.
- */
+/* Copies a list's words from the file's order to the compiled one, of `words` words. ABSENT stands
+ * for fields that the file lacks. */
 void layout_copy(const struct layout *l, enum layout_list list, const word *from, word *to,
                  uint32_t words);
 
-/* The fields of a list that are known here, in order, ended by NULL. */
+/* The names of the compiled fields of a list, in order, ended by NULL. */
 const char *const *layout_names(enum layout_list list);
 
 #endif

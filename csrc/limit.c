@@ -11,8 +11,8 @@
 /* cgroup v1 says "no limit" with a page-rounded LONG_MAX. */
 #define UNLIMITED (UINT64_C(1) << 60)
 
-/* Where a version of cgroups keeps what we need. In v1 the fields without "total_" leave out the
- * groups below. */
+/* The file names and fields of a version of cgroups. In v1 the fields without "total_" leave out
+ * the groups below. */
 struct version {
     const char *folder, *limit, *usage, *inactive, *active;
 };
@@ -21,21 +21,28 @@ static const struct version V1 = { "/memory", "memory.limit_in_bytes", "memory.u
 static const struct version V2 = { "", "memory.max", "memory.current", "inactive_file",
                                    "active_file" };
 
-struct room {
-    uint64_t limit, left; /* the least of all groups; ABSENT: no group has a limit */
+/* The minimum over a group and its ancestors; ABSENT: none of them has a limit. */
+struct group_memory {
+    uint64_t limit, headroom;
+};
+
+/* What to read. */
+struct query {
+    const char *cgroup_root;
+    int headroom; /* also the headroom, from two more files of each group that has a limit */
 };
 
 static uint64_t read_number(const char *path)
 {
     char text[64];
-    /* "max" */
+    /* "max" is no number */
     if (file_read_once(path, text, sizeof text) <= 0 || text[0] < '0' || text[0] > '9')
         return ABSENT;
     uint64_t bytes = strtoull(text, NULL, 10);
     return bytes >= UNLIMITED ? ABSENT : bytes;
 }
 
-/* The number behind a name that begins a line, or ABSENT. */
+/* The number after a name at the start of a line, or ABSENT. */
 static uint64_t field(const char *text, const char *name)
 {
     const size_t len = strlen(name);
@@ -47,9 +54,9 @@ static uint64_t field(const char *text, const char *name)
     return ABSENT;
 }
 
-/* path: of a group's folder, with room for a file's name behind its length. */
-static uint64_t left_of(char *path, size_t len, size_t size, const struct version *v,
-                        uint64_t limit)
+/* path: the group's folder, of `len` bytes, with room for a file name up to `size`. */
+static uint64_t group_headroom(char *path, size_t len, size_t size, const struct version *v,
+                               uint64_t limit)
 {
     char text[8192];
     snprintf(path + len, size - len, "/%s", v->usage);
@@ -64,34 +71,33 @@ static uint64_t left_of(char *path, size_t len, size_t size, const struct versio
     return limit > used ? limit - used : 0;
 }
 
-/* A group and its ancestors. In a container the path may not exist below the mount: then only the
- * root counts. */
-static void look_upwards(const char *cgroup_root, const char *group, const struct version *v,
-                         int left, struct room *r)
+/* Lowers *m to the group and its ancestors. In a container the group's path may not exist below the
+ * mount: then only the root counts. */
+static void read_group_and_ancestors(const struct query *q, const char *group,
+                                     const struct version *v, struct group_memory *m)
 {
     char path[4096];
     size_t depth = strlen(group);
     for (;;) {
         int len =
-            snprintf(path, sizeof path, "%s%s%.*s", cgroup_root, v->folder, (int)depth, group);
+            snprintf(path, sizeof path, "%s%s%.*s", q->cgroup_root, v->folder, (int)depth, group);
         if (len < 0 || (size_t)len + 64 > sizeof path) return;
         snprintf(path + len, sizeof path - (size_t)len, "/%s", v->limit);
-        uint64_t limit = read_number(path);
-        if (limit < r->limit) r->limit = limit;
-        uint64_t room =
-            left && limit != ABSENT ? left_of(path, (size_t)len, sizeof path, v, limit) : ABSENT;
-        if (room < r->left) r->left = room;
+        uint64_t limit = read_number(path), headroom = ABSENT;
+        if (q->headroom && limit != ABSENT)
+            headroom = group_headroom(path, (size_t)len, sizeof path, v, limit);
+        if (limit < m->limit) m->limit = limit;
+        if (headroom < m->headroom) m->headroom = headroom;
         if (depth == 0) return;
         while (depth > 0 && group[--depth] != '/') {}
     }
 }
 
-/* left: with what the groups have left, which takes two files more of each that has a limit. */
-static struct room groups_room(const char *proc_root, const char *cgroup_root, int left)
+static struct group_memory read_groups(const char *proc_root, struct query q)
 {
     char text[8192];
-    struct room r = { ABSENT, ABSENT };
-    if (proc_read_once(proc_root, "cgroup", text, sizeof text) <= 0) return r;
+    struct group_memory m = { ABSENT, ABSENT };
+    if (proc_read_once(proc_root, "cgroup", text, sizeof text) <= 0) return m;
     for (char *line = text, *next; line; line = next) { /* "4:memory:/a/b" (v1), "0::/a/b" (v2) */
         next = strchr(line, '\n');
         if (next) *next++ = 0;
@@ -100,11 +106,11 @@ static struct room groups_room(const char *proc_root, const char *cgroup_root, i
         if (!group) continue;
         *group++ = 0;
         if (controllers[1] == 0)
-            look_upwards(cgroup_root, group, &V2, left, &r);
+            read_group_and_ancestors(&q, group, &V2, &m);
         else if (strstr(controllers + 1, "memory"))
-            look_upwards(cgroup_root, group, &V1, left, &r);
+            read_group_and_ancestors(&q, group, &V1, &m);
     }
-    return r;
+    return m;
 }
 
 static uint64_t machine_bytes(const char *proc_root, const char *name)
@@ -117,14 +123,14 @@ static uint64_t machine_bytes(const char *proc_root, const char *name)
 
 uint64_t limit_bytes(const char *proc_root, const char *cgroup_root)
 {
-    uint64_t group = groups_room(proc_root, cgroup_root, 0).limit,
+    uint64_t group = read_groups(proc_root, (struct query){ cgroup_root, 0 }).limit,
              machine = machine_bytes(proc_root, "MemTotal");
     return group < machine ? group : machine;
 }
 
 uint64_t headroom_bytes(const char *proc_root, const char *cgroup_root)
 {
-    uint64_t group = groups_room(proc_root, cgroup_root, 1).left,
+    uint64_t group = read_groups(proc_root, (struct query){ cgroup_root, 1 }).headroom,
              machine = machine_bytes(proc_root, "MemAvailable");
     return group < machine ? group : machine;
 }

@@ -1,44 +1,45 @@
-/* See allocation calls by rewriting the GOT entries of the loaded objects, in a running process,
- * without LD_PRELOAD.
+/* Replaces the hooked functions (hooks.h) in a running process, without LD_PRELOAD: the slots of
+ * the loaded objects' global offset tables (GOT) are overwritten with the addresses of wrappers.
+ * Called by alloc.c, and by probe.c at each task's begin.
  *
- * Objects loaded later are found by patch_refresh, which costs one short call while nothing was
- * loaded. Undone by walking again: nothing is restored from saved addresses, so an object that was
- * unloaded meanwhile is not touched. Calls are serialised inside; none of them allocates.
+ * patch_refresh finds objects that were loaded later; while none was loaded, it takes one short
+ * call. Patches are removed by walking over the objects again, not from saved addresses, so an
+ * object that was unloaded meanwhile is not touched. Any thread may call; nothing here allocates.
  */
 #ifndef DWSR_PATCH_H
 #define DWSR_PATCH_H
 
 #include "hooks.h"
 
-/* Finds the functions in use; 0, or -ENOENT if there is no malloc to be found (static programs). */
+/* Finds the functions in use: 0, or -ENOENT if no object defines malloc (static programs). */
 int patch_find(struct real_functions *real);
-/* The wrappers: same order and types as real_functions, without the last. */
+/* A wrapper for each hooked function; NULL: that function is not replaced. */
 struct patch_wrappers {
 #define FIELD(name) name##_function name;
     HOOKS(FIELD)
 #undef FIELD
 };
 
+/* After patch_find. patch_holds says whether it worked. */
 void patch_install(const struct patch_wrappers *wrappers);
-/* Whether objects were loaded or unloaded since: patch_refresh then walks over all of them. */
+/* Whether objects were loaded or unloaded since the last walk. */
 int patch_is_due(void);
-/* Patches objects loaded since, mostly none. Also called right after dlopen, through a hook on
- * dlsym. */
+/* Patches objects that were loaded since the last walk, mostly none. A hook on dlsym calls it, too,
+ * because programs call dlsym right after dlopen. */
 void patch_refresh(void);
-/* Puts the slots back, except in a forked child (below). The wrappers must bear calls ever after.
- */
+/* Restores the slots, except in a forked child (below). The program may have kept a wrapper's
+ * address, so wrappers must work ever after. */
 void patch_remove(void);
-/* Whether the program's calls lead to the wrappers, and have done so since the install: 0 when
- * there was nothing to rewrite, or another tool holds the slots or has held them meanwhile. Cheap;
- * takes no lock. */
+/* Whether the program's calls reach the wrappers, and have done so since the install. 0 if no slot
+ * was patched, or another tool has replaced the slots at any time. A few loads, no lock. */
 int patch_holds(void);
 /* Around fork: lock before, unlock in the parent, forked in the child. The child keeps the slots as
- * they are and does not walk before it has loaded an object itself: a thread of the parent's may
- * have held the loader's lock, which is then held in the child for ever. */
+ * they are. It does not walk over the objects before it has loaded one itself: another thread of
+ * the parent may have held the loader's lock, which then stays locked in the child for ever. */
 void patch_lock(void);
 void patch_unlock(void);
 void patch_forked(void);
-/* Path of the object that malloc comes from. */
+/* Path of the object that provides malloc. */
 const char *patch_provider(void);
 
 #endif

@@ -284,7 +284,7 @@ static void collect_texts(struct tasks *t, const struct slot *slot, const struct
     uint64_t inline_bytes = 0;
     for (int i = 0; i < TEXT_COUNT; i++) {
         r->numbers[i] =
-            i == TEXT_key_rest ? ABSENT : texts_number(&t->texts, (enum task_text)i, r->texts[i]);
+            i == TEXT_key_rest ? ABSENT : texts_intern(&t->texts, (enum task_text)i, r->texts[i]);
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
     /* the others fit: TASK_INPUTS_MOST leaves room for them */

@@ -23,7 +23,7 @@ uint32_t texts_hash(struct text text)
     }
     memcpy(&last, text.at + i, text.len - i);
     h = (h ^ last) * UINT64_C(0xff51afd7ed558ccd);
-    return (uint32_t)(h >> 32) | 1; /* 0 is "none met" */
+    return (uint32_t)(h >> 32) | 1; /* 0 means "none" in seen_once */
 }
 
 word texts_head(const word *words, uint64_t len)
@@ -31,8 +31,8 @@ word texts_head(const word *words, uint64_t len)
     return len | board_check(words, (len + 7) / sizeof(word), len) >> 32 << 32;
 }
 
-/* A new text in a free place of the table; ABSENT if there is no room. */
-static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint32_t place)
+/* Interns a new text in a free bucket. Returns its number, or ABSENT if there is no space. */
+static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint32_t bucket)
 {
     const uint32_t words = (uint32_t)((text.len + 7) / sizeof(word)),
                    bytes = (1 + words) * (uint32_t)sizeof(word);
@@ -43,10 +43,10 @@ static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint3
     word *to = (word *)(t->heap + t->used);
     store_release(to, texts_head(padded, text.len));
     copy_release(to + 1, padded, words);
-    t->index->table[place].hash = hash;
-    t->index->table[place].offset = t->used + (uint32_t)sizeof(word);
-    t->index->table[place].len = (uint32_t)text.len;
-    t->index->table[place].number = ++t->count;
+    t->index->table[bucket].hash = hash;
+    t->index->table[bucket].offset = t->used + (uint32_t)sizeof(word);
+    t->index->table[bucket].len = (uint32_t)text.len;
+    t->index->table[bucket].number = ++t->count;
     t->used += bytes;
     store_release(t->end, t->used);
     return t->count - 1;
@@ -64,31 +64,31 @@ static int is_last(const struct texts *t, enum task_text kind, struct text text)
                    text.at, text.len);
 }
 
-uint64_t texts_number(struct texts *t, enum task_text kind, struct text text)
+uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text)
 {
     if (text.len > TEXT_BYTES_MOST || (text.len == 0 && kind != TEXT_name)) return ABSENT;
     if (is_last(t, kind, text)) return t->last[kind].number - 1;
     const uint32_t hash = texts_hash(text),
-                   places = sizeof t->index->table / sizeof *t->index->table;
-    uint32_t place = (hash >> 1) % places;
+                   buckets = sizeof t->index->table / sizeof *t->index->table;
+    uint32_t bucket = (hash >> 1) % buckets;
     uint64_t number = ABSENT;
-    while (t->index->table[place].number) { /* at most half of them are taken */
-        if (t->index->table[place].hash == hash
-            && equals_at(t, t->index->table[place].offset, t->index->table[place].len, text)) {
-            number = t->index->table[place].number - 1;
+    while (t->index->table[bucket].number) { /* ends: at most half of the buckets are taken */
+        if (t->index->table[bucket].hash == hash
+            && equals_at(t, t->index->table[bucket].offset, t->index->table[bucket].len, text)) {
+            number = t->index->table[bucket].number - 1;
             break;
         }
-        place = (place + 1) % places;
+        bucket = (bucket + 1) % buckets;
     }
     uint32_t *seen_once = &t->index->seen_once[(hash >> 1) % TEXTS_MOST];
     if (number == ABSENT && kind != TEXT_name && *seen_once != hash) {
         *seen_once = hash;
         return ABSENT;
     }
-    if (number == ABSENT) number = add_text(t, text, hash, place);
+    if (number == ABSENT) number = add_text(t, text, hash, bucket);
     if (number == ABSENT) return ABSENT;
-    t->last[kind].offset = t->index->table[place].offset;
-    t->last[kind].len = t->index->table[place].len;
+    t->last[kind].offset = t->index->table[bucket].offset;
+    t->last[kind].len = t->index->table[bucket].len;
     t->last[kind].number = (uint32_t)number + 1;
     if (text.len <= TEXT_SHORT) memcpy(t->last[kind].text, text.at, text.len);
     return number;

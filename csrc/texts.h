@@ -1,10 +1,11 @@
-/* Texts that recur, each once on the board: names, prefixes of keys, descriptions of inputs and
- * outputs.
+/* Interned texts: names, prefixes of keys, descriptions of inputs and outputs that recur stand on
+ * the board once, and records carry their numbers.
  *
- * Records carry the number of such a text. A text is kept when it is met for the second time, so
- * that texts that never recur take no room; a name at once. What finds no room stays inline in its
- * record. One thread at a time, under the tasks' mutex. Readers walk over them from the first
- * (board_read.h).
+ * A name is interned at once, any other text when it is met for the second time, so that texts that
+ * never recur take no space. A text for which there is no space stays inline in its record.
+ *
+ * Called by tasks.c, one thread at a time, under the tasks' mutex. Readers read all texts from the
+ * first one on (board_read.h).
  */
 #ifndef DWSR_TEXTS_H
 #define DWSR_TEXTS_H
@@ -16,34 +17,37 @@
 
 #define TEXT_SHORT 52
 
+/* In the process only: how to find a text on the board. */
 struct texts_index {
     struct {
-        uint32_t hash, offset, len, number;
-    } table[2 * TEXTS_MOST];        /* number + 1; 0: free */
-    uint32_t seen_once[TEXTS_MOST]; /* hashes of texts that were met once, by their low bits */
+        uint32_t hash, offset, len, number; /* number + 1; 0: a free bucket */
+    } table[2 * TEXTS_MOST];
+    uint32_t seen_once[TEXTS_MOST]; /* hashes of texts that were met once */
 };
 
 struct texts {
-    /* TEXTS_BYTES of the board: each text its length and checksum in a word, then itself in whole
-     * words */
+    /* TEXTS_BYTES of the board. Each text is one word, its length and checksum (texts_head), and
+     * then the text in whole words. */
     char *heap;
-    word *end; /* for readers: bytes of the heap that are whole */
+    word *end; /* on the board: bytes of the heap that are complete */
     struct texts_index *index;
     uint32_t count, used;
-    /* What each kind of text was last: mostly, it is that again. A short one stands here, too. */
-    /* number + 1; 0: none */
+    /* The last text of each kind, because the next one is mostly the same. A short text is copied
+     * here. */
     struct {
-        uint32_t offset, len, number;
+        uint32_t offset, len, number; /* number + 1; 0: none */
         char text[TEXT_SHORT];
     } last[TEXT_COUNT];
 };
 
+/* Empties the texts of a new board. */
 void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);
 /* Never 0. */
 uint32_t texts_hash(struct text text);
-/* The word before a text of the heap. */
+/* The word before a text of the heap: the length in its lower half, the checksum in its upper half.
+ */
 word texts_head(const word *words, uint64_t len);
-/* The text's number, or ABSENT: it is to stand inline. */
-uint64_t texts_number(struct texts *t, enum task_text kind, struct text text);
+/* The number of an interned text; ABSENT: the text is to stand inline. */
+uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text);
 
 #endif

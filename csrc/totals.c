@@ -7,7 +7,7 @@
 #define CELLS_OF_OCTAVE 10
 _Static_assert(TOTAL_CELLS == CELL_OCTAVES * CELLS_OF_OCTAVE + 2, "one cell below, one above");
 
-/* Upper bounds belong to their cell, as in Prometheus' histograms. */
+/* For values above 1. An upper bound belongs to its cell, as in Prometheus' histograms. */
 static unsigned octave_of(uint64_t value) { return 63 - (unsigned)__builtin_clzll(value - 1); }
 
 uint32_t totals_cell(uint64_t value)
@@ -61,11 +61,11 @@ static uint32_t index_of(struct totals *t, uint64_t name)
     return t->last_entry;
 }
 
-/* One of the names in `other`: is it a new one? */
+/* Whether a name in `other` is new; adds its hash then. known: how many are known. */
 static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
 {
     const uint32_t hash = texts_hash(name);
-    if (known >= TOTALS_NAMES / 4 * 3) return 0; /* no more are told apart */
+    if (known >= TOTALS_NAMES / 4 * 3) return 0; /* the table is full enough: no more are counted */
     uint32_t place = hash % TOTALS_NAMES;
     for (; t->index->others[place]; place = (place + 1) % TOTALS_NAMES)
         if (t->index->others[place] == hash) return 0;
@@ -73,7 +73,8 @@ static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
     return 1;
 }
 
-/* Stores in order: a reader that finds an even turn before and after sees none or all of them. */
+/* Release stores between the two changes of `turn`: a reader of the seqlock sees none or all of
+ * them. */
 static void add(word *sum, uint64_t value) { store_release(sum, *sum + value); }
 
 static void add_with_max(word *sum, word *most, uint64_t value)
@@ -83,7 +84,7 @@ static void add_with_max(word *sum, word *most, uint64_t value)
     if (value > *most) store_release(most, value);
 }
 
-/* The sums of a name with one task more. */
+/* Adds one task to the sums of its name. */
 static void add_task(struct total_fields *f, const struct record *r, uint64_t growth)
 {
     const struct task_fields *task = &r->task;
@@ -126,6 +127,7 @@ static void add_devices(struct total_device *devices, const struct record *r)
     }
 }
 
+/* The cells that one task increments, counted from alloc[0]. */
 struct change {
     uint32_t cells[JOURNAL_CELLS], count;
 };
@@ -147,7 +149,7 @@ static struct change cells_of(const struct record *r, uint64_t growth)
     return c;
 }
 
-/* Two cells of 32 bits share a word, which is stored as one. */
+/* Two cells of 32 bits share a word, and are stored together. */
 static word *cell_word(struct total *entry, uint32_t cell)
 {
     return (word *)entry->alloc + cell / 2;

@@ -154,8 +154,8 @@ static void texts_that_somebody_changed(void)
     texts_open(&texts, &table, b.texts, &b.live->texts_end);
     CHECK(board_reader_open(&r, b.path) == 0
           && board_read_texts(&r, &position, frames, sizeof frames) == 0);
-    CHECK(texts_number(&texts, TEXT_name, (struct text){ "a name", 6 }) == 0
-          && texts_number(&texts, TEXT_name, (struct text){ "another", 7 }) == 1);
+    CHECK(texts_intern(&texts, TEXT_name, (struct text){ "a name", 6 }) == 0
+          && texts_intern(&texts, TEXT_name, (struct text){ "another", 7 }) == 1);
     CHECK(board_read_texts(&r, &position, frames, sizeof frames) == 32 && position == 32);
     position = 0;
     /* no half ones */
@@ -294,7 +294,7 @@ static void mutations(void)
         char name[16];
         r.texts[TEXT_name] =
             (struct text){ name, (uint64_t)snprintf(name, sizeof name, "name %d", i % 7) };
-        totals_add(&totals, texts_number(&texts, TEXT_name, r.texts[TEXT_name]), &r);
+        totals_add(&totals, texts_intern(&texts, TEXT_name, r.texts[TEXT_name]), &r);
     }
     int fd = open(b.path, O_RDWR);
     char *base = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),

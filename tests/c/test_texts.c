@@ -19,17 +19,17 @@ static void open_texts(void)
 static void from_the_second_time_on(void)
 {
     open_texts();
-    CHECK(texts_number(&texts, TEXT_inputs, text("once")) == ABSENT && end_of_heap == 0);
-    CHECK(texts_number(&texts, TEXT_name, text("name")) == 0 && end_of_heap == 16);
-    CHECK(texts_number(&texts, TEXT_inputs, text("once")) == 1
-          && texts_number(&texts, TEXT_inputs, text("once")) == 1 && end_of_heap == 32);
+    CHECK(texts_intern(&texts, TEXT_inputs, text("once")) == ABSENT && end_of_heap == 0);
+    CHECK(texts_intern(&texts, TEXT_name, text("name")) == 0 && end_of_heap == 16);
+    CHECK(texts_intern(&texts, TEXT_inputs, text("once")) == 1
+          && texts_intern(&texts, TEXT_inputs, text("once")) == 1 && end_of_heap == 32);
     CHECK(*(uint32_t *)heap == 4 && !memcmp(heap + 8, "name\0\0\0", 8)
           && *(uint32_t *)(heap + 16) == 4 && !memcmp(heap + 24, "once", 4));
-    CHECK(texts_number(&texts, TEXT_inputs, text("")) == ABSENT);
-    CHECK(texts_number(&texts, TEXT_name, text("exactly 16 bytes")) == 2 && end_of_heap == 32 + 24);
+    CHECK(texts_intern(&texts, TEXT_inputs, text("")) == ABSENT);
+    CHECK(texts_intern(&texts, TEXT_name, text("exactly 16 bytes")) == 2 && end_of_heap == 32 + 24);
     /* a name may be empty */
-    CHECK(texts_number(&texts, TEXT_name, text("")) == 3
-          && texts_number(&texts, TEXT_name, text("")) == 3);
+    CHECK(texts_intern(&texts, TEXT_name, text("")) == 3
+          && texts_intern(&texts, TEXT_name, text("")) == 3);
 }
 
 static void no_more_than_there_is_room_for(void)
@@ -38,29 +38,29 @@ static void no_more_than_there_is_room_for(void)
     open_texts();
     for (uint32_t i = 0; i < TEXTS_MOST + 100; i++) {
         snprintf(name, sizeof name, "text %u", i);
-        CHECK(texts_number(&texts, TEXT_name, text(name)) == (i < TEXTS_MOST ? i : ABSENT));
+        CHECK(texts_intern(&texts, TEXT_name, text(name)) == (i < TEXTS_MOST ? i : ABSENT));
     }
     /* those that are there are found */
-    CHECK(texts_number(&texts, TEXT_inputs, text("text 7")) == 7);
+    CHECK(texts_intern(&texts, TEXT_inputs, text("text 7")) == 7);
     open_texts();
     memset(name, 'x', sizeof name);
     uint64_t kept = 0;
     for (uint32_t i = 0; i < 1000; i++) {
         memcpy(name, &i, sizeof i);
-        kept += texts_number(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST }) != ABSENT;
+        kept += texts_intern(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST }) != ABSENT;
     }
     CHECK(kept == TEXTS_BYTES / (TEXT_BYTES_MOST + 8) && end_of_heap <= TEXTS_BYTES);
-    CHECK(texts_number(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST + 1 }) == ABSENT);
+    CHECK(texts_intern(&texts, TEXT_name, (struct text){ name, TEXT_BYTES_MOST + 1 }) == ABSENT);
 }
 
 static void somebody_writes_into_the_file(void)
 {
     open_texts();
-    CHECK(texts_number(&texts, TEXT_name, text("name")) == 0
-          && texts_number(&texts, TEXT_name, text("other")) == 1);
+    CHECK(texts_intern(&texts, TEXT_name, text("name")) == 0
+          && texts_intern(&texts, TEXT_name, text("other")) == 1);
     memset(heap, 0xff, sizeof heap);
     /* kept once more: lengths and places are private */
-    CHECK(texts_number(&texts, TEXT_name, text("name")) == 2);
+    CHECK(texts_intern(&texts, TEXT_name, text("name")) == 2);
 }
 
 int main(void)
