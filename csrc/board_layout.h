@@ -1,5 +1,5 @@
 /* The layout of a board file. This is the one list of its fields: the C structs, the reader and the
- * Python names all come from it.
+ * Python names come from it.
  *
  *   offset 0         header   written once at creation, covered by a checksum
  *   layout_offset    layout   the lists below as text (BOARD_LAYOUT), covered by the checksum
@@ -9,17 +9,17 @@
  *   samples_offset   samples  ring of fixed-size samples
  *   slots_offset     slots    one per running task: sequence word, task fields, texts; 4 KiB each
  *   records_offset   records  byte ring of finished tasks: packed frames (frame.h)
- *   texts_offset     texts    texts that recur, each once; frames carry their numbers (texts.h)
- *   totals_offset    totals   exact sums of everything that has ended, by task name (totals.h)
+ *   texts_offset     texts    interned texts; frames carry their numbers (texts.h)
+ *   totals_offset    totals   exact sums over all ended tasks, by task name (totals.h)
  *
- * What follows the samples is there once `room_for_tasks` says so: a process that runs no task has
- * a file of half a MiB. All numbers are 64-bit words in native byte order. ABSENT stands for "could
- * not be measured", which is not zero.
+ * The parts from slots_offset on exist once `room_for_tasks` is 1. The file of a process without
+ * tasks has half a MiB. All numbers are 64-bit words in native byte order. ABSENT means "unknown",
+ * which is not zero.
  *
- * A file carries the names of its fields, and readers go by these (layout.h): a field may be added
- * to any list with NAMED below, without a new BOARD_VERSION. A reader of another release gives
- * ABSENT for a field that the file lacks, and passes over one that it does not know. Any other
- * change is a new BOARD_VERSION; earlier ones, back to BOARD_VERSION_OLDEST, stay readable
+ * A file carries the names of its fields, and readers go by these names (layout.h). A field may be
+ * added to any list with NAMED below, without a new BOARD_VERSION. A reader of another release
+ * gives ABSENT for a field that the file lacks, and ignores a field that it does not know. Any
+ * other change is a new BOARD_VERSION. Versions from BOARD_VERSION_OLDEST on stay readable
  * (board_legacy.h).
  */
 #ifndef DWSR_BOARD_LAYOUT_H
@@ -35,14 +35,14 @@
 
 #define SLOT_COUNT    512
 #define SLOT_BYTES    4096
-#define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes: most have about 100 */
+#define RECORDS_BYTES (UINT64_C(5) << 20) /* 8,192 records of 640 bytes; most have about 100 */
 #define TEXTS_BYTES   (UINT64_C(1) << 19)
 #define TOTAL_BYTES   4096
 #define TOTAL_COUNT   256
 #define SAMPLE_COUNT  UINT64_C(16384)
 #define DEVICE_COUNT  16
 #define DEVICE_BYTES  512
-#define TASK_DEVICES  8 /* that one task can allocate on and have told apart */
+#define TASK_DEVICES  8 /* that are counted for one task */
 
 /* Texts of the header, zero-terminated, clipped to their size. */
 /* clang-format off */
@@ -100,13 +100,13 @@
     X(totals_used)          /* entries of the totals, `other` among them */
 /* clang-format on */
 
-/* What a slot has beside its task; the texts' lengths are those of SLOT_TEXTS. */
+/* The fields of a slot beside those of its task. */
 /* clang-format off */
 #define SLOT_FIELDS(X)                                                                 \
     X(turn) /* seqlock: odd while the task is being written or erased */               \
-    X(alloc_serial) /* the sampler's figures are those of the task with this serial */ \
+    X(alloc_serial) /* serial of the task that the sampler's figures belong to */      \
     X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count)                             \
-    X(gpu_serial) /* in the same way: the devices behind these words */                \
+    X(gpu_serial) /* the same for the devices that follow these words */               \
     X(name_len) X(key_len) X(inputs_len)
 /* clang-format on */
 
@@ -115,7 +115,7 @@
 #define TASK_FIELDS(X)                                                           \
     X(serial)  /* order of begin, from 1 */                                      \
     X(seq)     /* order of end, from 1, without gaps; 0 while it runs */         \
-    X(parent)  /* serial of the task around this one in the same thread, or 0 */ \
+    X(parent)  /* serial of the enclosing task in the same thread, or 0 */      \
     X(thread) X(state) X(attribution)                                            \
     X(worker)  /* index of its worker in the facts, or ABSENT */                 \
     X(start_ns) X(duration_ns)                                                   \
@@ -127,19 +127,19 @@
     X(page_faults) X(major_page_faults) /* of its own thread; ABSENT while it runs */
 /* clang-format on */
 
-/* Texts of a frame. A key is its prefix, which recurs, and the rest. */
+/* Texts of a frame. A key has two: a prefix that recurs, and the rest. */
 /* clang-format off */
 #define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output)
 /* clang-format on */
 
-/* Of one GPU, by its number in this process. Bytes are CuPy's of this process, up to `unseen`; then
- * the driver's, of everybody. */
+/* One GPU, by its number in this process. Up to unseen_bytes: what CuPy has allocated in this
+ * process. After it: what the driver reports. */
 /* clang-format off */
 #define DEVICE_FIELDS(X)                                                                         \
     X(present)                                                                                   \
     X(live_bytes) X(peak_bytes) X(alloc_count)                                                   \
     X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)                                   \
-    X(unseen_bytes) /* used of the pool, but not allocated through the hook */                   \
+    X(unseen_bytes) /* in use in the pool, but not allocated through the hook */                 \
     X(total_bytes)                                                                               \
     X(used_bytes) X(used_max_bytes) X(process_bytes) X(process_max_bytes) X(utilisation_percent) \
     X(read_ns)      /* when the driver was asked last */                                         \
@@ -148,7 +148,7 @@
 #define DEVICE_TEXTS(X) X(name, 96) X(uuid, 96)
 /* clang-format on */
 
-/* A task's memory on one device, or page-locked (device DEVICE_COUNT). */
+/* A task's memory on one device. Device number DEVICE_COUNT: page-locked host memory. */
 /* clang-format off */
 #define TASK_DEVICE_FIELDS(X)              \
     X(device) /* its number + 1, 0: none */ \
@@ -156,23 +156,22 @@
     X(pool_used_bytes) X(pool_total_bytes)
 /* clang-format on */
 
-/* The failed allocation of a task, the last one of `count`. device: a number, GPU_PINNED or
- * OOM_HOST. */
+/* The last one of a task's `count` failed allocations. device: a number, GPU_PINNED or OOM_HOST. */
 /* clang-format off */
 #define OOM_FIELDS(X)                                    \
     X(count) X(device) X(requested_bytes) X(live_bytes)  \
     X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)
 /* clang-format on */
 
-/* Of all tasks of one name that have ended, or of all names that found no entry. _count: of how
- * many the figure is known; _bytes, _ns: their sum. `bare` is the growth of those without own
- * figures. */
+/* Sums over the ended tasks of one name, or of all names without an entry of their own. _count: the
+ * number of tasks with a known figure; _bytes, _ns: the sum of the figures. `bare`: growth of tasks
+ * without figures of their own memory. */
 /* clang-format off */
 #define TOTAL_FIELDS(X)                                                       \
     X(turn)     /* seqlock */                                                 \
-    X(name)     /* number of its text; ABSENT: all other names ... */         \
-    X(names)    /* ... and how many of them, as far as they are told apart */ \
-    X(last_seq) /* of the newest task that is counted here */                 \
+    X(name)     /* number of the interned name; ABSENT: the entry `other` */  \
+    X(names)    /* of `other`: how many names, as far as they are counted */  \
+    X(last_seq) /* of the newest task in the sums */                          \
     X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                   \
     X(overlap_max) X(rss_peak_max_bytes)                                      \
     X(growth_count) X(growth_bytes) X(growth_max_bytes)                       \
@@ -182,7 +181,7 @@
     X(duration_ns) X(duration_max_ns)
 /* clang-format on */
 
-/* Of one of its devices. */
+/* The same for one device. */
 /* clang-format off */
 #define TOTAL_DEVICE_FIELDS(X)             \
     X(device) /* its number + 1, 0: none */ \
@@ -193,7 +192,7 @@
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
 enum alloc_state { ALLOC_OFF = 0, ALLOC_ON = 1, ALLOC_UNAVAILABLE = 2 };
-/* OFF: it failed and has taken itself out */
+/* OFF: the hook has failed and removed itself */
 enum gpu_hook { GPU_HOOK_NONE = 0, GPU_HOOK_ON = 1, GPU_HOOK_OFF = 2 };
 enum nvml_state {
     NVML_NONE = 0,
@@ -277,9 +276,9 @@ struct slot {
     char text[SLOT_TEXT_BYTES]; /* name, key, inputs */
 };
 
-/* Histograms of a total: own peak, growth and duration, in cells of a tenth of an octave
- * (totals.h); and the growth of tasks without own figures in the cells of the metrics, powers of
- * four from 1 MiB. */
+/* An entry with its histograms. `alloc` (peak of own memory), `growth` and `duration` have cells of
+ * a tenth of an octave (totals.h). `bare` has the cells of the metrics: powers of four from 1 MiB.
+ */
 #define TOTAL_CELLS 302
 #define BARE_CELLS  12
 struct total {
@@ -288,20 +287,19 @@ struct total {
     uint32_t alloc[TOTAL_CELLS], growth[TOTAL_CELLS], duration[TOTAL_CELLS], bare[BARE_CELLS];
 };
 
-/* An entry as it was before the change that is under way: of a process that is killed in the middle
- * of one, it is what counts. Used while the entry's turn is odd. */
+/* The journal: the entry that is being changed, as it was before. Readers use it while the entry's
+ * `turn` is odd, which lasts for ever if the process was killed then. */
 #define JOURNAL_CELLS 3
 struct totals_journal {
-    word devices_change; /* 1: the devices change, too */
-    /* number + 1 of a cell that changes, counted from alloc[0] ... */
+    word devices_change; /* 1: `devices` is set */
+    /* number + 1 of each cell that changes, counted from alloc[0]; 0: none */
     word cell[JOURNAL_CELLS];
-    word cell_count[JOURNAL_CELLS]; /* ... and the word that it is in */
+    word cell_count[JOURNAL_CELLS]; /* the word that contains the cell */
     struct total_fields fields;
     struct total_device devices[TASK_DEVICES];
 };
 
-/* What the program has to say about itself: JSON, written by a framework's hooks (dwsr_probe/dask),
- * read as it is. */
+/* Facts about the program: JSON that a framework's hooks write (dwsr_probe/dask). */
 #define FACTS_BYTES 4096
 struct facts {
     word turn, len; /* turn: seqlock */
@@ -310,19 +308,19 @@ struct facts {
 
 #define LAYOUT_OFFSET 4096
 #define LIVE_OFFSET   (LAYOUT_OFFSET + LAYOUT_BYTES)
-#define JOURNAL_OFFSET \
-    (LIVE_OFFSET + 2048) /* of the totals: on a page that every boundary touches */
+/* The journal of the totals: on a page that every boundary touches anyway. */
+#define JOURNAL_OFFSET (LIVE_OFFSET + 2048)
 #define FACTS_OFFSET   (LIVE_OFFSET + 4096)
 #define DEVICES_OFFSET (FACTS_OFFSET + FACTS_BYTES)
 #define SAMPLES_OFFSET (DEVICES_OFFSET + DEVICE_COUNT * DEVICE_BYTES)
-/* Mapped apart, so on a boundary of the largest page. */
+/* A mapping of its own, so aligned to the largest page size. */
 #define SLOTS_OFFSET \
     ((SAMPLES_OFFSET + SAMPLE_COUNT * sizeof(struct sample) + 65535) / 65536 * 65536)
 #define RECORDS_OFFSET (SLOTS_OFFSET + (uint64_t)SLOT_COUNT * SLOT_BYTES)
 #define TEXTS_OFFSET   (RECORDS_OFFSET + RECORDS_BYTES)
 #define TOTALS_OFFSET  (TEXTS_OFFSET + TEXTS_BYTES)
 #define BOARD_BYTES    (TOTALS_OFFSET + (uint64_t)TOTAL_COUNT * TOTAL_BYTES)
-#define HEAD_BYTES     SLOTS_OFFSET /* of a board without room for tasks */
+#define HEAD_BYTES     SLOTS_OFFSET /* size of a board without room for tasks */
 
 _Static_assert(sizeof(struct slot) == SLOT_BYTES, "a slot is one page");
 _Static_assert(sizeof(struct board_header) <= LAYOUT_OFFSET, "the header fits its page");
@@ -335,7 +333,7 @@ _Static_assert(sizeof(struct total) <= TOTAL_BYTES, "a total fits its page");
 _Static_assert(JOURNAL_OFFSET + sizeof(struct totals_journal) <= FACTS_OFFSET,
                "the journal fits the other half");
 
-/* Mixing checksum over words: torn or foreign bytes must not pass, an attacker may. */
+/* A checksum against torn or foreign bytes, not against an attacker. */
 static inline word board_check(const word *w, uint64_t words, word seed)
 {
     word h = seed ^ UINT64_C(0x9e3779b97f4a7c15);
@@ -346,8 +344,8 @@ static inline word board_check(const word *w, uint64_t words, word seed)
     return h;
 }
 
-/* Of the header: its words up to `check`, then the texts (all sizes are multiples of 8), then the
- * layout. */
+/* The header's checksum: over its words up to `check`, its texts (whose sizes are multiples of 8),
+ * and the layout. */
 static inline word board_header_check(const struct board_header *h, const word *layout)
 {
     word c = board_check((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);

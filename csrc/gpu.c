@@ -8,16 +8,16 @@
 #include "lineage.h"
 #include "sums.h"
 
-/* A task's memory, from its first allocation on. Sums and peaks carry the task's generation
- * (sums.h). */
+/* A task's device memory. Opened at the task's first allocation. Sums and peaks carry the task's
+ * generation (sums.h). */
 struct gpu_account {
-    word generation; /* another one's account is found stale and made anew */
+    word generation; /* an account with another generation is out of date */
     struct task_device devices[TASK_DEVICES];
     struct task_oom oom;
 } __attribute__((aligned(64)));
 
 static struct {
-    pthread_mutex_t mutex; /* makes accounts */
+    pthread_mutex_t mutex; /* for opening accounts and their devices */
     word hook, nvml, pinned_seen, unfollowed, ooms;
     struct device devices[DEVICE_COUNT + 1];
     struct gpu_account accounts[SLOT_COUNT];
@@ -55,15 +55,15 @@ static void open_account(struct gpu_account *a, uint64_t generation)
     store_release(&a->generation, generation);
 }
 
-/* The task's place for a device, made at its first allocation there; NULL: it does not run, or uses
- * too many. */
+/* The task's figures on a device, added at its first allocation there. NULL: the task does not run,
+ * or uses more than TASK_DEVICES devices. */
 static struct task_device *device_of_task(task_handle task, uint32_t device)
 {
     struct gpu_account *a = account_of(task);
     struct task_device *d = a ? find_device(a, device) : NULL;
     if (d || !lineage_runs(task)) return d;
     pthread_mutex_lock(&gpu.mutex);
-    /* it has ended meanwhile: the account may be the slot's next task's */
+    /* ended meanwhile: the account may belong to the next task of the slot */
     if (!lineage_runs(task)) {
         pthread_mutex_unlock(&gpu.mutex);
         return NULL;
@@ -123,7 +123,7 @@ void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *poo
     for (; raised && is_somebody(task); task = lineage_parent(task)) {
         struct gpu_account *a = account_of(task);
         struct task_device *d = a ? find_device(a, device) : NULL;
-        /* not this one's peak */
+        /* the allocation did not raise this task's peak */
         if (!d
             || (int64_t)(load_relaxed(&d->peak_bytes) & SUM_MASK)
                    > sum_value(load_relaxed(&d->live_bytes)))
@@ -165,7 +165,7 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
     const word hook = load_relaxed(&gpu.hook);
     f->known = f->pinned_known = f->leaves = 0;
     f->oom.count = 0;
-    if (hook == GPU_HOOK_NONE) return; /* no CuPy: what every other task pays is this */
+    if (hook == GPU_HOOK_NONE) return; /* no CuPy: all that other tasks pay */
     memset(f->devices, 0, sizeof f->devices);
     f->known = hook == GPU_HOOK_ON;
     f->pinned_known = f->known && load_relaxed(&gpu.pinned_seen);
@@ -230,7 +230,7 @@ void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t 
     store_relaxed(&d->fields.total_bytes, total_bytes);
 }
 
-/* The largest so far, where nothing is known yet. */
+/* Raises a maximum that is ABSENT until the first known value. */
 static void max_known(word *most, uint64_t value)
 {
     if (value != ABSENT && (load_relaxed(most) == ABSENT || load_relaxed(most) < value))
@@ -268,7 +268,7 @@ void gpu_publish(struct board *b)
         if (!gpu_is_used(i)) continue;
         const word *from = (const word *)&gpu.devices[i];
         word *to = (word *)(b->devices + i * DEVICE_BYTES);
-        /* `present` last */
+        /* backwards, so that `present` comes last */
         for (size_t k = sizeof(struct device) / sizeof(word); k-- > 0;)
             store_release(to + k, load_relaxed(from + k));
     }
@@ -315,8 +315,8 @@ void gpu_fork_unlock(void) { pthread_mutex_unlock(&gpu.mutex); }
 void gpu_forked(void)
 {
     pthread_mutex_init(&gpu.mutex, NULL);
-    this_thread.gpu_depth = 0; /* another thread's is gone with it */
+    this_thread.gpu_depth = 0;
     for (uint32_t i = 0; i < SLOT_COUNT; i++) gpu.accounts[i].generation = 0;
-    /* the child has not allocated */
+    /* the child has not allocated on any device */
     for (uint32_t i = 0; i < DEVICE_COUNT; i++) gpu.devices[i].fields.present = 0;
 }

@@ -1,13 +1,13 @@
-/* Device memory of each task, and of the process on each device, as CuPy gives it out
- * (dwsr_probe/gpu/hook.pxi tells us).
+/* Device memory of each task and of the process, as allocated through CuPy. Called by the hook on
+ * CuPy's allocators (dwsr_probe/gpu), by tasks.c, and by the sampler.
  *
- * The same two figures as in accounts.h: live and peak bytes that a task itself allocated, whoever
- * frees them; an inner task's live bytes pass to the outer one at its end. Page-locked host memory
- * is counted in the same way, as a device of its own, GPU_PINNED. An allocation and a free take no
- * lock, except a task's first on a device. Who works for whom is in lineage.h.
+ * As in accounts.h, a task has live and peak bytes of what it allocated itself, whoever frees them.
+ * At the end of a task its live bytes pass to its parent. Page-locked host memory is counted in the
+ * same way, as a device with the number GPU_PINNED. An allocation takes a lock only if it is the
+ * task's first on a device; a free takes none. lineage.h says which task a thread works for.
  *
- * A caller has no board at hand, and memory outlives boards: this file keeps state of its own,
- * which the sampler copies to the board.
+ * Allocations may come before and after a board exists, so this file keeps state of its own. The
+ * sampler copies it to the board. Any thread may call, unless a function says otherwise.
  */
 #ifndef DWSR_GPU_H
 #define DWSR_GPU_H
@@ -18,58 +18,64 @@
 #define GPU_PINNED DEVICE_COUNT
 #define OOM_HOST   (DEVICE_COUNT + 1)
 
-/* ABSENT: no pool, or not known */
+/* A memory pool of CuPy on one device. ABSENT: there is no pool, or the value is unknown. */
 struct gpu_pool {
     uint64_t used_bytes, total_bytes, limit_bytes, unseen_bytes;
 };
 
-/* At every start of the probe: peaks begin anew, live bytes stay. */
+/* At each start of the probe: resets peaks and counts, keeps live bytes. */
 void gpu_open(void);
+/* Around fork: lock before, unlock in the parent, forked in the child. */
 void gpu_fork_lock(void);
 void gpu_fork_unlock(void);
 void gpu_forked(void);
 
-/* The hook is in place (enum gpu_hook); whether page-locked memory is seen, too. */
+/* The state of the hook on CuPy. pinned: page-locked memory is seen, too. */
 void gpu_note_hook(enum gpu_hook state, int pinned);
 void gpu_note_nvml(enum nvml_state state);
 
-/* Of the task and those around it. Returns whether that raised a peak: then gpu_note_pool is due.
- */
+/* Adds an allocation to the device, the task and its ancestors. Returns 1 if that raised a peak:
+ * then gpu_note_pool is to be called. */
 int gpu_added(task_handle task, uint32_t device, uint64_t bytes);
+/* The same for a free. */
 void gpu_removed(task_handle task, uint32_t device, uint64_t bytes);
-/* The pool right after an allocation; raised: as gpu_added said, it belongs to the peak of these
- * tasks, too. */
+/* The pool right after an allocation. raised: the result of gpu_added. If 1, the pool also belongs
+ * to the peaks of the task and its ancestors. */
 void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *pool, int raised);
-/* An allocation that failed for lack of memory. */
+/* An allocation that failed for lack of device memory. */
 void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
                   const struct gpu_pool *pool);
-/* An allocation that is the job's as it is: it cannot be followed. */
+/* An allocation whose free cannot be followed: only counted. */
 void gpu_note_unfollowed(void);
 
-/* Guards against allocators that call allocators: 0 for the outermost call of the calling thread.
- */
+/* Around an allocator's call. gpu_enter returns 0 in the outermost one of the calling thread: only
+ * that one is counted. */
 int gpu_enter(void);
 void gpu_leave(void);
 
-/* What others say of a device that is in use; texts may be NULL, numbers ABSENT. */
+/* What the driver and RMM report about a device. Numbers may be ABSENT. */
 struct gpu_driver {
     uint64_t used_bytes, total_bytes, process_bytes, utilisation_percent, rmm_bytes, rmm_peak_bytes;
 };
+/* Whether the process has allocated on the device. */
 int gpu_is_used(uint32_t device);
+/* name and uuid may be NULL. */
 void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t total_bytes);
 void gpu_note_driver(uint32_t device, const struct gpu_driver *reading);
 
 struct gpu_figures {
-    int known, pinned_known;                  /* the hook was in place: no device means no memory */
-    int leaves;                               /* it has memory left */
-    struct task_device devices[TASK_DEVICES]; /* where known */
-    struct task_oom oom;                      /* count 0: none, and the rest is not set */
+    int known;                                /* the hook was in place: no device, no memory */
+    int pinned_known;                         /* the same for page-locked memory */
+    int leaves;                               /* the task has live bytes */
+    struct task_device devices[TASK_DEVICES]; /* where known; device 0: unused */
+    struct task_oom oom;                      /* count 0: none, and nothing else is set */
 };
 
+/* The figures of a running task; gpu_task_end also closes its account. */
 void gpu_task_now(task_handle task, struct gpu_figures *figures);
 void gpu_task_end(task_handle task, struct gpu_figures *figures);
 
-/* Everything about devices onto the board. One thread at a time. */
+/* Copies everything about devices to the board. One thread at a time. */
 void gpu_publish(struct board *b);
 
 #endif

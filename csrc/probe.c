@@ -24,15 +24,15 @@ static struct {
     struct board board;
     struct tasks tasks;
     struct sampler sampler;
-    word sampler_due;      /* it was stopped for a fork, and is to be started again */
-    word asked_for_room;   /* for tasks, whatever came of it */
-    word room_error;       /* errno, until it has been told ... */
-    const char *room_step; /* ... and what was being done */
+    word sampler_due;      /* stopped for a fork, and to be started again */
+    word asked_for_room;   /* for tasks, with or without success */
+    word room_error;       /* errno of the failure, until it has been reported */
+    const char *room_step; /* the step that failed */
     uint64_t period_ns;
     char cgroup_root[200];
     pthread_key_t thread_key;
-    int has_key; /* without it, tasks that a thread leaves open stay open */
-    /* shared with all that are forked from here on, where a page could be had */
+    int has_key; /* without the key, tasks of a thread that exits stay open */
+    /* `said` is shared with all processes that are forked later; NULL: no page for it */
     word *said, said_here[PROBE_SAY_KINDS];
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
@@ -40,7 +40,7 @@ static uint64_t own_start_ticks(const char *proc_root)
 {
     char text[1024];
     if (proc_read_once(proc_root, "stat", text, sizeof text) <= 0) return 0;
-    char *at = strrchr(text, ')'); /* the name may hold anything */
+    char *at = strrchr(text, ')'); /* the name may contain anything */
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
@@ -63,8 +63,8 @@ static void start_sampler(void)
     pthread_mutex_lock(&probe.tasks.mutex); /* sampler_start reads the tasks' rss handle */
     int e = sampler_start(&probe.sampler, &settings);
     pthread_mutex_unlock(&probe.tasks.mutex);
-    /* Without it peaks are still taken at every begin and end; the heartbeat of the board shows
-     * that it is missing. */
+    /* Without the sampler, peaks are still read at every begin and end. Readers see that the
+     * board's heartbeat is missing. */
     if (e < 0 && probe_say_first(PROBE_SAY_SAMPLER))
         fprintf(stderr,
                 "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task "
@@ -158,7 +158,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
         rss_close(rss);
         return e;
     }
-    /* until the first task: a program without one is to see no descriptor of ours */
+    /* opened again by the first task: a program without tasks sees no descriptor of ours */
     rss_close(rss);
     store_relaxed(&probe.board.live->rss_max_bytes, max_bytes == ABSENT ? 0 : max_bytes);
     probe.period_ns = s->period_ns;
@@ -219,7 +219,7 @@ int probe_board_path(char *path, size_t size)
 
 static void grow_board(void)
 {
-    /* a begin or end that is under way reads where the slots are */
+    /* a begin or end that is under way uses the slots */
     pthread_mutex_lock(&probe.tasks.mutex);
     int e = board_grow(&probe.board, &probe.room_step);
     if (e < 0)
@@ -237,8 +237,8 @@ static void grow_board(void)
 void probe_expect_tasks(void)
 {
     pthread_mutex_lock(&probe.control);
-    /* A program that has closed its standard streams is about to take their numbers: its next task
-     * may ask again. */
+    /* A program that has closed a standard stream is about to reuse its number: no file is opened
+     * now, and the next task asks again. */
     if (load_relaxed(&probe.active) && !load_relaxed(&probe.asked_for_room)
         && standard_streams_are_open())
         grow_board();
@@ -274,7 +274,7 @@ void probe_task_end(task_handle task, const struct task_end *end, struct hold *h
 
 task_handle probe_adopt(task_handle task)
 {
-    accounts_flush(); /* what was allocated so far is the last one's */
+    accounts_flush(); /* small bytes so far belong to the task before */
     return lineage_adopt(task);
 }
 
