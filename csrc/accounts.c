@@ -89,8 +89,7 @@ void accounts_flush(void)
     accounts_leave();
 }
 
-/* The thread has no Python thread state any more: lineage_allocates_for would treat it as a native
- * thread. */
+/* Not lineage_allocates_for: without its Python thread state, the thread looks native. */
 void accounts_flush_at_thread_end(void)
 {
     if (!accounts_active()) return;

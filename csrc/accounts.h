@@ -32,11 +32,9 @@ void accounts_task_begin(task_handle task, task_handle parent);
 void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures);
 /* The figures of a running task: 0, or -ENOENT. */
 int accounts_task_now(task_handle task, struct account_figures *figures);
-/* The live bytes of a running task, after a flush of the calling thread; ABSENT: it does not run.
- */
+/* Flushes the calling thread. Returns the live bytes of a running task, or ABSENT. */
 uint64_t accounts_live_now(task_handle task);
-/* Adds the calling thread's small bytes to the task that it allocates for. Called before that task
- * changes. */
+/* Adds the calling thread's small bytes to the task that it allocates for, before that changes. */
 void accounts_flush(void);
 /* The same at the end of a thread that a task started. */
 void accounts_flush_at_thread_end(void);

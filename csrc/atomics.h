@@ -90,8 +90,7 @@ static inline void futex_add_release(uint32_t *p, uint32_t v)
 static inline void signal_fence_seq_cst(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 /* Orders two system calls that copy from a file into private memory (pread), so that the first
- * copy is the older one. ThreadSanitizer need not see this fence: nobody else accesses the copies.
- */
+ * copy is the older one. ThreadSanitizer need not see this fence: the copies are private. */
 static inline void file_read_fence_acquire(void)
 {
 #ifdef __aarch64__

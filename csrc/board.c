@@ -104,9 +104,7 @@ static void fill_header(struct board *b, const struct board_settings *s, uint64_
     store_release(&h->magic, BOARD_MAGIC);
 }
 
-/* nameless: fails if the filesystem cannot. A process that is killed before give_name leaves no
- * file.
- */
+/* nameless: not every filesystem can. A process killed before give_name then leaves no file. */
 static int open_file(int directory, const char *name, int nameless)
 {
 #ifdef O_TMPFILE

@@ -37,8 +37,7 @@ struct board_settings {
 
 /* 0 or -errno. *failed_step: the step that failed ("create the board directory", ...). */
 int board_create(struct board *b, const struct board_settings *s, const char **failed_step);
-/* Adds room for tasks: slots, records, texts and totals. Called once. 0, or -errno and the board is
- * unchanged. */
+/* Adds room for tasks, once: slots, records, texts and totals. 0; or -errno, with no change. */
 int board_grow(struct board *b, const char **failed_step);
 /* Unmaps the board. The file stays for readers, unless `remove`. */
 void board_unmap(struct board *b, int remove);
@@ -49,8 +48,7 @@ void board_publish_sample(struct board *b, const struct sample *s);
 /* One thread at a time. 0, or -EMSGSIZE if the text is too long; nothing is written then. */
 int board_publish_facts(struct board *b, const char *text, uint64_t len);
 
-/* The length of the longest prefix of a UTF-8 text that has at most `most` bytes and cuts no
- * character. */
+/* The longest prefix of a UTF-8 text with at most `most` bytes and whole characters: its length. */
 uint64_t text_clip(const char *text, uint64_t len, uint64_t most);
 
 #endif

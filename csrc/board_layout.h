@@ -71,7 +71,7 @@
     X(end_ns)       /* when the board was closed */                                               \
     X(exec_ns)      /* last attempt to exec; it succeeded if no heartbeat follows */              \
     X(boundary)     /* counts up twice at each task begin and end; odd while one is under way */  \
-    X(window_boundary) X(window_peak_bytes) /* peak since that boundary, by the sampler */     \
+    X(window_boundary) X(window_peak_bytes) /* the sampler's peak since that boundary */          \
     X(rss_bytes) X(rss_max_bytes)                                                                 \
     X(rss_source)   /* enum rss_source */                                                         \
     X(running) X(tasks_begun)                                                                     \
@@ -79,24 +79,24 @@
     X(records_written)                                                                            \
     X(samples_written)                                                                            \
     X(heartbeat_ns) X(sampler_period_ns) X(samples_late) X(sampler_cpu_ns)                        \
-    X(own_bytes)            /* what the probe itself holds: this file and the table of owners */  \
+    X(own_bytes)            /* memory of the probe itself: this file and the owner table */       \
     X(resets) X(reset_gaps) /* read-to-reset gaps over 50 us */                                   \
     X(tasks_dropped)        /* begun while every slot was taken: not measured */                  \
     X(ends_unmatched) X(ends_elsewhere) X(ends_missing)                                           \
     X(alloc_state)          /* enum alloc_state */                                                \
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */              \
-    X(untracked_bytes)      /* blocks that found the owner table full, in all */                  \
+    X(untracked_bytes)      /* total of blocks for which the owner table was full */              \
     X(dask_hooks)           /* 0: none, 1: from the executing thread, 2: from transitions */      \
     X(gpu_hook)             /* enum gpu_hook */                                                   \
-    X(gpu_unfollowed)       /* on devices beyond the room, or of a class of the job's own */      \
+    X(gpu_unfollowed)       /* device allocations whose free cannot be followed */                \
     X(gpu_ooms)             /* allocations that failed for lack of device memory */               \
     X(pinned_bytes) X(pinned_peak_bytes) /* page-locked memory of CuPy; ABSENT: not seen */       \
     X(nvml_state)           /* enum nvml_state */                                                 \
     X(files_reopened)       /* the job closed a descriptor of ours */                             \
     X(children_unprobed)    /* Python children started so that they cannot load the probe */      \
-    X(headroom_bytes)       /* left for the process in cgroup and machine; ABSENT: not known */ \
+    X(headroom_bytes)       /* left in cgroup and machine; ABSENT: unknown */                     \
     X(room_for_tasks)       /* 1: slots, records, texts and totals are in the file */             \
-    X(texts_end)            /* bytes of texts that are whole */                                   \
+    X(texts_end)            /* bytes of the texts that are complete */                            \
     X(totals_used)          /* entries of the totals, `other` among them */
 /* clang-format on */
 
@@ -276,9 +276,8 @@ struct slot {
     char text[SLOT_TEXT_BYTES]; /* name, key, inputs */
 };
 
-/* An entry with its histograms. `alloc` (peak of own memory), `growth` and `duration` have cells of
- * a tenth of an octave (totals.h). `bare` has the cells of the metrics: powers of four from 1 MiB.
- */
+/* An entry with its histograms. Peaks of own memory (`alloc`), `growth` and `duration` have cells
+ * of a tenth of an octave (totals.h). `bare` has those of the metrics, powers of 4 from 1 MiB. */
 #define TOTAL_CELLS 302
 #define BARE_CELLS  12
 struct total {

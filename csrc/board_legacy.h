@@ -11,8 +11,7 @@
 
 struct board_reader;
 
-/* The file begins with the magic and version 4 or 5. The header in today's form: 0, or an error of
- * board_read.h. */
+/* The header of version 4 or 5, in today's form. 0, or an error of board_read.h. */
 int legacy_read_header(const struct board_reader *r, struct board_header *h);
 /* The layout of version 4 or 5, in the form of BOARD_LAYOUT. */
 const char *legacy_layout(uint64_t version);

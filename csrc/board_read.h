@@ -56,8 +56,7 @@ void board_reader_close(struct board_reader *r);
 int board_read_live(const struct board_reader *r, struct board_live *live);
 /* 0 or an error. len 0: there are no facts yet, or they change all the time. */
 int board_read_facts(const struct board_reader *r, struct facts *facts);
-/* A device's fields and texts (zero-terminated). 1, 0 if the process has not used the device, or an
- * error. */
+/* A device's fields and texts (zero-terminated). 1; 0: the process has not used it; or an error. */
 int board_read_device(const struct board_reader *r, uint64_t index, struct device *d);
 /* 1: a running task. 0: the slot is free, or its task is just beginning or ending; a task that ends
  * has its record. Or an error. */
@@ -74,8 +73,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
 int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts, uint64_t size);
 /* The sums of one entry. 1, 0 if there is no such entry or it changes all the time, or an error. */
 int board_read_total(struct board_reader *r, uint64_t index, struct total *total);
-/* Reads samples from number *index on, and moves *index behind them. Returns their count, or an
- * error. */
+/* Reads samples from number *index on and moves *index behind them. Their count, or an error. */
 int64_t board_read_samples(const struct board_reader *r, uint64_t *index, struct sample *samples,
                            uint64_t most);
 

@@ -31,8 +31,7 @@ int elf_object_read(const struct dl_phdr_info *info, struct elf_object *o)
     size_t plt_bytes = 0, rela_bytes = 0, relative = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
         const size_t value = dynamic->d_un.d_val;
-        /* glibc adds the base to addresses in the dynamic section, unless the section is
-         * read-only */
+        /* glibc has added the base to these addresses, except in read-only sections */
         uintptr_t address = dynamic->d_un.d_ptr;
         if (address < o->base) address += o->base;
         const void *at = (const void *)address;

@@ -54,8 +54,7 @@ uint64_t frame_pack(const struct record *r, char *to);
 
 /* The size of the frame if its checksum is right and it has at most `available` bytes, else 0. */
 uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t available);
-/* Unpacks a frame for which frame_whole is not 0. The record's texts point into the frame. 0 or
- * -EINVAL. */
+/* Unpacks a whole frame: 0 or -EINVAL. The record's texts point into the frame. */
 int frame_unpack(const struct layout *l, const char *frame, struct record *r);
 
 #endif

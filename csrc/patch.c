@@ -63,14 +63,13 @@ static struct {
     /* The executable's canonical PLT entry. Pointers of other objects may hold its address. */
     uintptr_t plt[HOOK_COUNT];
     struct address_range reals, wrappers;
-    uintptr_t provider, self; /* bases: the object that malloc comes from; this one */
+    uintptr_t provider, self; /* bases of the object that provides malloc, and of this one */
     char provider_path[256];
     uintptr_t usable_size;
     struct loader_counters walked; /* at the last walk over all objects */
     word relocated_adds;           /* objects up to this count of adds are relocated */
     uintptr_t done[OBJECTS_MOST];  /* bases of objects that are patched, a hash set */
-    /* The first slot for malloc that was found: another tool that takes the hooks takes this one,
-     * too. */
+    /* The first slot for malloc that was found. Another tool that replaces slots replaces it. */
     uintptr_t *sentinel;
     word lost; /* the sentinel has held another function since the install */
 } patch = { .mutex = PTHREAD_MUTEX_INITIALIZER };
@@ -156,7 +155,7 @@ __attribute__((no_sanitize_address)) static void write_slot(struct elf_object *o
     pointer_store_release(slot, value);
 }
 
-/* A slot with another value than its function is a variable that the program has changed. */
+/* Slots with other values are variables that the program has changed: not to be patched. */
 static int holds_real(const struct elf_object *o, const struct slot_use *u)
 {
     if (u->value == patch.real[u->hook] || (patch.plt[u->hook] && u->value == patch.plt[u->hook]))
@@ -252,8 +251,7 @@ static struct address_range with_values(struct address_range range, const uintpt
     return range;
 }
 
-/* 1 if the object was not in the set. A full set forgets: the object is then walked again, which is
- * harmless. */
+/* 1 if the object was not in the set. If the set is full, the object is patched again: no harm. */
 static int add_to_done(uintptr_t base)
 {
     for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
@@ -268,8 +266,8 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct elf_object o;
     (void)size, (void)unused;
-    /* Objects that are not relocated yet. The counter is the same for all objects of one walk, so
-     * the walk ends at the first one. */
+    /* Objects added since relocated_adds was read may not be relocated yet. All objects of one walk
+     * have the same counter, so the walk ends at its first object. */
     if (info->dlpi_adds != patch.relocated_adds) return 1;
     /* after an unload, a base may belong to another object */
     if (info->dlpi_subs != load_relaxed(&patch.walked.subs))
@@ -348,7 +346,7 @@ __asm__(".text\n.local patch_dlsym\n.type patch_dlsym,%function\npatch_dlsym:\n"
         "patch_dlsym,.-patch_dlsym\n");
 #endif
 
-/* -- the contract -- */
+/* -- install, refresh, remove -- */
 
 void patch_install(const struct patch_wrappers *wrappers)
 {

@@ -7,8 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Programs expect low numbers for files of their own. As high as the limit on descriptors allows.
- */
+/* Programs expect low numbers for themselves. As high as the limit on descriptors allows. */
 static int move_to_high_number(int low)
 {
     static const int least[] = { 900, 200, 32, 3 };

@@ -49,8 +49,7 @@ void sampler_wake_if_idle(struct sampler *s);
 
 /* -- exposed for tests -- */
 
-/* How old the headroom may become before it is read again. cost_ns: CPU time of the last reading.
- */
+/* The age at which the headroom is read again. cost_ns: CPU time of the last reading. */
 uint64_t sampler_headroom_age(int running, uint64_t cost_ns);
 
 struct sampler_pace {

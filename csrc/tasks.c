@@ -10,7 +10,8 @@
 #include "clock.h"
 #include "gpu.h"
 
-#define GAP_COUNTED_NS 50000 /* from reading the mark to its reset: peaks may be missed */
+/* Longer gaps between reading and resetting the mark are counted: they may hide a peak. */
+#define GAP_COUNTED_NS 50000
 
 static uint32_t thread_id(void)
 {
@@ -254,8 +255,8 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
                                     .pool_limit_bytes = ABSENT };
 }
 
-/* The length of the part of a key that recurs: "('sum-3fa9'" of "('sum-3fa9', 0, 1)", "inc-" of
- * "inc-8b3c". */
+/* The length of the recurring part of a key. In "('sum-3fa9', 0, 1)" that is "('sum-3fa9'", in
+ * "inc-8b3c" it is "inc-". */
 static uint64_t prefix_len(struct text key)
 {
     const char *end;

@@ -32,8 +32,7 @@ struct texts {
     word *end; /* on the board: bytes of the heap that are complete */
     struct texts_index *index;
     uint32_t count, used;
-    /* The last text of each kind, because the next one is mostly the same. A short text is copied
-     * here. */
+    /* The last text of each kind: the next one is mostly the same. Short ones are copied. */
     struct {
         uint32_t offset, len, number; /* number + 1; 0: none */
         char text[TEXT_SHORT];
@@ -44,8 +43,7 @@ struct texts {
 void texts_open(struct texts *t, struct texts_index *index, char *heap, word *end);
 /* Never 0. */
 uint32_t texts_hash(struct text text);
-/* The word before a text of the heap: the length in its lower half, the checksum in its upper half.
- */
+/* The word before a text of the heap: length (lower half) and checksum (upper half). */
 word texts_head(const word *words, uint64_t len);
 /* The number of an interned text; ABSENT: the text is to stand inline. */
 uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text);

@@ -73,8 +73,7 @@ static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
     return 1;
 }
 
-/* Release stores between the two changes of `turn`: a reader of the seqlock sees none or all of
- * them. */
+/* Between the two changes of `turn`. A reader of the seqlock sees none or all of these stores. */
 static void add(word *sum, uint64_t value) { store_release(sum, *sum + value); }
 
 static void add_with_max(word *sum, word *most, uint64_t value)

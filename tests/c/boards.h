@@ -1,5 +1,4 @@
-/* Boards for the tests of their writer and their reader: records whose texts tell whether they are
- * whole. */
+/* Boards for the tests of writer and reader. The text of a record shows whether it is torn. */
 #ifndef BOARDS_H
 #define BOARDS_H
 
@@ -33,7 +32,7 @@ static inline struct board open_board(void)
 
 static char board_text[4096];
 
-/* A finished task whose name, of so many bytes, is made of one letter, which its seq gives. */
+/* Publishes a finished task. Its name is one letter, chosen by seq, repeated name_len times. */
 static inline void publish(struct board *b, uint64_t seq, uint64_t name_len)
 {
     static struct record r;
@@ -45,7 +44,7 @@ static inline void publish(struct board *b, uint64_t seq, uint64_t name_len)
     board_publish_frame(b, frame, frame_pack(&r, frame), seq);
 }
 
-/* Reads everything from *position; checks order and contents; returns how many. */
+/* Reads all records from *position on, checks order and contents, and returns their number. */
 static inline uint64_t drain(struct board_reader *r, uint64_t *position, uint64_t *last_seq)
 {
     static char frames[1 << 16] __attribute__((aligned(8)));

@@ -45,7 +45,7 @@ static const char *skip_all, *skipped; /* the reason; NULL: run */
     } while (0)
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1 /* shadow memory moves rss: figures of bytes are checked in the plain build */
+#define SANITIZED 1 /* shadow memory changes rss: bytes are checked in the plain build only */
 #else
 #define SANITIZED 0
 #endif

@@ -1,5 +1,5 @@
-/* Live and peak bytes, fed without any malloc: so the sanitizers look on. Figures are exact but for
- * what is netted. */
+/* Live and peak bytes, added without any malloc, so that this test runs under the sanitizers.
+ * Figures are exact, except for small bytes that are not flushed yet. */
 #include "check.h"
 #include "accounts.h"
 
@@ -60,12 +60,12 @@ static void live_and_peak(void)
           && accounts_task_now(NOBODY, &f) == -ENOENT);
 }
 
-static void small_blocks_are_netted(void)
+static void small_blocks_are_summed(void)
 {
     task_handle task = begin(0, NOBODY);
     for (int i = 0; i < 1000; i++) accounts_count_allocation(), accounts_add_small(1000);
     struct account_figures f = now(task);
-    /* the rest is the thread's still */
+    /* the rest is still pending in the thread */
     CHECK(f.live_bytes <= 1000000 && f.live_bytes + ACCOUNTS_FLUSH_BYTES >= 1000000);
     CHECK(accounts_live_now(task) == 1000000 && now(task).count == 1000);
     for (int i = 0; i < 1000; i++) accounts_add_small(-1000);
@@ -93,13 +93,13 @@ static void a_nest(void)
     accounts_add_small(1000);
     CHECK(are(now(outer), 10 * MIB, 10 * MIB));
     CHECK(are(end(inner), 6 * MIB + 1000, 6 * MIB + 1000));
-    /* somebody else in the inner task's slot, not inside the outer one */
+    /* another task in the inner task's slot, not inside the outer one */
     task_handle next = begin(1, NOBODY);
     accounts_charge(inner, -6 * MIB); /* passed to the outer one */
     CHECK(are(now(next), 0, 0) && are(now(outer), 4 * MIB + 1000, 10 * MIB + 1000));
     end(next);
     CHECK(are(end(outer), 4 * MIB + 1000, 10 * MIB + 1000));
-    /* nobody is left: nobody's figures change */
+    /* no task is left: no figures change */
     accounts_charge(inner, -MIB), accounts_charge(outer, -MIB);
 }
 
@@ -139,7 +139,7 @@ static void other_threads(void)
     on_another_thread(release_a_mebibyte, &task);
     on_another_thread(charge_a_mebibyte, &task);
     accounts_charge(task, -MIB);
-    CHECK(are(end(next), 5, 5)); /* the slot's last task was meant */
+    CHECK(are(end(next), 5, 5)); /* the release is for the slot's last task */
 }
 
 static void *end_it(void *task)
@@ -148,7 +148,7 @@ static void *end_it(void *task)
     return NULL;
 }
 
-static void *next_tenant(void *task)
+static void *next_task_of_slot(void *task)
 {
     task_handle next = begin(0, NOBODY);
     accounts_charge(next, 7);
@@ -158,8 +158,7 @@ static void *next_tenant(void *task)
     return NULL;
 }
 
-/* A task that another thread ends: its own thread may still work for it, and it is nobody's from
- * then on. */
+/* Another thread ends the task while its own thread still allocates: from then on for nobody. */
 static void ends_elsewhere(void)
 {
     uint64_t unowned = accounts_unowned_bytes();
@@ -171,12 +170,12 @@ static void ends_elsewhere(void)
     CHECK(accounts_unowned_bytes() == unowned + 3);
     accounts_charge(NOBODY, -3);
     next = task;
-    on_another_thread(next_tenant, &next);
+    on_another_thread(next_task_of_slot, &next);
     accounts_charge(task, MIB);
     CHECK(are(now(next), 7, 7));
-    /* a plain store that was under way when the slot changed hands */
+    /* a plain store that was under way when the next task began in the slot */
     accounts_of_tasks[0].own = sum_zero(handle_generation(task)) + MIB;
-    /* unknown, not wrong */
+    /* unknown instead of wrong */
     CHECK(now(next).live_bytes == ABSENT && now(next).peak_bytes == ABSENT
           && now(next).count == ABSENT);
     end(next);
@@ -203,7 +202,7 @@ static void not_open(void)
     accounts_close();
     CHECK(!accounts_active() && !accounts_may_change());
     uint64_t unowned = accounts_unowned_bytes();
-    /* the wrappers net whether or not it is: cheaper than to ask */
+    /* the wrappers add small bytes even if accounts are closed: cheaper than a check */
     for (int i = 0; i < 100; i++) accounts_add_small(1000);
     accounts_flush_at_thread_end();
     CHECK(accounts_unowned_bytes() == unowned && this_thread.pending <= ACCOUNTS_FLUSH_BYTES);
@@ -239,8 +238,8 @@ static void threads_that_end(void)
     CHECK(are(f, 1000000, 1000000) && f.count == 1000);
 }
 
-/* Eight tasks in eight threads: each gives half of its blocks to the others, who free them at some
- * time, while it runs or later. */
+/* Eight tasks in eight threads. Each passes half of its blocks to the others, which free them while
+ * the task runs or later. */
 enum {
     THREADS = 8,
     PLACES = 64,
@@ -270,8 +269,7 @@ static struct account_figures end_shared(task_handle task)
     return f;
 }
 
-/* Takes what is in the place, frees it, and leaves a block of the task's; 0: somebody else is at
- * it. */
+/* Frees the block in the mailbox and leaves one of the task. 0: another thread is doing so. */
 static int exchange(uint32_t place, task_handle task, int64_t bytes)
 {
     word held = load_acquire(&mailbox[place].owner);
@@ -296,7 +294,7 @@ static void *swap_blocks(void *argument)
         else
             accounts_charge(task, -bytes);
     }
-    pthread_barrier_wait(&gate); /* nobody gives any more */
+    pthread_barrier_wait(&gate); /* no thread passes blocks any more */
     for (uint32_t i = me; i < PLACES; i += THREADS) CHECK(exchange(i, NOBODY, 0));
     pthread_barrier_wait(&gate);
     struct account_figures f = end_shared(task);
@@ -317,8 +315,8 @@ static void in_threads(void *(*function)(void *))
 
 static void own_and_foreign_frees(void) { in_threads(swap_blocks); }
 
-/* Thousands of short tasks, nested ones among them, whose blocks are freed by others when their
- * slots have had many tenants since. */
+/* Thousands of short tasks, some nested. Other threads free their blocks after many other tasks
+ * have used the same slots. */
 static void *short_tasks(void *argument)
 {
     unsigned me = (unsigned)(uintptr_t)argument, seed = me + 1;
@@ -330,7 +328,7 @@ static void *short_tasks(void *argument)
                     task = i % 3 ? outer : begin_shared(slot + 1, outer);
         accounts_charge(task, bytes);
         struct account_figures f = now(task);
-        CHECK(are(f, bytes, bytes)); /* nothing of the slot's former tenants */
+        CHECK(are(f, bytes, bytes)); /* nothing of former tasks of the slot */
         int left = exchange((uint32_t)rand_r(&seed) % PLACES, task, bytes);
         if (!left) accounts_charge(task, -bytes);
         if (!same_task(task, outer)) {
@@ -372,8 +370,7 @@ static void many_work_for_one(void)
 
 static word to_be_ended[THREADS];
 
-/* Each ends its neighbour's task, at whatever point that is: figures are right or unknown, never
- * another's. */
+/* Each thread ends its neighbour's task at any moment: figures are right or unknown. */
 static void *end_the_neighbours(void *argument)
 {
     unsigned me = (unsigned)(uintptr_t)argument;
@@ -396,7 +393,7 @@ static void ended_by_neighbours(void)
 {
     uint64_t before = accounts_unowned_bytes();
     in_threads(end_the_neighbours);
-    /* what came too late is nobody's */
+    /* bytes added after the end belong to nobody */
     CHECK(accounts_unowned_bytes() <= before + (uint64_t)THREADS * (TASKS / 10) * 1000);
 }
 
@@ -405,7 +402,7 @@ int main(void)
     lineage_open(NULL);
     accounts_open();
     RUN(live_and_peak);
-    RUN(small_blocks_are_netted);
+    RUN(small_blocks_are_summed);
     RUN(frees_of_older_memory_hide_nothing);
     RUN(a_nest);
     RUN(memory_that_is_accounted_elsewhere);

@@ -1,5 +1,5 @@
-/* Accounting through the real GOT of this program, with arithmetic truth. Not under the sanitizers:
- * they hold malloc themselves. */
+/* Accounting through the real GOT of this program, compared with arithmetic. Not under the
+ * sanitizers, which replace malloc themselves. */
 #include "check.h"
 #include "accounts.h"
 #include "alloc.h"
@@ -16,7 +16,7 @@
 
 static void *volatile keep;
 
-/* Not inlined: the compiler may not pair malloc and free away. */
+/* Not inlined, so that the compiler does not remove pairs of malloc and free. */
 __attribute__((noinline)) static void *take(size_t n) { return keep = malloc(n); }
 
 static struct account_figures now(uint32_t slot, uint64_t serial)
@@ -33,8 +33,7 @@ static struct account_figures end(uint32_t slot, uint64_t serial)
     return f;
 }
 
-/* Not inlined: the compiler would reason about serials that are 0, and warn of sizes that never
- * occur. */
+/* Not inlined: for a serial of 0 the compiler would warn about sizes that never occur. */
 __attribute__((noinline)) static void begin(uint32_t slot, uint64_t serial)
 {
     accounts_task_begin(lineage_handle(slot, serial), NOBODY);
@@ -137,7 +136,7 @@ static void nested(void)
     void *b = take(6 * MIB);
     struct account_figures inner = end(1, 6);
     CHECK(near(inner.peak_bytes, 6 * MIB) && near(inner.live_bytes, 6 * MIB));
-    begin(1, 7); /* somebody else in the inner task's slot */
+    begin(1, 7); /* another task in the inner task's slot */
     end(1, 7);
     free(b); /* passed to the outer one */
     CHECK(near(now(0, 5).live_bytes, 4 * MIB));
@@ -146,7 +145,7 @@ static void nested(void)
     CHECK(near(outer.peak_bytes, 10 * MIB) && outer.live_bytes < 64 * KIB);
 }
 
-/* What an inner task left belongs to the outer one, however many come after it. */
+/* Memory that an inner task left belongs to the outer one, however many tasks follow. */
 static void many_inside(void)
 {
     begin(0, 1000);
@@ -164,8 +163,8 @@ static void many_inside(void)
     CHECK(f.live_bytes < 64 * KIB && near(f.peak_bytes, 6 * MIB) && !f.inexact && f.count >= 70001);
 }
 
-/* More of them left something than can be remembered: said, not wrong in silence. */
-static void too_many_heirs(void)
+/* More inner tasks left memory than the table holds: the figures are marked inexact. */
+static void too_many_ended_tasks(void)
 {
     static void *left[70000];
     begin(0, 200000);
@@ -235,8 +234,8 @@ static void eight_neighbours(void)
     for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
 }
 
-/* 20 KB blocks through a queue that is full before the first is freed: allocated here, freed by a
- * thread that does not work for the task. */
+/* 20 KB blocks, allocated here and freed by a thread that does not work for the task. The queue is
+ * full before the first one is freed. */
 static void *queue[500];
 static word produced, consumed;
 
@@ -269,8 +268,8 @@ static void middle_sized_blocks_through_a_queue(void)
     CHECK(near(f.peak_bytes, 500 * 20000) && f.live_bytes < 64 * KIB);
 }
 
-/* No place left in the table: middle-sized blocks are netted, here and when they are freed; large
- * ones are counted as untracked. */
+/* The owner table is full: blocks below 64 KiB are summed like small ones, also when they are
+ * freed; larger ones are counted as untracked. */
 static void a_full_table(void)
 {
     static void *blocks[500];
@@ -290,8 +289,8 @@ static void a_full_table(void)
         if (load_relaxed(&owners_buckets[i].key) == 1) store_relaxed(&owners_buckets[i].key, 0);
 }
 
-/* Ends out of order: the outer task's slot has another tenant while the inner one still runs. */
-static void *another_tenant(void *unused)
+/* Ends out of order: another task uses the outer task's slot while the inner one still runs. */
+static void *another_task_in_slot(void *unused)
 {
     begin(0, 24);
     pthread_barrier_wait(&gate);
@@ -300,14 +299,14 @@ static void *another_tenant(void *unused)
     return unused;
 }
 
-static void a_slots_next_tenant(void)
+static void the_next_task_of_a_slot(void)
 {
     pthread_t thread;
     pthread_barrier_init(&gate, NULL, 2);
     begin(0, 22);
     begin_inside(23, 22);
     end(0, 22);
-    pthread_create(&thread, NULL, another_tenant, NULL);
+    pthread_create(&thread, NULL, another_task_in_slot, NULL);
     pthread_barrier_wait(&gate);
     void *p = take(8 * MIB);
     CHECK(near(now(1, 23).live_bytes, 8 * MIB));
@@ -347,7 +346,7 @@ static void *take_a_few(void *row)
     return NULL;
 }
 
-/* Each leaves less than is flushed at a time. */
+/* Each thread ends with less pending than is flushed at a time. */
 static void short_threads(void)
 {
     pthread_t thread;
@@ -378,7 +377,7 @@ static void native_threads(void)
     lineage_set_running(2, NOBODY);
     pthread_create(&thread, NULL, start_and_allocate, NULL);
     pthread_join(thread, NULL);
-    /* one of several: nobody's, and said */
+    /* one of several: nobody's, and reported as ambiguous */
     CHECK(now(0, 40).live_bytes < MIB && lineage_clear_ambiguous());
     free(keep);
     end(0, 40);
@@ -429,13 +428,13 @@ int main(void)
     RUN(mappings);
     RUN(nested);
     RUN(many_inside);
-    RUN(too_many_heirs);
+    RUN(too_many_ended_tasks);
     RUN(reallocarray_once);
     RUN(freed_by_others);
     RUN(eight_neighbours);
     RUN(middle_sized_blocks_through_a_queue);
     RUN(a_full_table);
-    RUN(a_slots_next_tenant);
+    RUN(the_next_task_of_a_slot);
     RUN(threads_started_inside);
     RUN(short_threads);
     RUN(native_threads);

@@ -1,5 +1,4 @@
-/* The writer: what is published is what is read, across wraps and losses, and every refused
- * directory. */
+/* The writer: published is what is read, across wraps and losses; directories that are refused. */
 #include "check.h"
 #include "boards.h"
 
@@ -81,7 +80,7 @@ static void a_reader_beside_a_writer_sees_nothing_torn(void)
     store_release(&writing, 1);
     CHECK(board_reader_open(&r, shared.path) == 0);
     pthread_create(&thread, NULL, write_records, NULL);
-    /* loses what it is too slow for, never reads a mixture */
+    /* may miss records, never reads torn ones */
     while (load_acquire(&writing)) n += drain(&r, &position, &last);
     pthread_join(thread, NULL);
     n += drain(&r, &position, &last);
@@ -146,7 +145,7 @@ static void texts_are_clipped_between_characters(void)
     CHECK(text_clip("abcdef", 6, 4) == 4);
     CHECK(text_clip("a\xc3\xa9", 3, 2) == 1);
     CHECK(text_clip("ab\xf0\x9f\x98\x80", 6, 5) == 2);
-    /* not UTF-8: no endless search */
+    /* not UTF-8: the search ends */
     CHECK(text_clip("\x80\x80\x80\x80\x80\x80\x80\x80", 8, 6) <= 6);
 }
 

@@ -1,5 +1,5 @@
-/* Real boards of versions 4 and 5 (tests/data), whole and mutated. What is in them,
- * tests/unit/test_formats.py knows. */
+/* Real boards of versions 4 and 5 (tests/data), whole and mutated. tests/unit/test_formats.py
+ * compares their contents. */
 #include "check.h"
 #include "board_legacy.h"
 #include "board_read.h"

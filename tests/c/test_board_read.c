@@ -1,5 +1,5 @@
-/* The reader: boards of earlier versions, that grow, that shrink, that are damaged, and files that
- * are no boards. */
+/* The reader: boards of other releases, boards that grow, shrink or are damaged, and files that are
+ * no boards. */
 #include "boards.h"
 #include "texts.h"
 #include "totals.h"
@@ -37,8 +37,7 @@ static int reopen(const char *path)
     return e;
 }
 
-/* Of a release that had other fields: those that it lacks are ABSENT, those that are not known here
- * are passed over. */
+/* A board of a release with other fields: missing ones are ABSENT, unknown ones are ignored. */
 static void a_board_with_other_fields(void)
 {
     struct board b = open_board();
@@ -54,10 +53,10 @@ static void a_board_with_other_fields(void)
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_live(&r, &live) == 0
           && live.resets == ABSENT && live.running == 7);
     board_reader_close(&r);
-    memcpy(running, " resots ", 8); /* one name twice is nobody's layout, if it is known ... */
+    memcpy(running, " resots ", 8); /* no writer names a known field twice */
     memcpy(resets, " state  ", 8);
     b.header->check = board_header_check(b.header, (const word *)layout);
-    CHECK(reopen(b.path) == BOARD_DAMAGED); /* ... and so is an empty name */
+    CHECK(reopen(b.path) == BOARD_DAMAGED); /* or leaves a name empty */
     board_unmap(&b, 1);
     remove_tree(root);
 }
@@ -163,7 +162,7 @@ static void texts_that_somebody_changed(void)
           && !memcmp(frames + 8, "a name", 6));
     b.texts[24] ^= 1;
     CHECK(board_read_texts(&r, &position, frames, sizeof frames) == BOARD_DAMAGED);
-    b.live->texts_end = 8; /* where no writer ends */
+    b.live->texts_end = 8; /* inside a text */
     position = 0;
     CHECK(board_read_texts(&r, &position, frames, sizeof frames) == BOARD_DAMAGED);
     board_reader_close(&r);
@@ -265,7 +264,7 @@ static void a_board_grows_under_its_reader(void)
     CHECK(board_read_live(&r, &live) == 0 && live.room_for_tasks == 1);
     board_reader_close(&r);
 
-    word nonsense = 7; /* neither there nor not there */
+    word nonsense = 7; /* neither 0 nor 1 */
     int fd = open(b.path, O_RDWR);
     CHECK(pwrite(fd, &nonsense, 8, LIVE_OFFSET + offsetof(struct board_live, room_for_tasks)) == 8
           && reopen(b.path) == BOARD_DAMAGED);
@@ -274,7 +273,7 @@ static void a_board_grows_under_its_reader(void)
     remove_tree(root);
 }
 
-/* Random bytes over every part of a good board: any answer but a crash, a hang or a wrong text. */
+/* Random bytes in every part of a good board: no crash, no hang, no torn text. */
 static void mutations(void)
 {
     struct board b = open_board();
@@ -362,7 +361,7 @@ static void a_head_beyond_the_ring_is_not_followed(void)
     CHECK(board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) == BOARD_DAMAGED);
     b.live->records_head -= RECORDS_BYTES << 20;
     position = 0;
-    /* in the middle: points behind the head or into the unknown */
+    /* in the middle: positions beyond the head, or inside a frame */
     *(word *)(b.records + b.live->records_tail % RECORDS_BYTES) = FRAME_PAD;
     int calls = 0;
     while (board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX) > 0 && calls < 1000)

@@ -1,5 +1,4 @@
-/* Objects of this process: libc, a library that the test opens (lib_calls.c), the loader, the
- * vDSO. */
+/* Objects of this process: libc, a library that the test opens (lib_calls.c), loader and vDSO. */
 #include "check.h"
 #include "elf_object.h"
 

@@ -1,5 +1,4 @@
-/* Frames: what is packed is unpacked, at every size of a number; the longest; and bytes that are no
- * frame. */
+/* Frames: packed and unpacked, with numbers of every size, the longest; bytes that are no frame. */
 #include "check.h"
 #include "frame.h"
 
@@ -57,7 +56,7 @@ static void texts_and_devices(void)
     r.numbers[TEXT_inputs] = 0;
     r.numbers[TEXT_output] = 4095;
     r.devices_known = 1;
-    CHECK(returns(&r)); /* followed, and none used */
+    CHECK(returns(&r)); /* devices are known, and none was used */
     r.device_count = TASK_DEVICES;
     for (uint32_t i = 0; i < TASK_DEVICES; i++)
         r.devices[i] = (struct task_device){ i + 1, 2, 3, ABSENT, 5 };
@@ -117,7 +116,7 @@ static void a_newer_release_has_more_fields(void)
     struct record found, r = empty();
     CHECK(layout_parse(&older, text, strlen(text)) == 0);
     frame_pack(&r, frame);
-    frame_unpack(&older, frame, &found); /* another number of fields: any answer but a crash */
+    frame_unpack(&older, frame, &found); /* another number of fields: no crash */
     CHECK(found.task.serial == 1 && found.task.seq == 2);
 }
 

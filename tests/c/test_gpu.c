@@ -44,7 +44,7 @@ static void live_and_peak(void)
     struct gpu_figures f = end(a);
     CHECK(f.known && f.leaves && on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 130);
     CHECK(on(&f, 3).peak_bytes == 7 && on(&f, 3).pool_used_bytes == ABSENT && !f.oom.count);
-    gpu_removed(a, 0, 130); /* after its end: nobody's */
+    gpu_removed(a, 0, 130); /* after the task's end: nobody's */
     gpu_removed(a, 3, 7);
 }
 
@@ -58,7 +58,7 @@ static void an_inner_tasks_memory_passes_on(void)
     gpu_removed(inner, 0, 50);
     struct gpu_figures f = end(inner);
     CHECK(on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 100);
-    gpu_removed(inner, 0, 60); /* of an ended one: the outer one's by now */
+    gpu_removed(inner, 0, 60); /* the inner task has ended: its memory is the outer one's */
     f = end(outer);
     CHECK(on(&f, 0).peak_bytes == 160 && on(&f, 0).live_bytes == 50);
     gpu_removed(inner, 0, 40);
@@ -108,8 +108,8 @@ static void the_pool_at_the_peak(void)
           && f.oom.pool_limit_bytes == ABSENT);
 }
 
-/* One task in each of four threads on one device, all frees by the next thread: balances are zero,
- * each has its own figure. */
+/* One task in each of four threads on one device; the next thread frees. All sums end at zero, and
+ * each task has its own peak. */
 enum { THREADS = 4, ROUNDS = 20000 };
 static pthread_barrier_t barrier;
 static task_handle handles[THREADS];
@@ -177,7 +177,7 @@ static void the_board_has_it_all(void)
     memcpy(&s, &b.slots[2], sizeof s);
     CHECK(s.fields.gpu_serial == serial && s.gpu[0].device == 6 && s.gpu[0].live_bytes == 640
           && s.gpu[1].device == GPU_PINNED + 1);
-    /* an earlier test's: memory is followed across starts */
+    /* allocated by an earlier test: memory is followed across starts */
     CHECK(board_read_device(&r, 4, &d) == 1);
     board_reader_close(&r);
     board_unmap(&b, 1);

@@ -1,4 +1,4 @@
-/* Lists of fields: the file's against ours, and texts that are no lists. */
+/* Layouts: lists of the file and compiled ones, and texts that are no lists. */
 #include "check.h"
 #include "layout.h"
 
@@ -47,7 +47,7 @@ static void what_is_no_layout(void)
     CHECK(layout_parse(&l, "task serial seq\0and more", 24) == 0
           && l.lists[LAYOUT_TASK].count == 2);
     unsigned seed = 1;
-    for (int round = 0; round < 20000; round++) { /* anything but a crash */
+    for (int round = 0; round < 20000; round++) { /* no crash */
         char text[sizeof BOARD_LAYOUT] = BOARD_LAYOUT;
         for (int i = 0; i < 3; i++)
             text[(unsigned)rand_r(&seed) % sizeof text] = (char)rand_r(&seed);

@@ -1,3 +1,4 @@
+/* Limits and headroom of cgroups v1 and v2, from fixtures, and of the machine. */
 #include "check.h"
 #include "limit.h"
 #include "board_layout.h"
@@ -71,7 +72,7 @@ static void headroom_is_the_least_of_group_and_ancestors(void)
     group("a/b/c", "max\n", "1000000\n", "anon 1000000\ninactive_file 0\nactive_file 0\n");
     group("a/b", "8388608\n", "3000000\n", "anon 3000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 8388608 - 3000000);
-    /* a neighbour's, under the same ancestor */
+    /* usage of a neighbour under the same ancestor */
     group("a", "10485760\n", "9000000\n", "anon 9000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 10485760 - 9000000);
     group("a/b/c", "500000\n", "1000000\n", ""); /* lowered below what is used */
@@ -109,7 +110,7 @@ static void headroom_without_a_limit_is_the_machines(void)
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     group("a", "max\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
-    /* a promise that the machine cannot keep */
+    /* more than the machine has */
     group("a", "1073741824\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     remove_tree(root);

@@ -1,5 +1,5 @@
-/* Who works for whom: handles, nests, heirs, adoption, native threads, restarts, and many threads
- * that ask while tasks come and go. */
+/* Which task a thread works for: handles, nesting, ended tasks, adoption, native threads, restarts,
+ * and many threads that ask while tasks begin and end. */
 #include "check.h"
 #include "lineage.h"
 
@@ -52,12 +52,12 @@ static void a_nest(void)
     CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
     lineage_end(inner, 1);
     CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_works_for(), outer));
-    CHECK(is(lineage_nearest_running(inner), outer)); /* what it left is the outer one's ... */
+    CHECK(is(lineage_nearest_running(inner), outer)); /* what it left belongs to the outer one */
     task_handle next = begin(1, outer);
-    /* ... also when its slot has another tenant */
+    /* also while another task uses its slot */
     CHECK(is(lineage_nearest_running(inner), outer) && is(lineage_nearest_running(next), next));
     lineage_end(next, 0);
-    CHECK(nobody(lineage_nearest_running(next))); /* it left nothing: nobody will ask */
+    CHECK(nobody(lineage_nearest_running(next))); /* it left nothing, so its parent is not kept */
     lineage_end(outer, 1);
     CHECK(nobody(lineage_nearest_running(inner)) && nobody(lineage_nearest_running(outer))
           && nobody(lineage_works_for()));
@@ -71,15 +71,15 @@ static void ends_out_of_order(void)
     lineage_end(b, 1);
     CHECK(is(lineage_works_for(), c) && is(lineage_parent(c), b) && is(lineage_parent(b), a)
           && nobody(lineage_nearest_running(b)));
-    task_handle other = begin(0, NOBODY); /* in a's slot, and not around c */
+    task_handle other = begin(0, NOBODY); /* in a's slot, and not the parent of c */
     CHECK(nobody(lineage_nearest_running(b)) && is(lineage_works_for(), other));
     lineage_end(other, 0);
     lineage_end(c, 0);
     CHECK(nobody(lineage_works_for()));
 }
 
-/* More tasks left something to one than are remembered: that one knows. */
-static void too_many_heirs(void)
+/* More inner tasks left memory than the table holds: the outer one is inexact. */
+static void too_many_ended_tasks(void)
 {
     task_handle outer = begin(0, NOBODY), first = begin(1, outer);
     lineage_end(first, 1);
@@ -89,7 +89,7 @@ static void too_many_heirs(void)
     CHECK(nobody(lineage_nearest_running(first)) && lineage_is_inexact(outer));
     lineage_end(outer, 0);
     outer = begin(0, NOBODY);
-    CHECK(!lineage_is_inexact(outer)); /* the last tenant's trouble */
+    CHECK(!lineage_is_inexact(outer)); /* of the slot's last task */
     lineage_end(outer, 0);
 }
 
@@ -122,7 +122,9 @@ static void threads_that_a_task_starts(void)
     CHECK(is(seen, inner) && is(sole_seen, inner));
     lineage_end(inner, 1);
     run_thread(inner);
-    CHECK(is(seen, outer)); /* it outlives the task that started it: the task around goes on */
+    CHECK(
+        is(seen,
+           outer)); /* it outlives the task that started it: it then works for that task's parent */
     lineage_end(outer, 0);
     run_thread(inner);
     CHECK(nobody(seen) && nobody(sole_seen));
@@ -154,10 +156,10 @@ static void native_threads(void)
     task_handle task = begin(0, NOBODY);
     lineage_set_running(1, task);
     run_thread(NOBODY);
-    CHECK(nobody(sole_seen)); /* a Python thread that nobody knows of */
+    CHECK(nobody(sole_seen)); /* a Python thread that no task started */
     native_now = 1;
     run_thread(NOBODY);
-    CHECK(is(sole_seen, task) && nobody(seen)); /* the only one, but not by name */
+    CHECK(is(sole_seen, task) && nobody(seen)); /* by the rule for native threads only */
     lineage_set_running(2, task);
     CHECK(!lineage_clear_ambiguous());
     run_thread(NOBODY);
@@ -207,8 +209,8 @@ static void a_fork(void)
     lineage_end(task, 0);
 }
 
-/* Eight threads run nests of short tasks; each asks about the others' while they end and their
- * slots are taken again. */
+/* Eight threads run nested short tasks. Each thread asks about tasks of the others while these end
+ * and their slots are reused. */
 enum { THREADS = 8, ROUNDS = SANITIZED ? 2000 : 20000 };
 static pthread_mutex_t boundary = PTHREAD_MUTEX_INITIALIZER;
 static word published[THREADS], next_serial;
@@ -239,14 +241,14 @@ static void *nests(void *argument)
         CHECK(is(lineage_allocates_for(), inner) && is(lineage_nearest_running(inner), inner));
         const uint32_t other = (me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS;
         task_handle foreign = handle_from_word(load_acquire(&published[other]));
-        /* it, the one around it, or nobody, at whatever moment */
-        task_handle heir = lineage_nearest_running(foreign);
-        if (is_somebody(heir))
-            CHECK(is(heir, foreign)
-                  || (handle_slot(heir) == handle_slot(foreign) - 1 && is_older(heir, foreign)));
+        /* the task, its parent, or nobody */
+        task_handle owner = lineage_nearest_running(foreign);
+        if (is_somebody(owner))
+            CHECK(is(owner, foreign)
+                  || (handle_slot(owner) == handle_slot(foreign) - 1 && is_older(owner, foreign)));
         end_shared(inner, 1);
         task_handle after = lineage_nearest_running(inner);
-        /* forgotten: said */
+        /* forgotten: the parent is inexact */
         CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base)));
     }
     end_shared(base, 0);
@@ -269,7 +271,7 @@ int main(void)
     RUN(handles);
     RUN(a_nest);
     RUN(ends_out_of_order);
-    RUN(too_many_heirs);
+    RUN(too_many_ended_tasks);
     RUN(threads_that_a_task_starts);
     RUN(adoption);
     RUN(native_threads);

@@ -1,9 +1,10 @@
+/* The owner table: blocks, mappings and their parts, many threads, and a second opening. */
 #include "check.h"
 #include "owners.h"
 
 #include <pthread.h>
 
-/* Any word will do: the table only keeps it. */
+/* The table only stores the word, so any number will do. */
 static task_handle owner_of(uint64_t n) { return handle_from_word(n); }
 
 static void blocks(void)
@@ -36,7 +37,7 @@ static void a_hundred_thousand(void)
     uint64_t full = 0;
     for (uint64_t i = 0; i < 1000; i++)
         full += owners_insert(0x100000 + i, 1, owner_of(1), &stale) == OWNERS_FULL;
-    CHECK(full > 0 && owners_count() == 1000 - full); /* counted, not lost by silence */
+    CHECK(full > 0 && owners_count() == 1000 - full); /* no block is lost without OWNERS_FULL */
 }
 
 static uint64_t freed_bytes, freed_owner;
@@ -103,7 +104,7 @@ static void *map_and_unmap(void *argument)
     return NULL;
 }
 
-/* A wrapper of the last start may be at work while the table is opened again. */
+/* A wrapper of the last start may use the table while it is opened again. */
 static void opened_again_under_wrappers(void)
 {
     pthread_t threads[3];

@@ -1,5 +1,5 @@
-/* Slots of this program and of a library that it opens (lib_calls.c): rewritten, put back, given up
- * to another tool, forked. */
+/* Slots of this program and of a library that it opens (lib_calls.c): patched, restored, replaced
+ * by another tool, forked. */
 #include "check.h"
 #include "atomics.h"
 #include "patch.h"
@@ -25,7 +25,7 @@ static struct {
     void *(**variable)(size_t), *(*const volatile *constant)(size_t);
 } library;
 
-/* Not through a slot of ours: such a dlsym looks for new objects first. */
+/* Not through a patched slot: such a dlsym refreshes first. */
 static void *(*volatile plain_dlsym)(void *, const char *);
 
 static void open_library(void)
@@ -114,17 +114,17 @@ static void objects_opened_later(void)
 {
     patch_install(&wrappers);
     open_library();
-    CHECK(!rewritten()); /* nobody has looked yet */
+    CHECK(!rewritten()); /* not refreshed yet */
     patch_refresh();
     CHECK(rewritten());
     dlclose(library.handle);
     open_library(); /* at the same address, perhaps */
-    /* the first thing that programs do looks, too */
+    /* dlsym refreshes, too */
     CHECK(!rewritten() && dlsym(library.handle, "library_own") == (void *)library.own);
     CHECK(rewritten());
     dlclose(library.handle);
     patch_refresh();
-    patch_remove(); /* what is gone is not touched */
+    patch_remove(); /* unloaded objects are not touched */
     open_library();
     CHECK(!rewritten());
     dlclose(library.handle);
@@ -137,7 +137,7 @@ static void a_slot_that_holds_something_else_is_left_alone(void)
     patch_install(&wrappers);
     CHECK(*library.variable == library.own && *library.constant == counted_malloc
           && counted(library.malloc));
-    *library.variable = others_malloc; /* changed meanwhile: not put back */
+    *library.variable = others_malloc; /* changed meanwhile: not restored */
     patch_remove();
     CHECK(*library.variable == others_malloc && *library.constant == real.malloc);
     dlclose(library.handle);
@@ -181,7 +181,7 @@ static void another_tool_takes_the_slots(void)
     *slot = (uintptr_t)others_malloc;
     CHECK(!patch_holds());
     *slot = (uintptr_t)counted_malloc;
-    CHECK(!patch_holds()); /* calls have gone by unseen meanwhile */
+    CHECK(!patch_holds()); /* calls were not seen meanwhile */
     patch_remove();
     patch_install(&wrappers);
     CHECK(patch_holds());

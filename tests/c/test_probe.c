@@ -107,7 +107,8 @@ static void a_process_without_tasks_stays_small(void)
     CHECK(start() == 0 && probe_board_path(path, sizeof path) == 0);
     int kept = open(path, O_RDONLY);
     struct board_live live;
-    CHECK(unlink(path) == 0); /* no way to make room: tasks are counted, and it is told once */
+    /* the board cannot grow: tasks are counted as dropped, and the failure is reported once */
+    CHECK(unlink(path) == 0);
     for (int i = 0; i < 3; i++) CHECK(!is_somebody(begin()));
     CHECK(probe_room_failure(&error, &step) && error == ENOENT
           && !strcmp(step, "open the board file"));
@@ -242,7 +243,7 @@ static void stop_while_busy(void)
     CHECK(files() == 0);
 }
 
-/* Of a process and all that are forked from it, one says it. */
+/* Among a process and all its forked children, only one writes the message. */
 static void a_failure_is_said_once(void)
 {
     int firsts = 0, status;
@@ -254,7 +255,7 @@ static void a_failure_is_said_once(void)
     CHECK(firsts == 1);
     CHECK(!probe_say_first(3));
     CHECK(probe_say_first(4) && !probe_say_first(4));
-    /* no such kind: never kept back */
+    /* an unknown kind is always written */
     CHECK(probe_say_first(PROBE_SAY_KINDS) && probe_say_first(PROBE_SAY_KINDS));
     probe_stop(BOARD_CLOSED, 0, 1);
 }

@@ -51,7 +51,7 @@ static void no_descriptor_left(void)
     CHECK(proc_read_once("/proc", "statm", text, sizeof text) == -EMFILE);
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
     uint64_t reopened = 0;
-    /* nobody took it away: it had never been open */
+    /* not counted: the file had never been open */
     CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 0);
     proc_file_close(&f);
 }
@@ -86,7 +86,7 @@ static void a_number_that_the_program_uses_is_left_alone(void)
     CHECK(dup2(mine, taken) == taken && dup2(mine, also) == also);
     /* into the right file */
     CHECK(proc_file_write_byte(&f, '5', &reopened) == 0 && reopened == 1 && f.fd != taken);
-    proc_file_close(&other); /* what has its number is the program's */
+    proc_file_close(&other); /* the number belongs to the program now */
     CHECK(is_open(taken) && is_open(also) && other.fd < 0);
     CHECK(pread(mine, text, sizeof text - 1, 0) == 8 && !strcmp(text, "precious"));
     proc_file_close(&f);
@@ -94,9 +94,8 @@ static void a_number_that_the_program_uses_is_left_alone(void)
     remove_tree(root);
 }
 
-/* Should the number change hands between check and write, a file that keeps what is written to it
- * refuses. */
-static void a_poke_into_a_common_file_is_refused(void)
+/* If the number is reused between check and write, a regular file refuses the write. */
+static void a_write_into_a_regular_file_is_refused(void)
 {
     struct proc_file f;
     struct stat st;
@@ -170,7 +169,7 @@ int main(void)
     RUN(no_descriptor_left);
     RUN(one_that_was_closed_is_opened_again);
     RUN(a_number_that_the_program_uses_is_left_alone);
-    RUN(a_poke_into_a_common_file_is_refused);
+    RUN(a_write_into_a_regular_file_is_refused);
     RUN(closed_standard_streams_are_not_filled);
     RUN(files_that_are_not_there);
     RUN(read_once_and_closed);

@@ -1,3 +1,4 @@
+/* Resident set and high-water mark: windows with known peaks, the floor after exec, lost files. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "rss.h"
@@ -48,7 +49,7 @@ static void windows_have_their_own_peaks(void)
         CHECK(w.reset && w.gap_ns > 0);
     }
     rss_window_end(&r, &w, NULL);
-    CHECK(!w.reset); /* mark and rss agree: the lock is not taken for nothing */
+    CHECK(!w.reset); /* mark and rss agree: no reset */
     rss_close(&r);
 }
 
@@ -145,8 +146,8 @@ static int floor_child(void)
     CHECK(rss_mark(&r, 0) != ABSENT); /* above it: from getrusage */
     rss_window_end(&r, &w, NULL);
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 400 * MIB, 2 * r.error_bytes));
-    /* Through the floor page by page, with a window each, and back: the floor must not be taken for
-     * a mark afterwards. */
+    /* Above the floor page by page, with a window each, and back: afterwards ru_maxrss is the
+     * floor, not the mark. */
     uint64_t floor = r.floor_bytes;
     char *p = mmap(NULL, 400 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint64_t touched = 0;
@@ -257,7 +258,7 @@ static void few_descriptors_are_held(void)
     CHECK(r.statm.fd < 0 && r.status.fd < 0 && r.clear_refs.fd < 0);
     rss_open_reader(&reader, &r);
     CHECK(reader.statm.fd < 0 && reader.status.fd < 0);
-    /* opened at its first use, which is nobody's fault */
+    /* opened at its first use: not counted as reopened */
     CHECK(rss_now(&reader) != ABSENT && reader.reopened == 0);
     spike(80 * MIB);
     rss_window_end(&r, &w, NULL);

@@ -1,5 +1,4 @@
-/* The sampler thread: its period, its samples beside a task, its descriptors, start, stop and
- * fork. */
+/* The sampler: its period, samples, headroom and descriptors; start, stop and fork. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "clock.h"
@@ -109,12 +108,12 @@ static void it_publishes_the_window(void)
     uint64_t before = load_relaxed(&board.live->rss_bytes);
     char *p = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (uint64_t i = 0; i < 64 * MIB; i += 4096) p[i] = 1;
-    munmap(p, 64 * MIB); /* gone before the sampler may look: the kernel's mark has it */
+    munmap(p, 64 * MIB); /* freed before the next sample: only the kernel's mark shows it */
     wait_for_samples(3);
     CHECK(load_acquire(&board.live->window_boundary) == 0);
     CHECK(load_acquire(&board.live->window_peak_bytes) >= before + 63 * MIB);
     CHECK(load_acquire(&board.live->rss_max_bytes) >= before + 63 * MIB);
-    /* A boundary elsewhere: the old window must not be credited to the new one. */
+    /* A boundary: the peak of the old window must not be credited to the new one. */
     uint64_t max;
     struct rss other;
     rss_open(&other, "/proc", 0, &max); /* resets the mark */
@@ -152,7 +151,7 @@ static void headroom_is_read_seldom(void)
     wait_for_samples(2);
     CHECK(load_acquire(&board.live->headroom_bytes) != ABSENT
           && load_acquire(&board.live->headroom_bytes) > 0);
-    for (int i = 0; i < 20; i++) { /* a storm of forks reads it no more often */
+    for (int i = 0; i < 20; i++) { /* many starts in a row read it no more often */
         sampler_stop(&sampler);
         uint64_t read_ns = sampler.headroom_ns;
         CHECK(sampler_start(&sampler, &settings) == 0);
@@ -191,14 +190,14 @@ static void it_has_descriptors_of_its_own(void)
     if (syscall(436, 1, 0, 0) >= 0 || errno != EINVAL) SKIP("no close_range");
     open_all(1);
     sampler_stop(&sampler);
-    rss_close(&rss); /* its files are the tasks', not the sampler's */
+    rss_close(&rss); /* only the tasks' files count */
     FILE *kept = tmpfile();
     CHECK(fcntl(fileno(kept), F_SETLK, &(struct flock){ .l_type = F_WRLCK }) == 0);
     int before = descriptors();
     CHECK(sampler_start(&sampler, &settings) == 0);
     wait_for_samples(3);
     CHECK(descriptors() == before);
-    /* the job closes what it may: nothing of the sampler's is reached */
+    /* the job closes descriptors: none of them is the sampler's */
     for (int fd = 900; fd < 910; fd++) close(fd);
     wait_for_samples(3);
     CHECK(load_acquire(&board.live->rss_bytes) > 0

@@ -1,5 +1,4 @@
-/* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, and 64 threads at
- * once. */
+/* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, 64 threads at once. */
 #include "check.h"
 #include "board_read.h"
 #include "tasks.h"
@@ -239,7 +238,7 @@ static void hostile_texts(void)
                              .inputs = { huge, TASK_INPUTS_MOST },
                              .input_count = 1 };
     a = tasks_begin(&tasks, &b, NULL);
-    /* what is longest in each text fits, but for the output */
+    /* the longest texts fit, except the output */
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }, NULL);
     f = whole_record('h');
     CHECK(f.texts[TEXT_inputs].len == TASK_INPUTS_MOST && f.task.inputs_omitted == 0);
@@ -253,8 +252,7 @@ static int key_is(const struct record *r, const char *prefix, const char *rest)
            && !memcmp(k.at, rest, k.len);
 }
 
-/* The part of a key that recurs is a text of the board from its second time on; so are inputs and
- * output. */
+/* The recurring part of a key, inputs and output are interned when they are met again. */
 static void texts_that_recur(void)
 {
     const char *keys[][3] = { { "('sum-3fa9', 0, 1)", "('sum-3fa9'", ", 0, 1)" },
@@ -304,8 +302,8 @@ static void *fault(void *unused)
     return unused;
 }
 
-/* Faults are the task's thread's own: an outer task has those of the inner one, a neighbour's are
- * not in it. */
+/* Page faults of the task's own thread: an outer task includes those of the inner one, but not
+ * those of other threads. */
 static void page_faults_of_the_own_thread(void)
 {
     pthread_t thread;
@@ -335,7 +333,7 @@ static void count_let_go(struct hold *h)
     let_go_count++;
 }
 
-/* What the caller holds is let go before what may take long, once, and otherwise not. */
+/* The caller's lock is released once before a slow step, and not otherwise. */
 static void what_the_caller_holds(void)
 {
     open_all();

@@ -1,4 +1,4 @@
-/* Texts that recur: each once, from its second time on, as many as there is room for. */
+/* Interned texts: each once, from its second occurrence on, as long as there is space. */
 #include "check.h"
 #include "texts.h"
 
@@ -59,7 +59,7 @@ static void somebody_writes_into_the_file(void)
     CHECK(texts_intern(&texts, TEXT_name, text("name")) == 0
           && texts_intern(&texts, TEXT_name, text("other")) == 1);
     memset(heap, 0xff, sizeof heap);
-    /* kept once more: lengths and places are private */
+    /* interned again: lengths and offsets are not read from the board */
     CHECK(texts_intern(&texts, TEXT_name, text("name")) == 2);
 }
 

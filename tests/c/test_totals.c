@@ -1,5 +1,5 @@
-/* Totals: sums and cells against arithmetic; a change that is cut off at each of its stores is
- * taken back. */
+/* Totals: sums and cells compared with arithmetic; a change that is cut off at any store is undone.
+ */
 #include "check.h"
 #include "boards.h"
 #include "totals.h"

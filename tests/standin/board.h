@@ -1,9 +1,9 @@
 /* The board of the GPU stand-in: one file, `board` in the folder $STANDIN_DIR, mapped by every
- * process that plays.
+ * process that uses the stand-in.
  *
  * Covers what is common to the CUDA stand-in (cuda.c, writes its own slot), the NVML stand-in
  * (nvml.c, reads all slots) and the tests (board.py mirrors these structs, creates the file and
- * turns its knobs at run time). Not a model of dwsr-probe's own board.
+ * sets its options at run time). Not a model of dwsr-probe's own board.
  *
  * A process owns slot i while it holds the file lock on byte i. An open-file-description lock goes
  * with its process at once, however it dies and even before its parent has waited for it, as a
@@ -38,11 +38,11 @@ enum nvml_mode {
 
 typedef struct {
     _Atomic int64_t capacity_bytes;
-    _Atomic int64_t fail_next; /* so many of the next mallocs, of whichever process, fail */
+    _Atomic int64_t fail_next; /* number of next mallocs, of any process, that fail */
 } board_device;
 
 typedef struct {
-    /* what NVML sees: live bytes and what an async pool holds back */
+    /* as NVML reports: live bytes and those that an async pool keeps */
     _Atomic int64_t occupied_bytes;
     _Atomic int64_t live_bytes; /* allocated and not yet freed */
     _Atomic int64_t mallocs, frees;
@@ -54,7 +54,7 @@ typedef struct {
 } board_slot;
 
 typedef struct {
-    int64_t size; /* of this struct: who was built from another header does not play */
+    int64_t size; /* of this struct: a process built from another header is refused */
     int64_t devices;
     _Atomic int64_t nvml_mode;
     board_device device[BOARD_DEVICES];

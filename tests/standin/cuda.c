@@ -2,9 +2,10 @@
  * (list: entries.h; memory: device.c).
  *
  * Covers devices, memory, copies, streams, events, and kernels that load and launch and do nothing:
- * arrays hold what copies put there, the results of kernels are zeros or rubbish. Not covered:
- * graphs, textures, IPC, cuBLAS and the other libraries; what is not on the list still is CuPy's
- * own and fails for want of a driver. Called by CuPy through the pointers that install.py puts into
+ * arrays hold what copies wrote; results of kernels are zeros or arbitrary bytes. Not covered:
+ * graphs, textures, IPC, cuBLAS and the other libraries; functions that are not on the list are
+ * CuPy's own and fail without a driver. Called by CuPy through the pointers that install.py puts
+ * into
  * `__pyx_capi__`.
  */
 #define PY_SSIZE_T_CLEAN
@@ -98,31 +99,13 @@ static PyObject *runtime_getDeviceProperties(int device, SKIP)
 static int runtime_deviceGetAttribute(int attribute, int device, SKIP)
 {
     if (exists(device)) return -1;
-    static const int known[][2] = { { 1, 1024 },
-                                    { 2, 1024 },
-                                    { 3, 1024 },
-                                    { 4, 64 },
-                                    { 5, 2147483647 },
-                                    { 6, 65535 },
-                                    { 7, 65535 },
-                                    { 8, 49152 },
-                                    { 9, 65536 },
-                                    { 10, 32 },
-                                    { 12, 65536 },
-                                    { 13, 1410000 },
-                                    { 16, 8 },
-                                    { 31, 1 },
-                                    { 39, 2048 },
-                                    { 41, 1 },
-                                    { 75, 8 },
-                                    { 76, 0 },
-                                    { 81, 167936 },
-                                    /* cudaDeviceAttr; any other is 0 */
-                                    { 83, 1 },
-                                    { 89, 1 },
-                                    { 95, 1 },
-                                    { 97, 166912 },
-                                    { 115, 1 } };
+    /* cudaDeviceAttr and its value; any other is 0 */
+    static const int known[][2] = {
+        { 1, 1024 },    { 2, 1024 },  { 3, 1024 },  { 4, 64 },  { 5, 2147483647 }, { 6, 65535 },
+        { 7, 65535 },   { 8, 49152 }, { 9, 65536 }, { 10, 32 }, { 12, 65536 },     { 13, 1410000 },
+        { 16, 8 },      { 31, 1 },    { 39, 2048 }, { 41, 1 },  { 75, 8 },         { 76, 0 },
+        { 81, 167936 }, { 83, 1 },    { 89, 1 },    { 95, 1 },  { 97, 166912 },    { 115, 1 }
+    };
     if (attribute == 33) return device_physical(device) + 1; /* PCI bus */
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i][0] == attribute) return known[i][1];
@@ -547,8 +530,7 @@ static PyObject *entries(PyObject *self, PyObject *classes)
     return list;
 }
 
-/* capsule(address, name) -> PyCapsule. A capsule does not copy its name, so that is kept for ever.
- */
+/* capsule(address, name) -> PyCapsule. A capsule does not copy its name: the name is kept. */
 static PyObject *capsule(PyObject *self, PyObject *arguments)
 {
     Py_ssize_t address;

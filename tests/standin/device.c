@@ -47,7 +47,7 @@ static void read_visible(void)
     if (!text)
         for (; visible_count < shared->devices; visible_count++)
             visible[visible_count] = visible_count;
-    /* up to the first that does not exist, like the driver */
+    /* up to the first that does not exist, as in the driver */
     while (text && *text && visible_count < BOARD_DEVICES) {
         size_t length = strcspn(text, ",");
         int device = parse_device(text, length);
@@ -188,7 +188,7 @@ static block *find(intptr_t address, size_t bytes)
     return node ? *node : NULL;
 }
 
-/* By system call: the job's mmap, which a profiler may watch, is not what a driver uses. */
+/* By system call: a driver does not use the job's mmap, which a profiler may hook. */
 static intptr_t map(size_t bytes, int access)
 {
     return syscall(SYS_mmap, NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
@@ -261,7 +261,7 @@ memory_kind device_find(intptr_t address, int *device)
 
 /* ---- contents ---- */
 
-/* Is it in our device memory, and wholly so? -1: partly. */
+/* 1: all of the range is device memory, 0: none of it, -1: a part. */
 static int on_device(intptr_t address, size_t bytes)
 {
     pthread_mutex_lock(&lock);

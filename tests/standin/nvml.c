@@ -1,5 +1,5 @@
-/* libnvidia-ml.so.1 without a driver: what nvidia-ml-py (pynvml) and distributed ask for, told from
- * the board (board.h).
+/* libnvidia-ml.so.1 without a driver: the functions that nvidia-ml-py (pynvml) and distributed
+ * call, answered from the board (board.h).
  *
  * Covers init, devices and their names, memory, processes, utilisation (always 0), and the failures
  * that a test can choose at run time. Every other function is missing, which pynvml reports as
