@@ -165,33 +165,41 @@ static int holds_real(const struct elf_object *o, const struct slot_use *u)
     return u->is_call && u->is_undefined && u->value >= o->text && u->value < o->text_end;
 }
 
-/* Calls `act` for each slot of a hooked function. `is_candidate` looks at the slot's value before
- * its name is compared: the value is at hand, the name is a cache miss or two away. Without
- * AddressSanitizer: slots belong to the loader, and some lie where it expects red zones. */
+typedef void slot_action(struct elf_object *o, const struct slot_use *use);
+
+/* Slots belong to the loader, and some lie where AddressSanitizer expects red zones: so no checks
+ * here. Not inlined, which keeps the loop of the caller short. */
+__attribute__((no_sanitize_address, noinline)) static void
+act_if_hooked(struct elf_object *o, const ElfW(Rela) * r, uintptr_t value, slot_action *act)
+{
+    const ElfW(Sym) *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
+    const int hook = hook_of(o->strings + symbol->st_name);
+    if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) return;
+    const struct slot_use use = {
+        .hook = hook,
+        .is_call = IS_CALL_SLOT(ELF64_R_TYPE(r->r_info)),
+        .is_undefined = symbol->st_shndx == SHN_UNDEF,
+        .slot = (uintptr_t *)(o->base + r->r_offset),
+        .value = value,
+    };
+    act(o, &use);
+}
+
+/* Calls `act` for each slot of a hooked function. `is_candidate` checks the slot's value before its
+ * name is compared: the value is at hand, the name is a cache miss or two away. */
 __attribute__((no_sanitize_address)) static void
 for_each_slot(struct elf_object *o, int (*is_candidate)(const struct elf_object *, uintptr_t),
-              void (*act)(struct elf_object *, const struct slot_use *))
+              slot_action *act)
 {
-    for (int table = 0; table < 2; table++)
-        for (size_t n = 0; n < o->relocation_counts[table]; n++) {
-            const ElfW(Rela) *r = &o->relocations[table][n];
-            const uint32_t type = ELF64_R_TYPE(r->r_info), symbol = ELF64_R_SYM(r->r_info);
-            const int is_call = IS_CALL_SLOT(type);
-            if ((!is_call && !IS_POINTER(type)) || !symbol) continue;
-            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset),
-                      value = pointer_load_acquire(slot);
-            if (!is_candidate(o, value)) continue;
-            const int hook = hook_of(o->strings + o->symbols[symbol].st_name);
-            if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) continue;
-            const struct slot_use use = {
-                .hook = hook,
-                .is_call = is_call,
-                .is_undefined = o->symbols[symbol].st_shndx == SHN_UNDEF,
-                .slot = slot,
-                .value = value,
-            };
-            act(o, &use);
+    for (int table = 0; table < 2; table++) {
+        const ElfW(Rela) *r = o->relocations[table], *end = r + o->relocation_counts[table];
+        for (; r < end; r++) {
+            const uint32_t type = ELF64_R_TYPE(r->r_info);
+            if ((!IS_CALL_SLOT(type) && !IS_POINTER(type)) || !ELF64_R_SYM(r->r_info)) continue;
+            const uintptr_t value = pointer_load_acquire((uintptr_t *)(o->base + r->r_offset));
+            if (is_candidate(o, value)) act_if_hooked(o, r, value, act);
         }
+    }
     elf_object_seal(o);
 }
 
