@@ -88,7 +88,7 @@
     X(untracked_bytes)      /* total of blocks for which the owner table was full */              \
     X(dask_hooks)           /* 0: none, 1: from the executing thread, 2: from transitions */      \
     X(gpu_hook)             /* enum gpu_hook */                                                   \
-    X(gpu_unfollowed)       /* device allocations whose free cannot be followed */                \
+    X(gpu_unfollowed)       /* on too many devices, or of a memory class of the job's own */      \
     X(gpu_ooms)             /* allocations that failed for lack of device memory */               \
     X(pinned_bytes) X(pinned_peak_bytes) /* page-locked memory of CuPy; ABSENT: not seen */       \
     X(nvml_state)           /* enum nvml_state */                                                 \

@@ -374,15 +374,15 @@ static int devices_are_consistent(const struct total *t)
     return 1;
 }
 
-static void copy_total(const struct layout *l, const char *from, struct total *to,
-                       uint64_t total_words, uint64_t device_words)
+/* Fields and devices of an entry, or of the journal, by the file's layout. */
+static void copy_total(const struct board_reader *r, const char *from, struct total *to)
 {
-    layout_copy(l, LAYOUT_TOTAL, (const word *)from, (word *)&to->fields,
+    layout_copy(&r->layout, LAYOUT_TOTAL, (const word *)from, (word *)&to->fields,
                 sizeof to->fields / sizeof(word));
-    for (int i = 0; i < TASK_DEVICES; i++)
-        layout_copy(l, LAYOUT_TOTAL_DEVICE,
-                    (const word *)(from + total_words + (uint64_t)i * device_words),
-                    (word *)&to->devices[i], sizeof to->devices[i] / sizeof(word));
+    from += list_bytes(r, LAYOUT_TOTAL);
+    for (int i = 0; i < TASK_DEVICES; i++, from += list_bytes(r, LAYOUT_TOTAL_DEVICE))
+        layout_copy(&r->layout, LAYOUT_TOTAL_DEVICE, (const word *)from, (word *)&to->devices[i],
+                    sizeof to->devices[i] / sizeof(word));
 }
 
 int board_read_total(struct board_reader *r, uint64_t index, struct total *total)
@@ -394,9 +394,9 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
     if (e < 0) return e;
     if (used > r->header.total_count) return BOARD_DAMAGED;
     if (index >= used) return 0;
-    const uint64_t words = list_bytes(r, LAYOUT_TOTAL), device = list_bytes(r, LAYOUT_TOTAL_DEVICE);
-    const uint64_t cells = words + TASK_DEVICES * device,
-                   offset = r->header.totals_offset + index * TOTAL_BYTES;
+    const uint64_t offset = r->header.totals_offset + index * TOTAL_BYTES;
+    const uint64_t cells =
+        list_bytes(r, LAYOUT_TOTAL) + TASK_DEVICES * list_bytes(r, LAYOUT_TOTAL_DEVICE);
     char page[TOTAL_BYTES] __attribute__((aligned(8))),
         journal[FACTS_OFFSET - JOURNAL_OFFSET] __attribute__((aligned(8)));
     for (int attempt = 0; attempt < TOTAL_ATTEMPTS; attempt++) {
@@ -408,14 +408,13 @@ int board_read_total(struct board_reader *r, uint64_t index, struct total *total
         if (e == 0) e = read_word(r, offset, &after);
         if (e < 0) return e;
         if (*(const word *)page != after) continue;
-        copy_total(&r->layout, page, total, words, device);
+        copy_total(r, page, total);
         memcpy(total->alloc, page + cells, (3 * TOTAL_CELLS + BARE_CELLS) * sizeof(uint32_t));
         if (changing) { /* perhaps for ever: the entry as it was before the change */
             struct totals_journal before;
             memcpy(&before, journal, offsetof(struct totals_journal, fields));
             struct total old;
-            copy_total(&r->layout, journal + offsetof(struct totals_journal, fields), &old, words,
-                       device);
+            copy_total(r, journal + offsetof(struct totals_journal, fields), &old);
             before.fields = old.fields;
             memcpy(before.devices, old.devices, sizeof before.devices);
             totals_undo(&before, total);

@@ -45,7 +45,7 @@ void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *poo
 /* An allocation that failed for lack of device memory. */
 void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
                   const struct gpu_pool *pool);
-/* An allocation whose free cannot be followed: only counted. */
+/* An allocation whose free cannot be followed: it is counted, its bytes are not. */
 void gpu_note_unfollowed(void);
 
 /* Around an allocator's call. gpu_enter returns 0 in the outermost one of the calling thread: only
