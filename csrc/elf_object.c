@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "elf_object.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -134,7 +135,7 @@ static int protect_relro(const struct elf_object *o, int protection)
 int elf_object_unseal(struct elf_object *o)
 {
     if (o->unsealed) return 0;
-    if (protect_relro(o, PROT_READ | PROT_WRITE) < 0) return -1;
+    if (protect_relro(o, PROT_READ | PROT_WRITE) < 0) return -errno;
     o->unsealed = 1;
     return 0;
 }

@@ -37,7 +37,7 @@ int elf_object_is_loader(const struct dl_phdr_info *info);
 /* Whether the address lies in one of the object's segments. */
 int elf_object_contains(const struct dl_phdr_info *info, uintptr_t address);
 
-/* Makes the RELRO pages writable, unless they are: 0, or -1 with errno of mprotect. */
+/* Makes the RELRO pages writable, unless they are: 0 or -errno. */
 int elf_object_unseal(struct elf_object *o);
 /* Makes them read-only again, if elf_object_unseal has changed them. */
 void elf_object_seal(struct elf_object *o);
