@@ -1,36 +1,39 @@
-"""`dataclass`, `field` and `fields` of the standard library, as far as the modules need them
-that every run loads.
+"""Light stand-ins for `dataclasses` (dataclass, field, fields) and for `typing.NamedTuple`.
 
-Importing dataclasses (which imports inspect) and making a class with it take a third of the CPU
-time that a run may cost. dataclasses' own functions (fields, replace, asdict) accept the classes
-that are made here.
+Used by the modules that every run loads. Importing `dataclasses` (which imports `inspect`) and
+making a class with it take a third of the CPU time that a run may cost. The functions of
+`dataclasses` (fields, replace, asdict) accept the classes that are made here. A type checker sees
+the standard library's own names.
 """
 
-MISSING = object()
+from __future__ import annotations
+
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MISSING: Any = object()
 
 
 class Field:
     __slots__ = ("default", "default_factory", "metadata", "name", "type")
+    name: str
+    type: Any
 
-    def __init__(self, default, default_factory, metadata):
+    def __init__(self, default: Any, default_factory: Any, metadata: dict[str, Any]) -> None:
         self.default, self.default_factory, self.metadata = default, default_factory, metadata
 
 
-def field(*, default=MISSING, default_factory=MISSING, metadata=None):
-    return Field(default, default_factory, metadata or {})
+class _FieldsForDataclasses:
+    """`__dataclass_fields__`, which the functions of `dataclasses` read. Computed when they do."""
 
-
-def fields(cls):
-    return tuple(cls.__dict__["__fields__"])
-
-
-class _ForDataclasses:
-    """What dataclasses' functions ask a class for, made by dataclasses when they do."""
-
-    def __get__(self, _, cls):
+    def __get__(self, _: object, cls: type) -> dict[str, Any]:
         import dataclasses
 
-        def copy(one):
+        def copy(one: Field) -> tuple[str, Any, Any]:
             given = {
                 name: getattr(one, name)
                 for name in ("default", "default_factory")
@@ -38,18 +41,22 @@ class _ForDataclasses:
             }
             return one.name, one.type, dataclasses.field(metadata=one.metadata, **given)
 
-        return dataclasses.make_dataclass(cls.__name__, map(copy, fields(cls))).__dataclass_fields__
+        fields_of_cls: list[Field] = cls.__dict__["__fields__"]
+        made: Any = dataclasses.make_dataclass(cls.__name__, map(copy, fields_of_cls))
+        return made.__dataclass_fields__
 
 
-def dataclass(cls=None, *, slots=False):
-    """With __init__, __repr__ and __eq__ over the annotated names of the class, not over those
-    of its bases."""
+def _dataclass(cls: Any = None, *, slots: bool = False) -> Any:
+    """Add __init__, __repr__ and __eq__ over the annotated names of the class.
+
+    Annotated names of its bases are not included.
+    """
     if cls is None:
-        return lambda cls: dataclass(cls, slots=slots)
+        return lambda cls: _dataclass(cls, slots=slots)
     members, found = dict(vars(cls)), []
     for name, kind in cls.__annotations__.items():
         given = members.pop(name, MISSING)
-        one = given if isinstance(given, Field) else field(default=given)
+        one = given if isinstance(given, Field) else Field(given, MISSING, {})
         one.name, one.type = name, kind
         if one.default is not MISSING and not slots:
             members[name] = one.default
@@ -60,7 +67,7 @@ def dataclass(cls=None, *, slots=False):
         __fields__=found,
         __match_args__=names,
         __hash__=None,
-        __dataclass_fields__=_ForDataclasses(),
+        __dataclass_fields__=_FieldsForDataclasses(),
     )
     if slots:
         members["__slots__"] = names
@@ -69,11 +76,12 @@ def dataclass(cls=None, *, slots=False):
     return type(cls)(cls.__name__, cls.__bases__, members)
 
 
-def _methods(title, found):
-    """__init__ is written out for these fields: there are a million records to make."""
-    parameters, body, known = [], [], {"MISSING": MISSING}
+def _methods(class_name: str, found: list[Field]) -> dict[str, Callable[..., Any]]:
+    """__init__ is generated as source text: a loop over the fields is too slow for a million
+    records."""
+    parameters, body, namespace = [], [], {"MISSING": MISSING}
     for one in found:
-        known[f"_default_of_{one.name}"] = (
+        namespace[f"_default_of_{one.name}"] = (
             one.default if one.default_factory is MISSING else one.default_factory
         )
         if one.default_factory is not MISSING:
@@ -87,17 +95,51 @@ def _methods(title, found):
                 one.name if one.default is MISSING else f"{one.name}=_default_of_{one.name}"
             )
             body.append(f"self.{one.name} = {one.name}")
-    exec(f"def __init__(self, {', '.join(parameters)}):\n    {'; '.join(body)}", known)
+    exec(f"def __init__(self, {', '.join(parameters)}):\n    {'; '.join(body)}", namespace)
     names = tuple(one.name for one in found)
 
-    def __eq__(self, other):
+    def __eq__(self: object, other: object) -> bool:
         return (
             all(getattr(self, name) == getattr(other, name) for name in names)
             if other.__class__ is self.__class__
             else NotImplemented
         )
 
-    def __repr__(self):
-        return f"{title}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+    def __repr__(self: object) -> str:
+        return f"{class_name}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
-    return {"__init__": known["__init__"], "__eq__": __eq__, "__repr__": __repr__}
+    return {"__init__": namespace["__init__"], "__eq__": __eq__, "__repr__": __repr__}
+
+
+class _NamedTupleMaker(type):
+    """Makes a `namedtuple` of a class with annotated names. Its module needs
+    `from __future__ import annotations`: newer Pythons keep other annotations elsewhere."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
+        if not bases:
+            return super().__new__(mcs, name, bases, members)
+        names = tuple(members["__annotations__"])
+        defaults = [members[one] for one in names if one in members]
+        make: Any = namedtuple  # a type checker wants a literal list of names
+        made = make(name, names, defaults=defaults, module=members["__module__"])
+        for member in members.keys() - {"__annotations__", "__module__", *names}:
+            setattr(made, member, members[member])
+        return made
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import fields as fields
+    from typing import NamedTuple as NamedTuple
+else:
+    dataclass = _dataclass
+
+    def field(*, default=MISSING, default_factory=MISSING, metadata=None):
+        return Field(default, default_factory, metadata or {})
+
+    def fields(cls):
+        return tuple(cls.__dict__["__fields__"])
+
+    class NamedTuple(metaclass=_NamedTupleMaker):
+        pass

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import pickle
+import typing
 
 import pytest
 
@@ -66,3 +67,27 @@ def test_records_travel():
     assert pickle.loads(pickle.dumps(record)) == record and dataclasses.is_dataclass(record)
     with pytest.raises(AttributeError):
         record.no_field = 1
+
+
+def test_named_tuples_are_as_typings():
+    class_of = {}
+    for maker in (typing, ours):
+        space = {"NamedTuple": maker.NamedTuple, "__name__": __name__}
+        exec(
+            "from __future__ import annotations\n"
+            "class Pair(NamedTuple):\n"
+            "    '''Two.'''\n"
+            "    first: int\n"
+            "    second: str | None = None\n"
+            "    @property\n"
+            "    def both(self): return (self.first, self.second)\n",
+            space,
+        )
+        class_of[maker] = space["Pair"]
+    one, other = class_of[ours], class_of[typing]
+    assert one(1) == other(1) == (1, None) and repr(one(1, "a")) == repr(other(1, "a"))
+    assert one(1, "a").both == one(second="a", first=1) and one.__doc__ == "Two."
+    assert one._fields == other._fields and one._field_defaults == other._field_defaults
+    assert one.__module__ == other.__module__ == __name__
+    with pytest.raises(TypeError):
+        one()
