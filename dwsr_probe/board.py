@@ -1,45 +1,62 @@
-"""Read boards, live or dead: what a process does now (Snapshot), what it finished (records), and
-whether it is still there.
+"""Read one board file, of a living or a dead process: what the process does now (Snapshot), what
+it has finished (records, totals), and whether it still exists.
 
-Covers one board file at a time; dwsr_probe.collector follows many. A board that cannot be read
-raises _core.BoardError, whose text for people is `explain`.
+dwsr_probe.collector follows all boards of a run. A board that cannot be read raises
+_core.BoardError; `explain` gives its text for people.
 """
+
+from __future__ import annotations
 
 import json
 import os
-import struct
 import time
-from functools import cache
 
 from dwsr_probe import _core
-from dwsr_probe.dataclass import dataclass
+from dwsr_probe.dataclass import NamedTuple, dataclass
 from dwsr_probe.origin import Origin
 from dwsr_probe.probe import SPAWNED
+from dwsr_probe.process import own_pid_namespace, process_exists, process_key
 from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of
+from dwsr_probe.sample import unpack_samples
 from dwsr_probe.total import from_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from dwsr_probe.record import Raw
+    from dwsr_probe.sample import Sample
+    from dwsr_probe.total import Total
+
+    Header = dict[str, Any]  # HEADER_FIELDS of csrc/board_layout.h
+    Live = dict[str, int | None]  # LIVE_FIELDS; None: not known
+    Facts = dict[str, Any]  # what the program reports about itself, as JSON
+    Device = dict[str, Any]
 
 SUFFIX = ".board"
 _STALE_NS = 2_000_000_000
 _EXEC_TAKES_NS = 50_000_000
-_SAMPLE = struct.Struct(f"={len(_core.SAMPLE_FIELDS)}Q")
-SAMPLE_BYTES = _SAMPLE.size
 
 
 @dataclass
 class Snapshot:
-    """One process at one moment: its own row, its running tasks, the probe's live counters by
-    name, and its GPUs."""
+    """One process at one moment. process: the record of the process itself. live: the probe's
+    counters by name."""
 
     process: TaskRecord
-    running: list
-    live: dict
-    devices: list
+    running: list[TaskRecord]
+    live: dict[str, Any]
+    devices: list[Device]
 
 
 @dataclass
 class Frames:
-    """Finished tasks in the board's own form. position: behind them. some: whether any were
-    read, all that were left out among them."""
+    """Finished tasks as they are packed on the board.
+
+    position: where the next read begins. some: whether any frames were read, including those that
+    were left out because they are known already.
+    """
 
     position: int
     some: bool
@@ -48,24 +65,34 @@ class Frames:
     first_seq: int
     last_seq: int
     last_serial: int
-    texts: int  # that they name, at least so many must be on the board
+    texts: int  # the frames refer to so many texts: at least as many must be on the board
+
+
+class RunningTask(NamedTuple):
+    """serial: order of begin in its process. slot: its place on the board."""
+
+    serial: int
+    slot: int
+    record: TaskRecord
 
 
 class Board(Origin):
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._reader = _core.Reader(path)
-        self.header = header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
+        header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
+        self.header: Header = header
         texts = {
             n: t.decode("utf-8", "replace")
             for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)
         }
         self.task_name, self.python = texts["task_name"], texts["python"]
-        self.start_ticks, self.limit_bytes = header["start_ticks"], header["limit_bytes"]
+        self.start_ticks: int | None = header["start_ticks"]
+        self.limit_bytes: int | None = header["limit_bytes"]
         self.has_totals = header["version"] >= 6
         self._texts_end, self._addresses_text = 0, b""
         super().__init__(
-            process_name(header["pid"], header["epoch_ns"] / 1e9),
+            process_key(header["pid"], header["epoch_ns"] / 1e9),
             self._reader.layout,
             texts["run"] or None,
             texts["host"],
@@ -75,26 +102,27 @@ class Board(Origin):
             header["epoch_ns"] - header["start_ns"],
         )
 
-    def close(self):
+    def close(self) -> None:
         self._reader.close()
 
-    def live(self):
+    def live(self) -> Live:
+        """The probe's counters as they are now."""
         return dict(zip(_core.LIVE_FIELDS, self._reader.live(), strict=True))
 
-    def facts_text(self):
-        """What the program says about itself, JSON as bytes; empty: nothing."""
+    def facts_text(self) -> bytes:
+        """What the program reports about itself, as JSON; empty: nothing."""
         return self._reader.facts()
 
-    def facts(self):
+    def facts(self) -> Facts:
         try:
             found = json.loads(self.facts_text() or b"{}")
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def name(self, facts=None):
-        """What people call the process: the name of its one Dask worker, or the one that
-        multiprocessing gave it; else its script."""
+    def name(self, facts: Facts | None = None) -> str:
+        """The name of the process for people: of its only Dask worker, or the name that
+        multiprocessing gave it, or else its script."""
         facts = self.facts() if facts is None else facts
         workers, given = facts.get("workers"), facts.get("name")
         if (
@@ -106,9 +134,9 @@ class Board(Origin):
             given = f"worker {workers[0].get('name') or workers[0].get('address') or ''}".rstrip()
         return given if isinstance(given, str) and given else self.task_name
 
-    def devices(self):
-        """The GPUs that the process has allocated on, each a dict: its number there, name, uuid,
-        and the board's fields by name."""
+    def devices(self) -> list[Device]:
+        """The GPUs that the process has allocated on. Each is a dict: its number in the process
+        (device), name, uuid, and DEVICE_FIELDS."""
         return [
             {
                 "device": number,
@@ -119,12 +147,12 @@ class Board(Origin):
             for number, fields, name, uuid in self._reader.devices()
         ]
 
-    def worker_of(self, index):
+    def worker_of(self, index: int | None) -> str | None:
         if index is not None and index >= len(self.addresses):
             self._read_addresses()
         return super().worker_of(index)
 
-    def _read_addresses(self):
+    def _read_addresses(self) -> None:
         text = self.facts_text()
         if text != self._addresses_text:
             found = self.facts().get("workers")
@@ -138,12 +166,12 @@ class Board(Origin):
             ]
             self._addresses_text = text
 
-    def frames(self, position=0, most=100_000, after=0):
-        """Finished tasks from `position` on as they are packed: Frames. Those whose seq is not
-        above `after` are left out.
+    def frames(self, position: int = 0, most: int = 100_000, after: int = 0) -> Frames:
+        """Finished tasks from `position` on, without those whose seq is not above `after`.
 
-        With what it takes to make rows of them: texts and addresses are on the board before the
-        task that names them ends."""
+        Also reads the texts and addresses that rows of them need. These are on the board before
+        the task that refers to them ends.
+        """
         found = Frames(*self._reader.frames(position, most, after))
         if found.count:
             self._read_texts()
@@ -152,27 +180,27 @@ class Board(Origin):
                 raise _core.BoardError("damaged")
         return found
 
-    def _read_texts(self):
+    def _read_texts(self) -> None:
         new, self._texts_end = self._reader.texts_from(self._texts_end)
         self.texts += new
 
-    def records(self, position=0, most=100_000):
-        """Finished tasks from `position` on as reader's tuples, oldest first, at most so many,
-        and the next position. Empty: no more."""
+    def records(self, position: int = 0, most: int = 100_000) -> tuple[list[Raw], int]:
+        """At most `most` finished tasks from `position` on as raw tuples, oldest first, and the
+        position behind them. An empty list: there are no more."""
         found = self.frames(position, most)
         return self.unpack(found.packed), found.position
 
-    def totals(self):
-        """Exact sums of what has ended: a total.Total for each task name. Boards before version
-        6 have none: None."""
+    def totals(self) -> list[Total] | None:
+        """Exact sums of the tasks that have ended, for each task name. Boards before version 6
+        have none: None."""
         if not self.has_totals:
             return None
         found = self._reader.totals()
         self._read_texts()
         return [from_words(words, devices, cells, self.texts) for words, devices, *cells in found]
 
-    def finished(self):
-        """Finished tasks as TaskRecords, oldest first."""
+    def finished(self) -> Iterator[TaskRecord]:
+        """Finished tasks, oldest first."""
         position = 0
         while True:
             raws, position = self.records(position)
@@ -180,23 +208,24 @@ class Board(Origin):
                 return
             yield from (record_of(self, raw) for raw in raws)
 
-    def packed_samples(self, index=0):
-        """Samples from number `index` on in the board's own form, and the next number. Empty: no
-        more."""
+    def packed_samples(self, index: int = 0) -> tuple[bytes, int]:
+        """Samples from number `index` on as they are packed on the board, and the number behind
+        them. Empty: there are no more."""
         return self._reader.samples(index)
 
-    def samples(self, index=0):
-        """(time_ns, rss_bytes, window_peak_bytes, period_ns) from number `index` on, and the
-        next number."""
+    def samples(self, index: int = 0) -> tuple[list[Sample], int]:
+        """Samples from number `index` on, and the number behind them."""
         packed, index = self.packed_samples(index)
         return list(unpack_samples(packed)), index
 
-    def running(self, live=None, everywhere=False):
-        """(serial, slot, record) of the running tasks, with the peak of the present window
-        folded in."""
+    def running(self, live: Live | None = None, everywhere: bool = False) -> list[RunningTask]:
+        """The running tasks. Their peaks include the peak of the present window.
+
+        everywhere: search all slots, because the counter of a dead process may be wrong.
+        """
         live = live or self.live()
         most = self.header["slot_count"] if everywhere else live["running"] or 0
-        records = []
+        found = []
         for slot, raw in self._reader.slots(most):
             record = record_of(self, raw)
             window = (
@@ -204,10 +233,10 @@ class Board(Origin):
             )
             if window is not None and window > (record.rss_peak_bytes or 0):
                 record.rss_peak_bytes = window
-            records.append((raw[0][SERIAL], slot, record))
-        return records
+            found.append(RunningTask(raw[0][SERIAL], slot, record))
+        return found
 
-    def process_record(self, live, state):
+    def process_record(self, live: Live, state: str | None) -> TaskRecord:
         end_ns = live["end_ns"] or live["heartbeat_ns"] or self.header["start_ns"]
         start = self.epoch_of(self.header["start_ns"])
         return TaskRecord(
@@ -219,7 +248,7 @@ class Board(Origin):
             worker=self.worker,
             thread=self.pid,
             task_name=self.name(),
-            state=state,
+            state=state,  # type: ignore[arg-type]  # None: nothing says how the process ended
             start=start,
             duration=None if state == "running" else max(0.0, self.epoch_of(end_ns) - start),
             rss_before_bytes=self.header["rss_before_bytes"],
@@ -230,65 +259,65 @@ class Board(Origin):
             attribution="exact",
         )
 
-    def snapshot(self):
+    def snapshot(self) -> Snapshot:
         live = self.live()
-        live["rss_source"] = SOURCES.get(live["rss_source"])
         return Snapshot(
             self.process_record(live, "running"),
-            [record for _, _, record in self.running(live)],
-            live,
+            [task.record for task in self.running(live)],
+            {**live, "rss_source": SOURCES.get(live["rss_source"] or 0)},
             self.devices(),
         )
 
-    def now_ns(self, live):
-        """Now by the board's clock. Clocks of other hosts and containers may not be ours: of
-        their boards, the last heartbeat."""
+    def now_ns(self, live: Live) -> int:
+        """The present time of the board's clock. For a board of another host or container, whose
+        clock may differ from ours, it is the last heartbeat."""
         return (
             time.monotonic_ns()
-            if self._is_of_here()
+            if self._is_local()
             else live["heartbeat_ns"] or self.header["start_ns"]
         )
 
-    def silent_s(self, live):
-        """Seconds since its last sign of life. Dates are compared only for another host's: ours
-        may be set meanwhile."""
+    def silent_s(self, live: Live) -> float:
+        """Seconds since the last heartbeat. Dates are compared only for boards of another host,
+        because this machine's date may have been set in between."""
         last, now = live["heartbeat_ns"] or self.header["start_ns"], time.monotonic_ns()
         if self.host != os.uname().nodename:
             return time.time() - self.epoch_of(last)
-        # of an earlier boot: since this one, at least
+        # a heartbeat in the future is of an earlier boot: at least the time since this boot
         return (now - last if now >= last else now) / 1e9
 
-    def is_alive(self, live):
+    def is_alive(self, live: Live) -> bool:
         """The process exists and still is the program that made this board. A closed board of a
         living process counts as alive."""
-        # negative: of another machine, or of an earlier boot
+        # negative for a board of another machine or of an earlier boot
         age_ns = time.monotonic_ns() - (live["heartbeat_ns"] or 0)
         stale = not 0 <= age_ns <= max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
-        if not self._is_of_here():
-            # its pid means nothing here: only its heartbeat does
+        if not self._is_local():
+            # a pid of another host or container means nothing here
             return live["state"] == 1 and not stale
         if not process_exists(self.pid, self.start_ticks):
             return False
         return live["state"] != 1 or not (stale or self.tried_to_exec(live)) or self._is_mapped()
 
-    def tried_to_exec(self, live):
-        """The last sign of life was an attempt to exec another program; the sampler may still
-        have run on the way into it."""
+    def tried_to_exec(self, live: Live) -> bool:
+        """The process tried to exec another program and was silent afterwards. The sampler may
+        still have run for a moment on the way into exec."""
+        exec_ns = live["exec_ns"] or 0
         return (
             live["state"] == 1
-            and bool(live["exec_ns"])
-            and live["exec_ns"] + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
+            and exec_ns > 0
+            and exec_ns + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
         )
 
-    def _is_of_here(self):
+    def _is_local(self) -> bool:
         return (
-            self.header["pid_namespace"] == _own_pid_namespace()
-            and self.host == os.uname().nodename
+            self.header["pid_namespace"] == own_pid_namespace() and self.host == os.uname().nodename
         )
 
-    def _is_mapped(self):
+    def _is_mapped(self) -> bool:
+        """Whether the process still has the board in its memory."""
         try:
-            # not by name: a board gets that when it is mapped already
+            # by inode: a board gets its name after it was mapped
             inode = b"%d" % self._reader.inode()
             with open(f"/proc/{self.pid}/maps", "rb") as maps:
                 return any(line.split(None, 5)[4] == inode for line in maps)
@@ -298,18 +327,11 @@ class Board(Origin):
             return False
 
 
-def unpack_samples(packed):
-    """(time_ns, rss_bytes, window_peak_bytes, period_ns) of each; a size that could not be read
-    is None."""
-    for time_ns, rss, peak, period_ns in _SAMPLE.iter_unpack(packed):
-        yield time_ns, rss if rss < 1 << 63 else None, peak if peak < 1 << 63 else None, period_ns
+def process_limit(health: Mapping[str, Any]) -> int | None:
+    """The memory limit of a process: the least of its cgroup's, the machine's, and that of the
+    only Dask worker in it.
 
-
-def process_limit(health):
-    """What a process may hold: its cgroup's or machine's limit, or that of the one Dask worker
-    in it, whichever is less.
-
-    health: with limit_bytes and the facts, which are the job's own words.
+    health: limit_bytes and the facts, which the job reports and which may be anything.
     """
     limits, workers = [health.get("limit_bytes")], health.get("workers")
     if isinstance(workers, list) and len(workers) == 1 and isinstance(workers[0], dict):
@@ -317,37 +339,8 @@ def process_limit(health):
     return min((n for n in limits if type(n) is int and n > 0), default=None)
 
 
-def process_name(pid, start):
-    """The contract's `process`: pid and the moment when its measurement began. After exec a
-    process has two."""
-    return f"{pid}-{int(start * 1e6)}"
-
-
-def start_ticks(pid):
-    """When a process started, by the kernel's clock; None if there is none, or it has ended and
-    waits for its parent."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def process_exists(pid, ticks):
-    return ticks is not None and start_ticks(pid) == ticks
-
-
-@cache
-def _own_pid_namespace():
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def explain(path, error):
-    """One line for people about a _core.BoardError."""
+def explain(path: str | os.PathLike[str], error: _core.BoardError) -> str:
+    """One line for people about a board that cannot be read."""
     reason = {
         "not ready": "its process has not finished creating it, or died doing so",
         "foreign": "it is not a board of dwsr-probe",
@@ -362,9 +355,8 @@ def explain(path, error):
     return f"cannot read the board {path}: {reason}"
 
 
-def list_boards(directory):
-    """Paths of the board files in a directory, oldest process first by name; none if there is no
-    such directory."""
+def list_boards(directory: str | os.PathLike[str]) -> list[str]:
+    """Paths of the board files in a directory, sorted; none if there is no such directory."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.path for entry in entries if entry.name.endswith(SUFFIX))
@@ -372,21 +364,21 @@ def list_boards(directory):
         return []
 
 
-def created(path):
-    """When a board was made, in epoch seconds, by its name; 0 if that says nothing."""
+def created(path: str) -> float:
+    """When a board was made, in epoch seconds, according to its name; 0 if the name has no date."""
     try:
         return int(os.path.basename(path).removesuffix(SUFFIX).rpartition("-")[2]) / 1e6
     except ValueError:
         return 0.0
 
 
-def snapshot():
+def snapshot() -> Snapshot | None:
     """This process now, as its own board shows it; None without a probe."""
     path = _core.board_path()
     return Board(path).snapshot() if path else None
 
 
-def records():
+def records() -> list[TaskRecord]:
     """The finished tasks of this process that its board still holds (at least 8,192 of the
     newest), oldest first."""
     path = _core.board_path()

@@ -11,16 +11,15 @@ import os
 
 from dwsr_probe import _core
 from dwsr_probe.board import (
-    SAMPLE_BYTES,
     Board,
     explain,
     list_boards,
-    process_exists,
     process_limit,
 )
-from dwsr_probe.dataclass import dataclass
+from dwsr_probe.process import process_exists
 from dwsr_probe.record import SOURCES, from_row, to_row
-from dwsr_probe.total import count_last
+from dwsr_probe.sample import SAMPLE_BYTES
+from dwsr_probe.total import News, count_last
 
 _HEALTH = (
     "samples_written",
@@ -63,20 +62,6 @@ class _Followed:
         self.records_lost, self.samples_lost = records_lost, 0
         self.damaged = False
         self.ended = False  # somebody has stored all of it
-
-
-@dataclass
-class News:
-    """Of one process in one round. totals: of all that has ended in it so far (total.Total),
-    None of a board that has none; rows: tasks that
-    these do not count: those that a dead process left running, or all of a board without totals."""
-
-    process: str
-    totals: list | None
-    rows: list
-    records_lost: int
-    limit_bytes: int | None
-    alive: bool
 
 
 class Collector:

@@ -16,9 +16,10 @@ import time
 import dwsr_probe.boot
 from dwsr_probe import _core
 from dwsr_probe.advice import failure_text
-from dwsr_probe.board import list_boards, process_name, start_ticks
+from dwsr_probe.board import list_boards
 from dwsr_probe.collector import Collector
 from dwsr_probe.probe import program_of
+from dwsr_probe.process import process_key, start_ticks
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.runs import HOME, remember, sweep
 from dwsr_probe.say import remove_marks, say
@@ -507,7 +508,7 @@ def _store_unprobed(
         run=run,
         host=os.uname().nodename,
         pid=pid,
-        process=process_name(pid, started),
+        process=process_key(pid, started),
         thread=pid,
         task_name=name,
         state=state,

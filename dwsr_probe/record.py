@@ -1,10 +1,17 @@
-"""The record: one finished, running or killed task, or one process. The contract of every
-program that reads us.
+"""The record of one finished, running or killed task, or of one process. It is the contract with
+every program that reads what dwsr-probe measures.
 
-The dataclass is the one list of fields: JSON names, the store's columns, the types of Arrow and
-pandas, and where a figure stands on the board come from it. A new figure of the board is one
-line here, under its name in csrc/board_layout.h. Fields may be added at the end, never renamed.
-Absent is not zero: what was not measured is None.
+The class TaskRecord is the one list of fields. JSON names, the store's columns, the types of Arrow
+and pandas, and the place of a figure on the board are derived from it. A new figure of the board
+is one line here, under its name in csrc/board_layout.h. Fields may be added at the end, never
+renamed. None means "not measured"; it does not mean zero.
+
+A task has three forms on its way from the board to a reader:
+- raw: the tuple of words and texts that _core unpacks from a frame or a slot;
+- row: a tuple in the order of FIELDS, nested fields as JSON text, as the store keeps it;
+- record: a TaskRecord, nested fields parsed.
+
+Annotations are evaluated here, because TYPES is derived from those of TaskRecord.
 """
 
 import json
@@ -14,18 +21,27 @@ from json.encoder import encode_basestring_ascii as quote
 from dwsr_probe import _core
 from dwsr_probe.dataclass import MISSING, dataclass, field, fields
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    Row = tuple[Any, ...]
+    Words = tuple[int | None, ...]
+    # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation
+    Raw = tuple[Words, str, str, str, str, tuple[Words, ...] | str | None, Words | str | None]
+
 STATES = {1: "running", 2: "ok", 3: "error", 4: "cancelled", 5: "killed"}
 SOURCES = {1: "kernel", 2: "sampled"}
 ATTRIBUTIONS = {1: "exact", 2: "shared"}
 
 
-def _of(source, default=None, **options):
-    """A field that is not a word of the board under the same name.
+def _of(source: str, default: "Any" = None, **options: "Any") -> "Any":
+    """A field that is not simply the word of the same name on the board.
 
-    source: an expression of `board` (origin.Origin), of the words in braces by their names on
-    the board, of `running`, and of what follows
-    them: the texts name, key, inputs and output, and gpu and oom. Nested fields are JSON text,
-    as in the store.
+    source: the expression that row_of computes it with. It may use `board` (origin.Origin), the
+    words of the board as {name}, `running`, the texts name, key, inputs and output, and gpu and
+    oom. Nested fields are JSON text.
     """
     return field(**options or {"default": default}, metadata={"source": source})
 
@@ -72,25 +88,25 @@ class TaskRecord:
     major_page_faults: int | None = None  # of these: those that read a disk
 
     @property
-    def rss_growth_bytes(self):
-        """Peak above the resident size at begin."""
+    def rss_growth_bytes(self) -> int | None:
+        """How far the peak was above the resident size at begin."""
         return growth_of(self.rss_peak_bytes, self.rss_before_bytes)
 
     @property
-    def own_peak_bytes(self):
-        """What the task needed on the host: its own peak, or, where allocations are not
-        accounted, growth. Of a killed task what it had so far."""
+    def own_peak_bytes(self) -> int | None:
+        """The host memory that the task needed: the peak of its own allocations, or growth of the
+        resident size where allocations are not accounted. For a killed task: up to its end."""
         return self.rss_growth_bytes if self.alloc_peak_bytes is None else self.alloc_peak_bytes
 
     @property
-    def gpu_peak_bytes(self):
-        """The same of the device where it is largest; None where devices were not followed."""
+    def gpu_peak_bytes(self) -> int | None:
+        """The task's peak on the device where it is largest; None if devices were not followed."""
         return largest_device(self.gpu)
 
     @property
-    def known_input_bytes(self):
-        """input_bytes; where the size of some input is not known, the sum of the others, as the
-        model counts. None: none is known."""
+    def known_input_bytes(self) -> int | None:
+        """input_bytes, or the sum of the inputs whose size is known, as the model counts. None if
+        no size is known."""
         if self.input_bytes is not None:
             return self.input_bytes
         known = [
@@ -100,44 +116,46 @@ class TaskRecord:
         ]
         return sum(known) if known else None
 
-    def to_dict(self):
+    def to_dict(self) -> "dict[str, Any]":
         return {name: getattr(self, name) for name in FIELDS}
 
-    def to_json(self):
+    def to_json(self) -> str:
         return json_of_row(to_row(self))
 
 
-def growth_of(rss_peak, rss_before):
+def growth_of(rss_peak: int | None, rss_before: int | None) -> int | None:
     return None if rss_peak is None or rss_before is None else max(0, rss_peak - rss_before)
 
 
-def largest_device(devices):
-    """Peak on the device where it is largest, of a record's `gpu`."""
+def largest_device(devices: "list[dict[str, Any]] | None") -> int | None:
+    """The peak on the device where it is largest. devices: the field `gpu` of a record."""
     return max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else None
 
 
+def _type_of(annotation: "Any") -> type:
+    kinds = getattr(annotation, "__args__", (annotation,))
+    kind = next(one for one in kinds if one is not type(None))
+    return object if kind in (list, dict) else kind
+
+
 FIELDS = tuple(f.name for f in fields(TaskRecord))
-# int, float or str, or object for lists and dicts: what a field is, without None
-TYPES = {
-    f.name: object if kind in (list, dict) else kind
-    for f in fields(TaskRecord)
-    for kind in [
-        next(one for one in getattr(f.type, "__args__", (f.type,)) if one is not type(None))
-    ]
-}
+# The type of a field, None aside: int, float or str, or object for lists and dicts
+TYPES: dict[str, type] = {f.name: _type_of(f.type) for f in fields(TaskRecord)}
 NESTED = tuple(name for name, kind in TYPES.items() if kind is object)  # JSON text in the run store
-# What a stored run of an earlier version has where it lacks the field
-DEFAULTS = {
-    f.name: f.default if f.default is not MISSING else json.dumps(f.default_factory())
+# The value of a field that a stored run of an earlier version lacks
+DEFAULTS: "dict[str, Any]" = {
+    f.name: json.dumps(f.default_factory())  # type: ignore[operator]  # present, if no default is
+    if f.default is MISSING
+    else f.default
     for f in fields(TaskRecord)
 }
 _WORDS = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 SERIAL = _WORDS["serial"]
 
 
-def devices_text(found):
+def devices_text(found: "Sequence[Words] | str") -> str:
     """JSON of a task's devices, from words by TASK_DEVICE_FIELDS. Boards before version 6 have
-    the text itself."""
+    the JSON text itself."""
     if isinstance(found, str):
         return found
     devices = (dict(zip(_core.TASK_DEVICE_FIELDS, words, strict=True)) for words in found)
@@ -155,8 +173,8 @@ def devices_text(found):
     )
 
 
-def oom_text(found):
-    """JSON of a failed allocation, in the same way from words by OOM_FIELDS."""
+def oom_text(found: "Words | str") -> str:
+    """JSON of a failed allocation, from words by OOM_FIELDS or, as above, from the text itself."""
     if isinstance(found, str):
         return found
     oom = dict(zip(_core.OOM_FIELDS, found, strict=True))
@@ -171,23 +189,23 @@ def oom_text(found):
     return _compact({"where": where, **oom, "count": count})
 
 
-def _compact(value):
+def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _made(name, body, **used):
-    """A function over all fields, written out from their list: there are 50,000 records a
-    second, and a loop over the fields takes three times as long."""
-    exec(f"def {name}{body}", used)
-    return used[name]
+def _compiled(name: str, body: str, **namespace: "Any") -> "Callable[..., Any]":
+    """A function whose source names every field. At 50,000 records a second a loop over the
+    fields would take three times as long."""
+    exec(f"def {name}{body}", namespace)
+    return namespace[name]
 
 
-def _row_maker():
+def _compile_row_of() -> "Callable[[Any, Raw], Row]":
     sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
     values = (
         re.sub(r"{(\w+)}", lambda word: f"words[{_WORDS[word[1]]}]", source) for source in sources
     )
-    return _made(
+    return _compiled(
         "row_of",
         "(board, raw):\n"
         "    words, name, key, inputs, output, gpu, oom = raw\n"
@@ -201,14 +219,13 @@ def _row_maker():
     )
 
 
-row_of = _row_maker()
-row_of.__doc__ = """The reader's tuple as a row in the order of FIELDS, nested fields as JSON text:
-the form that the store keeps.
+row_of = _compile_row_of()
+row_of.__doc__ = """A raw tuple as a row. A running task has neither seq nor duration.
 
-A running task has neither seq nor duration."""
+board: an origin.Origin."""
 
 
-def to_row(record):
+def to_row(record: TaskRecord) -> "Row":
     return tuple(
         (
             json.dumps(getattr(record, n))
@@ -219,12 +236,12 @@ def to_row(record):
     )
 
 
-def _line_maker():
-    def value(name):
+def _compile_json_of_row() -> "Callable[[Row], str]":
+    def value(name: str) -> str:
         plain = TYPES[name] is not str  # nested fields are JSON already
         return f'"{name}":{{"null" if {name} is None else {name if plain else f"quote({name})"}}}'
 
-    return _made(
+    return _compiled(
         "json_of_row",
         f"(row):\n    {', '.join(FIELDS)} = row\n    return"
         f" f'''{{{{{','.join(map(value, FIELDS))}}}}}'''",
@@ -232,28 +249,29 @@ def _line_maker():
     )
 
 
-json_of_row = _line_maker()
+json_of_row = _compile_json_of_row()
 json_of_row.__doc__ = "A row as one line of JSON."
 
 
-def json_of(text, otherwise):
-    """Slots carry no checksum: a damaged one must not stop its reader."""
+def json_of(text: str, otherwise: "Any") -> "Any":
+    """The parsed text, or `otherwise` if it is not JSON. Slots carry no checksum, and a damaged
+    slot must not stop its reader."""
     try:
         return json.loads(text)
     except ValueError:
         return otherwise
 
 
-def nested_of(name, text):
-    """A nested field of a row, parsed; what is broken is absent."""
+def nested_of(name: str, text: str | None) -> "Any":
+    """A nested field of a row, parsed. A text that is not JSON counts as absent."""
     if text is None:
         return [] if name == "inputs" else None
     return json_of(text, [] if name == "inputs" else None)
 
 
-def _record_maker():
+def _compile_from_row() -> "Callable[..., TaskRecord]":
     values = (f"nested({name!r}, {name})" if name in NESTED else name for name in FIELDS)
-    return _made(
+    return _compiled(
         "from_row",
         f"(row, nested=nested_of):\n    {', '.join(FIELDS)} = row\n    return"
         f" TaskRecord({', '.join(values)})",
@@ -262,9 +280,10 @@ def _record_maker():
     )
 
 
-from_row = _record_maker()
-from_row.__doc__ = """A row as a record. nested(field, JSON text): parses the nested fields."""
+from_row = _compile_from_row()
+from_row.__doc__ = """A row as a record. nested(field, JSON text) parses the nested fields."""
 
 
-def record_of(board, raw):
+def record_of(board: "Any", raw: "Raw") -> TaskRecord:
+    """board: an origin.Origin."""
     return from_row(row_of(board, raw))

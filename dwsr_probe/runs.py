@@ -5,8 +5,9 @@ import sqlite3
 import time
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, created, explain, list_boards, process_exists
+from dwsr_probe.board import Board, created, explain, list_boards
 from dwsr_probe.collector import Collector, read_board_into
+from dwsr_probe.process import process_exists
 from dwsr_probe.say import remove_marks
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError

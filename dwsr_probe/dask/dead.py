@@ -99,7 +99,7 @@ def adopt(directory, facts):
 
 def _left_claimed(directory):
     """Claimed by a worker that has been killed since."""
-    from dwsr_probe.board import process_exists
+    from dwsr_probe.process import process_exists
 
     for name in sorted(os.listdir(directory)):
         words = name.partition(CLAIMED)[2].split(".")
@@ -112,7 +112,8 @@ def _left_claimed(directory):
 
 
 def _look_at(path, facts):
-    from dwsr_probe.board import Board, start_ticks
+    from dwsr_probe.board import Board
+    from dwsr_probe.process import start_ticks
 
     try:
         board = Board(path)

@@ -513,8 +513,8 @@ def test_boards_that_nobody_came_for_are_swept(tmp_path):
 def test_a_command_that_is_dead_before_it_is_waited_for(cli, board_dir):
     """A look at the boards that comes between its death and wait4 must not store it as one whose
     end nobody saw."""
-    from dwsr_probe.board import start_ticks
     from dwsr_probe.collector import Collector
+    from dwsr_probe.process import start_ticks
     from dwsr_probe.store import Store
 
     code = "import dwsr_probe, os; assert dwsr_probe.start(); os.kill(os.getpid(), 9)"

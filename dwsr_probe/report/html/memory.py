@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dwsr_probe.board import SAMPLE_BYTES
+from dwsr_probe.sample import SAMPLE_BYTES
 
 SHOWN_MOST = 24  # processes with a line of their own: the largest
 POINTS_MOST = 48_000  # of all lines together

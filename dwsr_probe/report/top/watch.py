@@ -11,8 +11,8 @@ import sqlite3
 import time
 from functools import partial
 
-from dwsr_probe.board import process_exists
 from dwsr_probe.export.sources import Machine, Run
+from dwsr_probe.process import process_exists
 from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, task_of
 from dwsr_probe.runs import find_run
 from dwsr_probe.store import Store, StoreError

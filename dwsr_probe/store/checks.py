@@ -1,14 +1,25 @@
-"""The types that readers of a store rely on. SQLite keeps any value in any column, so that they
-are checked where they are read. Called by store.py.
+"""The types that readers of a store rely on. Called by store/reader.py.
 
-A value of a wrong type is a ValueError that names it. None is "not measured" everywhere but in a
+SQLite keeps any value in any column, so types are checked when a value is read. A value of a wrong
+type is a ValueError that names it. None means "not measured" and is allowed everywhere except in a
 task's name.
 """
 
+from __future__ import annotations
+
 from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of, nested_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from dwsr_probe.record import Row
+
+    Types = tuple[type, ...]
+
 _NUMBER = (int, float)
-_WORDS = {
+_NAMES_OF_TYPES: dict[Types, str] = {
     (int,): "a whole number",
     _NUMBER: "a number",
     (str,): "a text",
@@ -16,16 +27,14 @@ _WORDS = {
     (dict,): "an object",
     (bytes,): "bytes",
 }
-
-
-_SCALARS = {
+_SCALARS: dict[str, Types] = {
     name: _NUMBER if kind is float else (kind,)
     for name, kind in TYPES.items()
     if kind is not object
 }
-_OBJECT = _SCALARS | {"inputs": (list,), "output": (dict,), "gpu": (list,), "oom": (dict,)}
+_RECORD = _SCALARS | {"inputs": (list,), "output": (dict,), "gpu": (list,), "oom": (dict,)}
 _ROW = tuple(_SCALARS.get(name, (str,)) for name in FIELDS)  # nested fields are JSON text there
-_META = {
+_META: dict[str, Types] = {
     "run": (str,),
     "command": (list,),
     "start": _NUMBER,
@@ -36,7 +45,7 @@ _META = {
     "board_dir": (str,),
     "exit_code": (int,),
 }
-# beside those that end in _bytes and _ns: what the views calculate with
+# The views calculate with these, and with all names that end in _bytes or _ns.
 _HEALTH_COUNTS = frozenset(
     (
         "records_lost",
@@ -53,43 +62,45 @@ _HEALTH_COUNTS = frozenset(
         "gpu_unfollowed",
     )
 )
-_KINDS_MOST = 4096
+_ROW_TYPES_MOST = 4096
 _GPU, _TASK_NAME = FIELDS.index("gpu"), FIELDS.index("task_name")
-_good_kinds = set()  # types of whole rows that were found good: a run has few
+_good_row_types: set[Types] = set()  # a run has few different ones
 
 
-def row(found):
-    """A row of the tasks' table, as it is."""
-    kinds = tuple(map(type, found))
-    if kinds not in _good_kinds:
+def row(found: Row) -> Row:
+    """A row of the table of tasks, unchanged."""
+    row_types = tuple(map(type, found))
+    if row_types not in _good_row_types:
         for name, value, types in zip(FIELDS, found, _ROW, strict=True):
             _check(f"{name} of a task", value, types)
         if found[_TASK_NAME] is None:
             raise ValueError("task_name of a task is missing")
-        if len(_good_kinds) >= _KINDS_MOST:
-            _good_kinds.clear()
-        _good_kinds.add(kinds)
+        if len(_good_row_types) >= _ROW_TYPES_MOST:
+            _good_row_types.clear()
+        _good_row_types.add(row_types)
     if found[_GPU] is not None:
         _devices("gpu of a task", json_of(found[_GPU], []), ("peak_bytes",))
     return found
 
 
 class Nested:
-    """Parses the nested fields of many rows for record.from_row. Most texts recur: each is
-    parsed and checked once, and its value is shared."""
+    """Parses the nested fields of many rows, for record.from_row.
+
+    Most texts recur. So each text is parsed and checked once, and records share its value.
+    """
 
     _MOST = 10_000
 
-    def __init__(self):
-        self._known = {}
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[str, str | None], Any] = {}
 
-    def __call__(self, name, text):
+    def __call__(self, name: str, text: str | None) -> Any:
         try:
-            return self._known[name, text]
+            return self._parsed[name, text]
         except KeyError:
             pass
         value = nested_of(name, text)
-        if name == "inputs":  # broken texts are none already: of slots that were damaged
+        if name == "inputs":  # nested_of returned [] for a text that cannot be parsed
             for given in _objects("inputs of a task", value):
                 _check("shape of an input", given.get("shape"), (list,))
                 _check("nbytes of an input", given.get("nbytes"), _NUMBER)
@@ -97,53 +108,50 @@ class Nested:
             _devices("gpu of a task", value, ("peak_bytes",))
         else:
             _check(f"{name} of a task", value, (dict,))
-        if len(self._known) >= self._MOST:
-            self._known.clear()
-        self._known[name, text] = value
+        if len(self._parsed) >= self._MOST:
+            self._parsed.clear()
+        self._parsed[name, text] = value
         return value
 
 
-def process(record, health):
-    """A process's record, of the fields that are known here, and its health."""
+def process(record: dict[str, Any], health: dict[str, Any]) -> tuple[TaskRecord, dict[str, Any]]:
+    """The record of a process, without fields that this version does not know, and its health."""
     for what, found in (("record", record), ("health", health)):
         if type(found) is not dict:
             raise ValueError(f"{what} of a process is {repr(found)[:60]}, not an object")
-    for name, types in _OBJECT.items():
+    for name, types in _RECORD.items():
         _check(f"{name} of a process", record.get(name), types)
     _numbers("of a process", health)
     for worker in _objects("workers of a process", health.get("workers") or []):
         _numbers("of a worker", worker)
     _devices("devices of a process", health.get("devices") or [])
-    return TaskRecord(**{name: value for name, value in record.items() if name in _OBJECT}), health
+    return TaskRecord(**{name: value for name, value in record.items() if name in _RECORD}), health
 
 
-def meta(found):
+def meta(found: dict[str, Any]) -> dict[str, Any]:
     for name, types in _META.items():
         _check(name, found.get(name), types)
     return found
 
 
-def numbers(what, found):
-    """A row of numbers."""
+def numbers(what: str, found: Iterable[object]) -> None:
     for value in found:
         _check(what, value, _NUMBER)
-    return found
 
 
-def blob(what, epoch, packed, piece):
+def blob(what: str, epoch: object, packed: bytes, piece_bytes: int) -> None:
     _check(f"epoch of {what}", epoch, _NUMBER)
     _check(what, packed, (bytes,))
-    if len(packed) % piece:
+    if len(packed) % piece_bytes:
         raise ValueError(f"{what} are cut short")
-    return epoch, packed
 
 
-def _check(what, value, types):
+def _check(what: str, value: object, types: Types) -> None:
     if value is not None and type(value) not in types:
-        raise ValueError(f"{what} is {repr(value)[:60]}, not {_WORDS[types]}")
+        raise ValueError(f"{what} is {repr(value)[:60]}, not {_NAMES_OF_TYPES[types]}")
 
 
-def _objects(what, found):
+def _objects(what: str, found: Any) -> list[dict[str, Any]]:
     _check(what, found, (list,))
     for one in found:
         if type(one) is not dict:
@@ -151,7 +159,7 @@ def _objects(what, found):
     return found
 
 
-def _devices(what, found, needed=()):
+def _devices(what: str, found: Any, needed: tuple[str, ...] = ()) -> None:
     for device in _objects(what, found):
         if type(device.get("device")) is not int or any(
             type(device.get(name)) not in _NUMBER for name in needed
@@ -162,7 +170,7 @@ def _devices(what, found, needed=()):
         _numbers("of a device", device)
 
 
-def _numbers(whose, found):
+def _numbers(whose: str, found: dict[str, Any]) -> None:
     for name, value in found.items():
         if name.endswith(("_bytes", "_ns")) or name in _HEALTH_COUNTS:
             _check(f"{name} {whose}", value, _NUMBER)
