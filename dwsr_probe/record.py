@@ -15,7 +15,6 @@ Annotations are evaluated here, because TYPES is derived from those of TaskRecor
 """
 
 import json
-import re
 from json.encoder import encode_basestring_ascii as quote
 
 from dwsr_probe import _core
@@ -202,9 +201,8 @@ def _compiled(name: str, body: str, **namespace: "Any") -> "Callable[..., Any]":
 
 def _compile_row_of() -> "Callable[[Any, Raw], Row]":
     sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
-    values = (
-        re.sub(r"{(\w+)}", lambda word: f"words[{_WORDS[word[1]]}]", source) for source in sources
-    )
+    words = {name: f"words[{index}]" for name, index in _WORDS.items()}
+    values = (source.format_map(words) for source in sources)
     return _compiled(
         "row_of",
         "(board, raw):\n"

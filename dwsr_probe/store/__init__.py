@@ -16,7 +16,6 @@ import os
 import sqlite3
 import time
 
-from dwsr_probe.dataclass import NamedTuple
 from dwsr_probe.record import FIELDS, to_row
 from dwsr_probe.sample import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.store.file import (
@@ -29,7 +28,7 @@ from dwsr_probe.store.file import (
     open_existing,
     upgrade,
 )
-from dwsr_probe.store.reader import PackedSamples, Progress, Reader, SampleRange, StoredProcess
+from dwsr_probe.store.reader import Progress, Reader, SampleRange, StoredProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE",
-    "PackedSamples",
     "Progress",
     "Reader",
     "SampleRange",
@@ -61,14 +59,6 @@ _INSERT_TASK = (
 )
 
 
-class _StoredOrigin(NamedTuple):
-    """Of a process whose frames are written: its origin as JSON, and how many of its texts are
-    stored."""
-
-    json: str | None
-    text_count: int
-
-
 class Store(Reader):
     """One run. `Store.create` for the collector, `Store.open` for readers."""
 
@@ -79,7 +69,9 @@ class Store(Reader):
         super().__init__(directory, connection)
         self._merge_due_s = 0.0  # of the monotonic clock
         self._next_position: int | None = None  # of the next task that is written
-        self._stored_origins: dict[str, _StoredOrigin] = {}  # by process
+        # of the processes whose frames are written
+        self._stored_origins: dict[str, str] = {}  # as JSON
+        self._stored_text_counts: dict[str, int] = {}
         self._stored_totals: dict[tuple[str, int], int] = {}  # (process, number) → its last_seq
 
     @classmethod
@@ -123,6 +115,7 @@ class Store(Reader):
             self._db.execute("ROLLBACK")
         self._next_position = None
         self._stored_origins.clear()
+        self._stored_text_counts.clear()
         self._stored_totals.clear()
 
     def set_meta(self, **values: Any) -> None:
@@ -174,23 +167,24 @@ class Store(Reader):
     def _put_origin(self, board: Board) -> None:
         """Store what rows need beside the frames of this board, as far as it is new."""
         process, now = board.process, board.to_json()
-        stored = self._stored_origins.get(process)
-        if stored is None:
-            stored = _StoredOrigin(
-                None, self._value("SELECT COUNT(*) FROM texts WHERE process = ?", process)
+        if process not in self._stored_text_counts:
+            self._stored_text_counts[process] = self._value(
+                "SELECT COUNT(*) FROM texts WHERE process = ?", process
             )
-        if now != stored.json:
+        if now != self._stored_origins.get(process):
             self._db.execute(
                 "INSERT OR REPLACE INTO origins VALUES (?, ?, ?)",
                 (process, now, board.layout.text),
             )
-        if len(board.texts) > stored.text_count:
-            new = enumerate(board.texts[stored.text_count :], stored.text_count)
+            self._stored_origins[process] = now
+        count = self._stored_text_counts[process]
+        if len(board.texts) > count:
+            new = enumerate(board.texts[count:], count)
             self._db.executemany(
                 "INSERT OR IGNORE INTO texts VALUES (?, ?, ?)",
                 ((process, number, text) for number, text in new),
             )
-        self._stored_origins[process] = _StoredOrigin(now, len(board.texts))
+            self._stored_text_counts[process] = len(board.texts)
 
     def put_totals(self, news: News) -> None:
         """The exact sums of a process, if it has them."""

@@ -58,33 +58,16 @@ class SampleRange(NamedTuple):
     samples: int
 
 
-class PackedSamples(NamedTuple):
-    """A piece of a board's ring of samples. epoch: the date, in seconds, when the board's clock
-    was 0. packed: samples of SAMPLE_BYTES each (dwsr_probe.sample)."""
-
-    epoch: float
-    packed: bytes
-
-
-class _UnpackedFrames(NamedTuple):
-    position: int | None
-    rows: list[Row]
-
-
-class _KnownOrigin(NamedTuple):
-    """An origin and the JSON text that it was made of."""
-
-    text: str
-    origin: Origin
-
-
 class Reader:
     def __init__(self, directory: str | None, connection: sqlite3.Connection) -> None:
         self.directory = directory  # None: in memory
         self._db = connection
         self._data_version: int | None = None  # SQLite's, at the last call of others_wrote
-        self._origins: dict[str, _KnownOrigin] = {}  # by process
-        self._unpacked = _UnpackedFrames(None, [])  # the piece of frames that was unpacked last
+        self._origins: dict[str, Origin] = {}  # by process
+        self._origin_texts: dict[str, str] = {}  # the JSON that they were made of
+        # the piece of frames that was unpacked last
+        self._unpacked_position: int | None = None
+        self._unpacked_rows: list[Row] = []
         self._inspect_tables()
 
     def _inspect_tables(self) -> None:
@@ -165,16 +148,16 @@ class Reader:
         if found is None:
             raise ValueError("packed records are there without their layout")
         text, layout = found
-        known = self._origins.get(process)
-        if known is None or known.text != text:
-            known = _KnownOrigin(text, origin.from_json(process, text, layout))
-            self._origins[process] = known
+        if self._origin_texts.get(process) != text:
+            self._origins[process] = origin.from_json(process, text, layout)
+            self._origin_texts[process] = text
+        known = self._origins[process]
         texts = self._db.execute(
             "SELECT text FROM texts WHERE process = ? AND number >= ? ORDER BY number",
-            (process, len(known.origin.texts)),
+            (process, len(known.texts)),
         )
-        known.origin.texts += [text for (text,) in texts]
-        return known.origin
+        known.texts += [text for (text,) in texts]
+        return known
 
     def rows_after(self, position: int, most: int) -> list[tuple[int, Row]]:
         """(position, row) of the tasks behind a position, in the order in which they were
@@ -201,9 +184,10 @@ class Reader:
         for first, process, packed in pieces:
             if most <= 0:
                 return
-            if self._unpacked.position != first:
-                self._unpacked = _UnpackedFrames(first, self._origin(process).rows(packed))
-            wanted = self._unpacked.rows[max(0, position + 1 - first) :][:most]
+            if self._unpacked_position != first:
+                self._unpacked_rows = self._origin(process).rows(packed)
+                self._unpacked_position = first
+            wanted = self._unpacked_rows[max(0, position + 1 - first) :][:most]
             most -= len(wanted)
             yield from enumerate(wanted, max(first, position + 1))
 
@@ -281,8 +265,12 @@ class Reader:
                 checks.numbers("a sample", row)
             yield SampleRange(*row)
 
-    def packed_samples(self, process: str) -> Iterator[PackedSamples]:
-        """The newer samples in order of time, still packed: for readers of millions."""
+    def packed_samples(self, process: str) -> Iterator[tuple[float, bytes]]:
+        """(epoch, packed) of the newer samples in order of time, for readers of millions.
+
+        packed: a piece of a board's ring, SAMPLE_BYTES each (dwsr_probe.sample). epoch: the date,
+        in seconds, when the board's clock was 0.
+        """
         for epoch, packed in self._db.execute(
             "SELECT epoch, packed FROM samples WHERE process = ? AND LENGTH(packed) > 0 ORDER BY"
             " first",
@@ -290,7 +278,7 @@ class Reader:
         ):
             with self._damage_is_an_error():
                 checks.blob("samples", epoch, packed, SAMPLE_BYTES)
-            yield PackedSamples(epoch, packed)
+            yield epoch, packed
 
     def samples(self, process: str) -> Iterator[SampleRange]:
         """All samples in order of time."""
