@@ -1,170 +1,163 @@
-"""Follow the boards of one run into its store: while they live, and for the last time when they
-are dead.
+"""Follow the boards of one run into its store, until their processes are dead and all is stored.
 
-Called by `run`'s parent between events, and by `report` for a run whose parent is gone. One
-round is one transaction; a board is removed only after the transaction that holds the last of
-it. A board that cannot be read costs one line and nothing else.
+Called by `run`'s parent between events, by `report` for a run whose parent is gone, by `export`
+for all boards of the machine, and by Dask workers for single boards (read_board).
+
+One round is one transaction. A board is removed only after the transaction that holds the last of
+it. A board that cannot be read costs one line on stderr and nothing else.
 """
+
+from __future__ import annotations
 
 import errno
 import os
 
 from dwsr_probe import _core
-from dwsr_probe.board import (
-    Board,
-    explain,
-    list_boards,
-    process_limit,
-)
+from dwsr_probe.board import Board, explain, list_boards
+from dwsr_probe.dataclass import NamedTuple
+from dwsr_probe.followed import FollowedBoard
 from dwsr_probe.process import process_exists
-from dwsr_probe.record import SOURCES, from_row, to_row
-from dwsr_probe.sample import SAMPLE_BYTES
-from dwsr_probe.total import News, count_last
+from dwsr_probe.record import to_row
+from dwsr_probe.total import News
 
-_HEALTH = (
-    "samples_written",
-    "samples_late",
-    "sampler_period_ns",
-    "sampler_cpu_ns",
-    "resets",
-    "reset_gaps",
-    "tasks_begun",
-    "tasks_dropped",
-    "room_for_tasks",
-    "ends_unmatched",
-    "ends_elsewhere",
-    "ends_missing",
-    "files_reopened",
-    "children_unprobed",
-    "dask_hooks",
-    "alloc_state",
-    "unowned_bytes",
-    "untracked_bytes",
-    "gpu_hook",
-    "gpu_unfollowed",
-    "gpu_ooms",
-    "pinned_peak_bytes",
-    "nvml_state",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, Protocol
+
+    from dwsr_probe.board import Frames, Live
+    from dwsr_probe.followed import Sink
+    from dwsr_probe.record import Row, TaskRecord
+
+    class CollectorStore(Sink, Protocol):
+        """What a collector needs of a store: dwsr_probe.store.Store, or the exporter's ring in
+        memory."""
+
+        def begin(self) -> None: ...
+        def commit(self) -> None: ...
+        def rollback(self) -> None: ...
+        def merge_samples(self) -> None: ...
+        def others_wrote(self) -> bool: ...
+        def has_ended(self, process: str) -> bool: ...
+        def lost_of(self, process: str) -> int: ...
+        def progress_of(self, process: str) -> tuple[int, int]: ...
 
 
-class _Followed:
-    """How far one board has been stored."""
+__all__ = ["Collector", "Contents", "News", "read_board", "read_board_into"]
 
-    def __init__(self, board, seq, sample_index, records_lost=0):
-        self.board = board
-        self.position = 0
-        self.seq, self.sample_index = seq, sample_index
-        self.last_serial = None
-        self.finished_seq = 0  # of the newest record on the board
-        # the newest frames, whose last one its process may not have counted any more
-        self.last_packed = b""
-        self.records_lost, self.samples_lost = records_lost, 0
-        self.damaged = False
-        self.ended = False  # somebody has stored all of it
+
+class Exit(NamedTuple):
+    """How a process ended, from wait4. signal: the one that ended it."""
+
+    state: str
+    signal: int | None
 
 
 class Collector:
-    """run: which one's boards, None: all. remove: boards that are stored and dead. earlier:
-    boards that were there before the run began: none of them is opened.
-
-    ended(list of News): called after each round.
+    """run: whose boards are followed; None: all boards of the directory.
+    remove: whether to remove boards that are stored and whose processes are dead.
+    earlier: boards that existed before the run began; none of them is opened.
+    on_round: called with a list of News after each round.
     """
 
-    def __init__(self, store, run, directory, say, ended=None, remove=True, earlier=()):
+    def __init__(
+        self,
+        store: CollectorStore,
+        run: str | None,
+        directory: str,
+        say: Callable[[str], object],
+        on_round: Callable[[list[News]], object] | None = None,
+        remove: bool = True,
+        earlier: Iterable[str] = (),
+    ) -> None:
         self.store, self.run, self.directory, self._say = store, run, directory, say
-        self._ended, self._remove = ended, remove
-        self._counting = ended is not None or store.counts
-        self._news = []
-        self._followed = {}  # path -> _Followed
-        self._not_ours = set(earlier)
-        self._awaited = None  # pid of the command
-        # pid -> (state, signal or None), from wait4: better known than by guessing
-        self._exits = {}
-        self.pids = set()  # that had a board in this run
-        self.replaced = set()  # of these: now another program, without a board
+        self._on_round, self._remove = on_round, remove
+        self._counting = on_round is not None or store.counts
+        self._news: list[News] = []
+        self._followed: dict[str, FollowedBoard] = {}  # by path
+        self._ignored = set(earlier)  # paths: of other runs, unreadable, or stored already
+        self._awaited: int | None = None  # pid of the command
+        self._exits: dict[int, Exit] = {}  # by pid
+        self.pids: set[int] = set()  # processes that had a board in this run
+        self.replaced: set[int] = set()  # of these: now another program, without a board
         self.stored = 0  # tasks
 
-    def await_exit(self, pid):
-        """Its parent is here, and will note_exit: until then, a process that has ended is not
-        stored as one whose end nobody saw."""
+    def await_exit(self, pid: int) -> None:
+        """The caller is the parent of this process and will call note_exit. Until then the end of
+        the process is not stored, because only the parent sees how it ended."""
         self._awaited = pid
 
-    def note_exit(self, pid, state, signal=None):
-        self._exits[pid] = state, signal
+    def note_exit(self, pid: int, state: str, signal: int | None = None) -> None:
+        self._exits[pid] = Exit(state, signal)
         self._awaited = None
 
     # -- discovery
 
-    def _look_for_boards(self):
+    def _find_boards(self) -> None:
         paths = list_boards(self.directory)
-        self._not_ours.intersection_update(paths)
+        self._ignored.intersection_update(paths)
         for path in paths:
-            if path in self._followed or path in self._not_ours:
+            if path in self._followed or path in self._ignored:
                 continue
             try:
                 board = Board(path)
             except _core.BoardError as error:
                 if error.reason == "not ready" or error.detail in (errno.EMFILE, errno.ENFILE):
-                    continue  # looked at again in the next round
-                self._not_ours.add(path)
+                    continue  # opened again in the next round
+                self._ignored.add(path)
                 if error.detail != errno.ENOENT:
                     self._say(explain(path, error))
                 continue
             if self.run is not None and board.run != self.run:
-                self._not_ours.add(path)
+                self._ignored.add(path)
                 board.close()
                 continue
             self.pids.add(board.pid)
-            self.replaced.discard(board.pid)  # what it became has a board after all
-            self._followed[path] = _Followed(
-                board, *self.store.progress_of(board.process), self.store.lost_of(board.process)
-            )
-            self._followed[path].ended = self.store.has_ended(board.process)
+            self.replaced.discard(board.pid)  # the program that it became has a board after all
+            followed = FollowedBoard(board)
+            self._read_progress(followed)
+            self._followed[path] = followed
 
-    def living(self):
-        """(board, its live counters) of those that are followed and can be read."""
+    def _read_progress(self, followed: FollowedBoard) -> None:
+        """How far the store says that a board is stored."""
+        process = followed.board.process
+        followed.seq, followed.sample_index = self.store.progress_of(process)
+        followed.records_lost = self.store.lost_of(process)
+        followed.ended = self.store.has_ended(process)
+
+    def _readable(self) -> Iterator[tuple[FollowedBoard, Live]]:
         for followed in self._followed.values():
             if not followed.damaged:
                 try:
-                    yield followed.board, followed.board.live()
+                    live = followed.board.live()
                 except _core.BoardError:
-                    continue  # the next round will say it
+                    continue  # the next round reports it
+                yield followed, live
+
+    def living(self) -> Iterator[tuple[Board, Live]]:
+        """The boards that are followed and can be read, with their live counters."""
+        for followed, live in self._readable():
+            yield followed.board, live
 
     # -- rounds
 
-    def pressure(self):
-        """How full the fullest ring is with what has not been stored, 0 to 1. Finds new boards,
-        and takes one small read of each."""
-        most = 0.0
-        self._look_for_boards()
-        for followed in self._followed.values():
-            if followed.damaged:
-                continue
-            try:
-                live = followed.board.live()
-            except _core.BoardError:
-                continue  # the next round will say it
-            if live["records_head"] is None or live["samples_written"] is None:
-                continue
-            header = followed.board.header
-            most = max(
-                most,
-                (live["records_head"] - followed.position) / header["records_bytes"],
-                (live["samples_written"] - followed.sample_index) / header["sample_count"],
-            )
-        return most
+    def pressure(self) -> float:
+        """How much of the fullest ring has not been stored, 0 to 1. Finds new boards, and reads
+        only the live counters of each."""
+        self._find_boards()
+        return max((one.fill_level(live) for one, live in self._readable()), default=0.0)
 
-    def round(self):
+    def round(self) -> int:
         """Store what is new. Returns how many of the run's processes are alive."""
-        self._look_for_boards()
+        self._find_boards()
         alive, ended = 0, []
-        if not self._followed:  # nothing to store: a run of an earlier version stays what it is
+        if not self._followed:  # nothing to store: a run of an older version stays unchanged
             return 0
         self.store.begin()
         try:
-            if self.store.others_wrote():
-                self._catch_up()
+            if self.store.others_wrote():  # another collector, perhaps of the same boards
+                for followed in self._followed.values():
+                    self._read_progress(followed)
             for path, followed in self._followed.items():
                 if self._follow(followed):
                     alive += 1
@@ -177,12 +170,12 @@ class Collector:
             self._followed.clear()  # found again in the next round, from where the store says
             self._news.clear()
             raise
-        if self._ended is not None:
-            self._ended(self._news)
+        if self._on_round is not None:
+            self._on_round(self._news)
             self._news = []
         for path in ended:
             self._followed.pop(path).board.close()
-            self._not_ours.add(path)
+            self._ignored.add(path)
             if self._remove:
                 try:
                     os.unlink(path)
@@ -190,26 +183,16 @@ class Collector:
                     pass
         return alive
 
-    def _catch_up(self):
-        """Another collector has stored something: perhaps of the boards that are followed here."""
-        for followed in self._followed.values():
-            process = followed.board.process
-            followed.seq, followed.sample_index = self.store.progress_of(process)
-            followed.records_lost, followed.ended = (
-                self.store.lost_of(process),
-                self.store.has_ended(process),
-            )
-
-    def _follow(self, followed):
-        """One board's news; False when it is dead and all of it is stored. A damaged one is kept
-        on the list until its process ends."""
+    def _follow(self, followed: FollowedBoard) -> bool:
+        """Store what is new on a board. False: its process is dead and all of it is stored. A
+        damaged board stays on the list until its process ends."""
         board = followed.board
         if followed.ended:
             return False
         if not followed.damaged:
             try:
                 return self.follow_once(followed)
-            # the latter two: what no writer writes has passed the checks
+            # ValueError, TypeError: values that no probe writes, but that pass the checks of _core
             except (_core.BoardError, ValueError, TypeError) as error:
                 followed.damaged = True
                 damage = (
@@ -218,116 +201,66 @@ class Collector:
                 self._say(explain(board.path, damage) + "; what was read before is kept")
         return process_exists(board.pid, board.start_ticks)
 
-    def follow_once(self, followed):
-        board, live = followed.board, followed.board.live()
-        # Asked before the last drain: what is written in between is not lost. A closed board waits
-        # for its process's end, which
-        # tells how it ended, unless the process has made another one.
-        alive = board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board))
-        alive = alive or (
-            board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
-        )
-        rows = self._drain_records(followed)
-        self._drain_samples(followed)
+    def follow_once(self, followed: FollowedBoard) -> bool:
+        """The same for a board that can be read."""
+        board = followed.board
+        # Asked before the rings are read, so that nothing which is written in between is lost.
+        alive = self._is_unfinished(board, board.live())
+        unpack = self._counting and not board.has_totals
+        count, rows = followed.store_records(self.store, unpack)
+        followed.store_samples(self.store)
         live = board.live()
-        killed = [] if alive else self._store_killed(followed, live)
-        state = "running" if alive else self._final_state(board, live, killed)
-        health = self._health(followed, live)
+        killed = [] if alive else followed.killed_tasks(live)
+        killed_rows = [to_row(record) for record in killed]
+        if killed_rows:
+            self.store.add_rows(killed_rows)
+        self.stored += count + len(killed)
+        state = "running" if alive else self._final_state(board, live, bool(killed))
+        exit_ = self._exits.get(board.pid)
+        health = followed.health(live, exit_.signal if exit_ else None)
         self.store.put_process(board.process_record(live, state), health)
-        self._tell(followed, rows + [to_row(record) for record in killed], health, alive)
+        self._put_totals(followed, rows + killed_rows, health, alive)
         return alive
 
-    def _tell(self, followed, rows, health, alive):
-        """Sums where single records are missing, where nothing more will come, and where
-        somebody asks all the time."""
-        board, totals = followed.board, None
-        if not alive or followed.records_lost or self._counting:
-            totals = board.totals()
-        if totals is None and not self._counting:
+    def _is_unfinished(self, board: Board, live: Live) -> bool:
+        """Whether more may be written on the board, or more be known about the end of its process.
+
+        A closed board waits for the end of its process, which shows how it ended, unless the
+        process has made another board.
+        """
+        if board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board)):
+            return True
+        return board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
+
+    def _put_totals(
+        self, followed: FollowedBoard, rows: list[Row], health: dict[str, Any], alive: bool
+    ) -> None:
+        """Store the totals of a process that is dead, or whose records were lost; of all processes
+        if somebody counts."""
+        if alive and not followed.records_lost and not self._counting:
             return
-        if (
-            totals is not None
-            and not alive
-            and max((total.last_seq for total in totals), default=0) < followed.finished_seq
-        ):
-            count_last(totals, self._last_finished(followed))
-        news = News(
-            board.process, totals, rows, followed.records_lost, process_limit(health), alive
-        )
+        news = followed.news(rows, health, alive)
+        if news.totals is None and not self._counting:
+            return
         self.store.put_totals(news)
-        if self._ended is not None:
+        if self._on_round is not None:
             self._news.append(news)
 
-    def _last_finished(self, followed):
-        """The newest record of a board."""
-        board = followed.board
-        if followed.last_packed:
-            return from_row(board.rows(followed.last_packed)[-1])
-        *_, record = board.finished()  # it was stored by another collector
-        return record
-
-    def _has_newer(self, board):
+    def _has_newer(self, board: Board) -> bool:
+        """Whether the same process has made another board since, as it does after exec."""
         return any(
-            f.board.pid == board.pid
-            and f.board.start_ticks == board.start_ticks
-            and f.board.header["start_ns"] > board.header["start_ns"]
-            for f in self._followed.values()
+            other.pid == board.pid
+            and other.start_ticks == board.start_ticks
+            and other.header["start_ns"] > board.header["start_ns"]
+            for other in (followed.board for followed in self._followed.values())
         )
 
-    def _drain_records(self, followed):
-        """Rows of a board without totals, where somebody counts; of all others frames are stored
-        as they are."""
-        board, rows = followed.board, []
-        while True:
-            found = board.frames(followed.position, after=followed.seq)
-            followed.position = found.position
-            if not found.some:
-                return rows
-            followed.last_serial, followed.finished_seq = found.last_serial, found.last_seq
-            if not found.count:
-                continue
-            followed.records_lost += found.last_seq - followed.seq - found.count
-            followed.seq, followed.last_packed = found.last_seq, found.packed
-            self.store.add_frames(board, found)
-            self.stored += found.count
-            if self._counting and not board.has_totals:
-                rows += board.rows(found.packed)
+    def _final_state(self, board: Board, live: Live, left_tasks: bool) -> str | None:
+        """ok, error or killed; None if nothing shows how the process ended.
 
-    def _drain_samples(self, followed):
-        board = followed.board
-        while True:
-            before = followed.sample_index
-            packed, followed.sample_index = board.packed_samples(before)
-            if not packed:
-                return
-            first = followed.sample_index - len(packed) // SAMPLE_BYTES
-            followed.samples_lost += first - before
-            self.store.add_samples(board.process, first, packed, board.epoch_of(0))
-
-    def _store_killed(self, followed, live):
-        """Tasks that a dead process left running. The newest record's slot may not have been
-        cleared any more: not twice."""
-        board, killed = followed.board, []
-        end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"] or board.header["start_ns"])
-        for serial, _, record in sorted(
-            board.running(live, everywhere=True), key=lambda found: found[0]
-        ):
-            if serial == followed.last_serial:
-                continue
-            followed.seq += 1
-            record.seq, record.state, record.duration = (
-                followed.seq,
-                "killed",
-                max(0.0, end - record.start),
-            )
-            killed.append(record)
-        self.store.add_rows([to_row(record) for record in killed])
-        self.stored += len(killed)
-        return killed
-
-    def _final_state(self, board, live, killed):
-        """ok, error, killed; None where nothing tells. The exit that wait4 saw is the last
-        image's."""
+        left_tasks: the process left tasks running. The exit that wait4 reported belongs to the
+        last program that the process ran.
+        """
         if live["state"] == 3:
             return "error"
         newer = self._has_newer(board)
@@ -336,65 +269,55 @@ class Collector:
                 self.replaced.add(board.pid)
             return "ok"
         if board.pid in self._exits:
-            return self._exits[board.pid][0]
+            return self._exits[board.pid].state
         if live["state"] == 2:
             return "ok"
-        return "killed" if killed else None
-
-    def _health(self, followed, live):
-        health = {name: live[name] for name in _HEALTH}
-        board = followed.board
-        health.update(
-            rss_peak_source=SOURCES.get(live["rss_source"]),
-            limit_bytes=board.limit_bytes,
-            period_ns=board.header["period_ns"],
-            signal=self._exits.get(board.pid, (None, None))[1],
-            records_lost=followed.records_lost,
-            samples_lost=followed.samples_lost,
-            python=board.python,
-            devices=board.devices(),
-            **board.facts(),
-        )
-        return health
+        return "killed" if left_tasks else None
 
 
-def read_board_into(store, path):
-    """One board as it is, live or dead; the file stays. BoardError if it cannot be read."""
+def read_board_into(sink: Sink, path: str) -> None:
+    """Put the contents of one board, of a living or a dead process, into a store. The file stays.
+    BoardError if it cannot be read."""
     board = Board(path)
     try:
-        Collector(store, board.run, os.path.dirname(path), None).follow_once(_Followed(board, 0, 0))
+        store: Any = sink  # without rounds, a Sink is all that the collector uses
+        collector = Collector(store, board.run, os.path.dirname(path), say=lambda text: None)
+        collector.follow_once(FollowedBoard(board))
     finally:
         board.close()
 
 
 class Contents:
-    """What boards hold in plain lists that can be pickled, in the order of a store's own
-    arguments."""
+    """The contents of boards in plain lists, which can be pickled. Their elements are what the
+    methods of a store take as arguments."""
 
     counts = True
 
-    def __init__(self):
-        self.rows, self.processes, self.samples, self.news = [], [], [], []
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.processes: list[tuple[Row, dict[str, Any]]] = []
+        self.samples: list[tuple[str, int, bytes, float]] = []
+        self.news: list[News] = []
 
-    def add_frames(self, board, found):
+    def add_frames(self, board: Board, found: Frames) -> None:
         self.rows += board.rows(found.packed)
 
-    def add_rows(self, rows):
+    def add_rows(self, rows: Iterable[Row]) -> None:
         self.rows += rows
 
-    def put_totals(self, news):
+    def put_totals(self, news: News) -> None:
         self.news.append(news)
 
-    def put_process(self, record, health):
+    def put_process(self, record: TaskRecord, health: dict[str, Any]) -> None:
         self.processes.append((to_row(record), health))
 
-    def add_samples(self, process, first, packed, epoch):
+    def add_samples(self, process: str, first: int, packed: bytes, epoch: float) -> None:
         self.samples.append((process, first, packed, epoch))
 
 
-def read_board(path):
-    """All of one board, live or dead, without a store; what a dead one left running is killed.
-    BoardError if it cannot be read."""
+def read_board(path: str) -> Contents:
+    """The contents of one board, of a living or a dead process, without a store. Tasks that a dead
+    process left running count as killed. BoardError if it cannot be read."""
     found = Contents()
     read_board_into(found, path)
     return found

@@ -426,7 +426,7 @@ def _follow(command, pid, floor, watched, store, settings, metrics, status, earl
         settings.run,
         settings.board_dir,
         say,
-        ended=metrics.ended if metrics else None,
+        on_round=metrics.ended if metrics else None,
         earlier=earlier,
     )
     collector.await_exit(pid)

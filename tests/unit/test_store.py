@@ -401,8 +401,8 @@ def test_two_collectors_store_each_task_once(board_dir, tmp_path):
         )
         for _ in range(2)
     )
-    first._look_for_boards()
-    second._look_for_boards()
+    first._find_boards()
+    second._find_boards()
     for collector in (first, second, first):
         collector.round()
     # the first was killed before it removed the board
