@@ -3,7 +3,7 @@ import os
 import pytest
 
 from dwsr_probe.boot.start import cannot_be_probed, options_keep_probe_out
-from dwsr_probe.launch import _run_name
+from dwsr_probe.launch.command import run_name
 from dwsr_probe.probe import child_name, is_housekeeping, process_name
 from dwsr_probe.settings import Settings, default_board_directory
 
@@ -128,7 +128,7 @@ def test_housekeeping_is_not_probed(argv, hidden):
     ],
 )
 def test_the_run_is_named_after_the_script(command, name):
-    assert _run_name(command) == name
+    assert run_name(command) == name
 
 
 @pytest.mark.parametrize(
