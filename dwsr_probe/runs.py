@@ -1,4 +1,11 @@
-"""Which run is meant: by directory, by name, by board file, or the last one."""
+"""Find the run that a user means: by directory, by name, by board file, or the last one. Also
+collects and removes what earlier runs left behind.
+
+Called by `report`, `top`, `predict` and `dwsr_probe.load`; by `run` to note a new run and to remove
+old boards.
+"""
+
+from __future__ import annotations
 
 import os
 import sqlite3
@@ -12,11 +19,17 @@ from dwsr_probe.say import remove_marks
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Say = Callable[[str], object]
+
 HOME = "dwsr-runs"  # where `run` makes its directories, below the current one
 
 
-def _pointer():
-    """Where the last run is noted; OSError where there is no home to note it in."""
+def _note_path() -> str:
+    """The file that names the last run; OSError if there is no home directory for it."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(
         os.path.expanduser("~"), ".local", "state"
     )
@@ -25,10 +38,10 @@ def _pointer():
     return os.path.join(state, "dwsr-probe", "last-run")
 
 
-def remember(directory):
-    """Note the last run; a convenience that may fail."""
+def remember(directory: str) -> None:
+    """Note the last run. A failure is ignored, because the note is only a convenience."""
     try:
-        path = _pointer()
+        path = _note_path()
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(
             path,
@@ -42,22 +55,22 @@ def remember(directory):
         pass
 
 
-def _noted():
-    """The directory that remember() was told last, if it still holds a run; else None."""
+def _noted() -> str | None:
+    """The directory of the last call of remember(), if it still holds a run; else None."""
     try:
-        with open(_pointer(), encoding="utf-8", errors="surrogateescape") as f:
+        with open(_note_path(), encoding="utf-8", errors="surrogateescape") as f:
             noted = f.read()
     except OSError:
         return None
     return noted if _holds_run(noted) else None
 
 
-def _holds_run(directory):
+def _holds_run(directory: str) -> bool:
     return os.path.isfile(os.path.join(directory, FILE))
 
 
-def _runs_here():
-    """The directories below ./dwsr-runs."""
+def _runs_here() -> list[str]:
+    """The runs below ./dwsr-runs."""
     try:
         with os.scandir(HOME) as entries:
             return [os.path.abspath(entry.path) for entry in entries if _holds_run(entry.path)]
@@ -65,9 +78,9 @@ def _runs_here():
         return []
 
 
-def _begin_of(directory):
-    """When the run began, for the newest of several: its name says so, and other runs' times of
-    change do not."""
+def _age_key(directory: str) -> tuple[float, float]:
+    """Sorts runs by the date in their directory's name, then by the time of the last change. The
+    last change alone would not do: reading an older run may change its file."""
     changed = os.stat(os.path.join(directory, FILE)).st_mtime
     try:
         return (
@@ -78,26 +91,28 @@ def _begin_of(directory):
         return changed, changed
 
 
-def last_run():
-    """The directory of the last run: the newest of the current directory, else the last one of
-    this user anywhere."""
+def last_run() -> str:
+    """The directory of the last run: the newest below the current directory, or else the last one
+    that this user made anywhere."""
     found, noted = _runs_here(), _noted()
     if noted and os.path.realpath(noted).startswith(os.path.join(os.path.realpath("."), "")):
         found.append(noted)  # by `run -o`
     if found:
-        return max(found, key=_begin_of)
+        return max(found, key=_age_key)
     if not noted:
         raise StoreError("there is no run yet; make one with: dwsr-probe run job.py")
     return noted
 
 
-def find_run(word, say):
-    """The directory of the run that a person means, and say() which one, unless `word` is that
-    directory.
+def find_run(word: str | None, say: Say) -> str:
+    """The directory of the run that a user means. say() reports it, unless `word` is that
+    directory. StoreError if there is none.
 
-    None: the last one. A directory with a run. The name of a directory below ./dwsr-runs, or
-    beside the last run. The name of the run, which has the pid of its parent at the end.
-    StoreError says why not.
+    word: one of
+    - None: the last run;
+    - a directory with a run;
+    - the name of a directory below ./dwsr-runs, or beside the last run;
+    - the name of the run, which ends with the pid of its parent.
     """
     if word and _holds_run(word):
         return word
@@ -106,7 +121,7 @@ def find_run(word, say):
     return directory
 
 
-def _named(word):
+def _named(word: str) -> str:
     noted = _noted()
     if os.path.basename(word) == word:
         for directory in [
@@ -116,7 +131,7 @@ def _named(word):
             if _holds_run(directory):
                 return os.path.abspath(directory)
         for directory in sorted(
-            {*_runs_here(), *([noted] if noted else [])}, key=_begin_of, reverse=True
+            {*_runs_here(), *([noted] if noted else [])}, key=_age_key, reverse=True
         ):
             if _name_of(directory) == word:
                 return directory
@@ -126,7 +141,7 @@ def _named(word):
     )
 
 
-def _name_of(directory):
+def _name_of(directory: str) -> str | None:
     try:
         store = Store.open(directory)
         try:
@@ -137,17 +152,17 @@ def _name_of(directory):
         return None
 
 
-def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
-    """Remove boards whose processes and collectors have been gone for so long: they are memory.
-    How many.
+def sweep(directory: str, older_s: float = 7 * 86_400, unfinished_s: float = 3600) -> int:
+    """Remove boards whose processes have been dead for older_s, because boards occupy memory.
+    Returns their number.
 
-    unfinished_s: of boards whose processes died while making them. Only on a filesystem without
-    O_TMPFILE: others have no name by then.
+    unfinished_s: the same for boards whose processes died while making them. They exist only on a
+    filesystem without O_TMPFILE: on others a board gets its name when it is complete.
     """
     removed, now = 0, time.time()
     for path in list_boards(directory):
         if now - created(path) < min(older_s, unfinished_s):
-            continue  # not opened: there may be thousands
+            continue  # without opening it: there may be thousands
         try:
             try:
                 board = Board(path)
@@ -172,9 +187,9 @@ def sweep(directory, older_s=7 * 86_400, unfinished_s=3600):
     return removed
 
 
-def open_run(path, say):
-    """The store of a run (see find_run), or of a single board file (after a crash; the file
-    stays). StoreError says why not."""
+def open_run(path: str | None, say: Say) -> Store:
+    """The store of a run (see find_run), or the contents of a single board file, as after a crash.
+    The board file stays. StoreError if it cannot be read."""
     if path and os.path.isfile(path):
         store = Store.in_memory()
         try:
@@ -187,17 +202,17 @@ def open_run(path, say):
     return Store.open(directory)
 
 
-def collect_leftovers(directory, say):
-    """What the run's parent could not store: it was killed, its disk was full, or processes
+def collect_leftovers(directory: str, say: Say) -> None:
+    """Store what the run's parent could not store: it was killed, its disk was full, or processes
     outlived it."""
     try:
         store = Store.open(directory, writable=True)
     except StoreError:
-        return  # the reader will say it
+        return  # the caller reads the same run and reports the error
     try:
         meta = store.meta()
         if meta["host"] != os.uname().nodename:
-            return  # its boards are there, not here
+            return  # its boards are on that host
         if process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
             return
         remove_marks(Settings(run=meta["run"], board_dir=meta["board_dir"]))
@@ -206,7 +221,7 @@ def collect_leftovers(directory, say):
             store.finish()
     except Exception as error:
         if type(error) in (sqlite3.DatabaseError, UnicodeDecodeError, StoreError):
-            return  # damaged: the reader will say it
+            return  # damaged: the caller reports it
         say(f"cannot collect what the run left behind: {error}")
     finally:
         store.close()
