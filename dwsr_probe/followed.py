@@ -6,7 +6,7 @@ Called by the collector, which follows all boards of a run.
 from __future__ import annotations
 
 from dwsr_probe.board import process_limit
-from dwsr_probe.record import SOURCES, from_row
+from dwsr_probe.record import SOURCES, compiled_from_row
 from dwsr_probe.sample import SAMPLE_BYTES
 from dwsr_probe.total import News, count_last
 
@@ -166,6 +166,7 @@ class FollowedBoard:
 
     def _last_record(self) -> TaskRecord:
         if self.last_packed:
+            from_row = compiled_from_row()
             return from_row(self.board.rows(self.last_packed)[-1])
         *_, record = self.board.finished()  # another collector has stored it
         return record

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from dwsr_probe import _core
-from dwsr_probe.record import row_of
+from dwsr_probe.record import compiled_row_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Origin:
 
     def rows(self, packed: bytes) -> list[Row]:
         """Frames as rows in the order of record.FIELDS."""
+        row_of = compiled_row_of()
         return [row_of(self, raw) for raw in self.unpack(packed)]
 
     def to_json(self) -> str:

@@ -15,6 +15,7 @@ Annotations are evaluated here, because TYPES is derived from those of TaskRecor
 """
 
 import json
+from functools import cache
 from json.encoder import encode_basestring_ascii as quote
 
 from dwsr_probe import _core
@@ -199,7 +200,12 @@ def _compiled(name: str, body: str, **namespace: "Any") -> "Callable[..., Any]":
     return namespace[name]
 
 
-def _compile_row_of() -> "Callable[[Any, Raw], Row]":
+@cache
+def compiled_row_of() -> "Callable[[Any, Raw], Row]":
+    """row_of(board, raw): a raw tuple as a row. A running task has neither seq nor duration.
+
+    board: an origin.Origin.
+    """
     sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
     words = {name: f"words[{index}]" for name, index in _WORDS.items()}
     values = (source.format_map(words) for source in sources)
@@ -217,12 +223,6 @@ def _compile_row_of() -> "Callable[[Any, Raw], Row]":
     )
 
 
-row_of = _compile_row_of()
-row_of.__doc__ = """A raw tuple as a row. A running task has neither seq nor duration.
-
-board: an origin.Origin."""
-
-
 def to_row(record: TaskRecord) -> "Row":
     return tuple(
         (
@@ -235,14 +235,15 @@ def to_row(record: TaskRecord) -> "Row":
 
 
 def _compile_json_of_row() -> "Callable[[Row], str]":
-    def value(name: str) -> str:
-        plain = TYPES[name] is not str  # nested fields are JSON already
-        return f'"{name}":{{"null" if {name} is None else {name if plain else f"quote({name})"}}}'
-
+    # nested fields are JSON already
+    texts = (f"quote({name})" if TYPES[name] is str else name for name in FIELDS)
+    values = (
+        f"'null' if {name} is None else {text}" for name, text in zip(FIELDS, texts, strict=True)
+    )
+    line = "{" + ",".join(f'"{name}":%s' for name in FIELDS) + "}"
     return _compiled(
         "json_of_row",
-        f"(row):\n    {', '.join(FIELDS)} = row\n    return"
-        f" f'''{{{{{','.join(map(value, FIELDS))}}}}}'''",
+        f"(row):\n    {', '.join(FIELDS)} = row\n    return {line!r} % ({', '.join(values)})",
         quote=quote,
     )
 
@@ -267,7 +268,10 @@ def nested_of(name: str, text: str | None) -> "Any":
     return json_of(text, [] if name == "inputs" else None)
 
 
-def _compile_from_row() -> "Callable[..., TaskRecord]":
+@cache
+def compiled_from_row() -> "Callable[..., TaskRecord]":
+    """from_row(row, nested=nested_of): a row as a record. nested(field, JSON text) parses the
+    nested fields."""
     values = (f"nested({name!r}, {name})" if name in NESTED else name for name in FIELDS)
     return _compiled(
         "from_row",
@@ -278,10 +282,21 @@ def _compile_from_row() -> "Callable[..., TaskRecord]":
     )
 
 
-from_row = _compile_from_row()
-from_row.__doc__ = """A row as a record. nested(field, JSON text) parses the nested fields."""
+if TYPE_CHECKING:
+    row_of = compiled_row_of()
+    from_row = compiled_from_row()
+else:
+
+    def __getattr__(name):
+        """row_of and from_row are compiled when they are first used: the parent of a run needs
+        neither, and compiling them takes half a millisecond."""
+        if name == "row_of":
+            return compiled_row_of()
+        if name == "from_row":
+            return compiled_from_row()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def record_of(board: "Any", raw: "Raw") -> TaskRecord:
     """board: an origin.Origin."""
-    return from_row(row_of(board, raw))
+    return compiled_from_row()(compiled_row_of()(board, raw))

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from dwsr_probe import origin, total
 from dwsr_probe.dataclass import NamedTuple
-from dwsr_probe.record import FIELDS, from_row
+from dwsr_probe.record import FIELDS, compiled_from_row
 from dwsr_probe.sample import SAMPLE_BYTES, unpack_samples
 from dwsr_probe.store import checks
 from dwsr_probe.store.file import StoreError, columns_of, has_frames, missing_fields
@@ -116,7 +116,7 @@ class Reader:
 
     def tasks(self) -> Iterator[TaskRecord]:
         """The same as records. Records share equal nested fields: do not change these."""
-        rows, nested = self.rows(), checks.Nested()
+        rows, nested, from_row = self.rows(), checks.Nested(), compiled_from_row()
         while True:
             with self._damage_is_an_error():
                 batch = [from_row(row, nested) for row in islice(rows, _BATCH_ROWS)]
