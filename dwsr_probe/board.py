@@ -54,18 +54,18 @@ class Snapshot:
 class Frames:
     """Finished tasks as they are packed on the board.
 
-    position: where the next read begins. some: whether any frames were read, including those that
-    were left out because they are known already.
+    position: where the next read begins. any_read: whether any frames were read, including those
+    that were left out because they are known already.
     """
 
     position: int
-    some: bool
+    any_read: bool
     packed: bytes
     count: int
     first_seq: int
     last_seq: int
     last_serial: int
-    texts: int  # the frames refer to so many texts: at least as many must be on the board
+    texts_needed: int  # so many texts must be on the board for the frames to be unpacked
 
 
 class RunningTask(NamedTuple):
@@ -77,6 +77,8 @@ class RunningTask(NamedTuple):
 
 
 class Board(Origin):
+    """An open board. It can be read while its process writes it, and after the process died."""
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._reader = _core.Reader(path)
@@ -94,12 +96,12 @@ class Board(Origin):
         super().__init__(
             process_key(header["pid"], header["epoch_ns"] / 1e9),
             self._reader.layout,
-            texts["run"] or None,
-            texts["host"],
-            header["pid"],
-            texts["worker"] or None,
-            header["rss_error_bytes"],
-            header["epoch_ns"] - header["start_ns"],
+            run=texts["run"] or None,
+            host=texts["host"],
+            pid=header["pid"],
+            worker=texts["worker"] or None,
+            rss_error_bytes=header["rss_error_bytes"],
+            clock_epoch_ns=header["epoch_ns"] - header["start_ns"],
         )
 
     def close(self) -> None:
@@ -176,7 +178,7 @@ class Board(Origin):
         if found.count:
             self._read_texts()
             self._read_addresses()
-            if found.texts > len(self.texts):
+            if found.texts_needed > len(self.texts):
                 raise _core.BoardError("damaged")
         return found
 
@@ -218,13 +220,13 @@ class Board(Origin):
         packed, index = self.packed_samples(index)
         return list(unpack_samples(packed)), index
 
-    def running(self, live: Live | None = None, everywhere: bool = False) -> list[RunningTask]:
+    def running(self, live: Live | None = None, all_slots: bool = False) -> list[RunningTask]:
         """The running tasks. Their peaks include the peak of the present window.
 
-        everywhere: search all slots, because the counter of a dead process may be wrong.
+        all_slots: search every slot, because the counter of a dead process may be wrong.
         """
         live = live or self.live()
-        most = self.header["slot_count"] if everywhere else live["running"] or 0
+        most = self.header["slot_count"] if all_slots else live["running"] or 0
         found = []
         for slot, raw in self._reader.slots(most):
             record = record_of(self, raw)

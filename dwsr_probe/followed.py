@@ -94,7 +94,7 @@ class FollowedBoard:
         while True:
             found = board.frames(self.position, after=self.seq)
             self.position = found.position
-            if not found.some:
+            if not found.any_read:
                 return stored, rows
             self.last_serial, self.last_seq = found.last_serial, found.last_seq
             if not found.count:
@@ -121,7 +121,7 @@ class FollowedBoard:
         """Tasks that a dead process left running. Each gets the next seq of the process."""
         board, killed = self.board, []
         end = board.epoch_of(live["heartbeat_ns"] or live["end_ns"] or board.header["start_ns"])
-        for task in sorted(board.running(live, everywhere=True), key=lambda task: task.serial):
+        for task in sorted(board.running(live, all_slots=True), key=lambda task: task.serial):
             if task.serial == self.last_serial:
                 continue  # it has a record: the process died before it cleared the slot
             self.seq += 1

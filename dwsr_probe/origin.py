@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dwsr_probe.record import Raw, Row
 
-_KEPT = ("run", "host", "pid", "worker", "rss_error_bytes", "clock_epoch_ns", "addresses")
+_JSON_FIELDS = ("run", "host", "pid", "worker", "rss_error_bytes", "clock_epoch_ns", "addresses")
 
 
 class Origin:
@@ -32,6 +32,7 @@ class Origin:
         self,
         process: str,
         layout: _core.Layout,
+        *,
         run: str | None,
         host: str,
         pid: int,
@@ -67,15 +68,15 @@ class Origin:
 
     def to_json(self) -> str:
         """Everything except the layout and the texts."""
-        return json.dumps({name: getattr(self, name) for name in _KEPT})
+        return json.dumps({name: getattr(self, name) for name in _JSON_FIELDS})
 
 
 def from_json(process: str, text: str, layout: bytes) -> Origin:
     """ValueError or TypeError if somebody has changed the text."""
     kept = json.loads(text)
-    if not isinstance(kept, dict) or not kept.keys() >= set(_KEPT):
+    if not isinstance(kept, dict) or not kept.keys() >= set(_JSON_FIELDS):
         raise ValueError("the origin of packed records is not complete")
-    origin = Origin(process, _core.Layout(layout), **{name: kept[name] for name in _KEPT})
+    origin = Origin(process, _core.Layout(layout), **{name: kept[name] for name in _JSON_FIELDS})
     integers = (origin.rss_error_bytes, origin.clock_epoch_ns, origin.pid)
     if not all(type(value) is int for value in integers) or not all(
         address is None or type(address) is str for address in origin.addresses

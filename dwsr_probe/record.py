@@ -149,8 +149,8 @@ DEFAULTS: "dict[str, Any]" = {
     else f.default
     for f in fields(TaskRecord)
 }
-_WORDS = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-SERIAL = _WORDS["serial"]
+_WORD_INDEXES = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
+SERIAL = _WORD_INDEXES["serial"]
 
 
 def devices_text(found: "Sequence[Words] | str") -> str:
@@ -207,13 +207,13 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
     board: an origin.Origin.
     """
     sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
-    words = {name: f"words[{index}]" for name, index in _WORDS.items()}
+    words = {name: f"words[{index}]" for name, index in _WORD_INDEXES.items()}
     values = (source.format_map(words) for source in sources)
     return _compiled(
         "row_of",
         "(board, raw):\n"
         "    words, name, key, inputs, output, gpu, oom = raw\n"
-        f"    running = words[{_WORDS['state']}] == 1\n"
+        f"    running = words[{_WORD_INDEXES['state']}] == 1\n"
         f"    return ({', '.join(values)})",
         devices_text=devices_text,
         oom_text=oom_text,

@@ -114,7 +114,7 @@ def check_board(path, counts):
     gaps = [(a, b) for a, b in pairwise(seqs) if b != a + 1]
     expect(not gaps, f"seq goes {gaps[:5]}")  # nothing the ring still held is missing
     whole = not seqs or seqs[0] == 1  # nothing was overwritten
-    found = [(serial, r) for serial, _, r in board.running(live, everywhere=True)]
+    found = [(serial, r) for serial, _, r in board.running(live, all_slots=True)]
     running = [r for serial, r in found if serial != last_serial]
     held = [[] for _ in counts]
     for r in running:

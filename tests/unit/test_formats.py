@@ -68,7 +68,7 @@ def test_a_board_of_an_earlier_version(kept, tmp_path):
     assert_still_said(reported(path), lines_of(kept / "board.jsonl"))
     board = Board(path)
     assert [r.task_name for r in board.finished()][:4] == ["scale"] * 4
-    assert [r.task_name for _, _, r in board.running(everywhere=True)] == ["killed"]
+    assert [r.task_name for _, _, r in board.running(all_slots=True)] == ["killed"]
     samples, _ = board.samples()
     assert len(samples) == board.live()["samples_written"] and all(rss for _, rss, _, _ in samples)
 
