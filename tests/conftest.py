@@ -1,5 +1,6 @@
-"""Fixtures: a board directory of the test's own, and the command line as a person calls it.
-Which skips are failures in CI."""
+"""Fixtures of all tests: a board directory for each test, and the command line as a user calls it.
+Also decides which skipped tests count as failures in CI.
+"""
 
 import json
 import os
@@ -35,7 +36,8 @@ NOT_PERMITTED = "this machine does not let the test "
 
 
 def _missing_tool_fails(report):
-    """In CI (CI=true) every tool can be installed. So a test skipped for want of one has failed."""
+    """In CI (CI=true) every tool can be installed. So a test that is skipped because a tool is
+    missing counts as failed."""
     if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2].removeprefix("Skipped: ")
         if not reason.startswith(NOT_PERMITTED):
@@ -155,9 +157,9 @@ def processes(records, name=None):
     ]
 
 
-# For code of jobs. What the sampler copies to the board is there after two of its looks, however
-# late these come. The first call
-# imports modules: call it once before memory is measured.
+# For the code of jobs: wait until the sampler has copied the present figures to the board. Two more
+# samples are enough, however late they are. The first call imports modules: call it once before
+# memory is measured.
 SAMPLED = """
 def sampled():
     import dwsr_probe, time
@@ -165,8 +167,8 @@ def sampled():
     while dwsr_probe.snapshot().live["samples_written"] < seen + 2: time.sleep(0.001)
 """
 
-# A ring holds 8,192 records. A job that makes more waits until the run's store, which `run` fills,
-# has those before.
+# For the code of jobs that make more than the 8,192 records that a ring holds: wait until the run's
+# store has `count` of them.
 COLLECTED = """
 def collected(count, run="run"):
     import sqlite3, time
@@ -183,7 +185,7 @@ def collected(count, run="run"):
 
 
 def wait_until(condition, what, timeout=300.0):
-    """Wait for an event. The limit is for what never comes: no machine is so slow."""
+    """Wait for an event. The timeout is for events that never happen: no machine is so slow."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         assert time.monotonic() < deadline, f"waited {timeout} s for {what}"

@@ -1,10 +1,10 @@
 """The list at the end of `make test`: what failed and what was skipped, by name, and a total
 over all targets.
 
-The hooks (loaded by tests/conftest.py) and tests/c/run.sh write a line per test to the file
-$TEST_RESULTS when it begins and when it ends, so that a target which is killed names the test
-that it died in. The Makefile adds the exit code of each target. `python -m tests.results FOLDER
-TARGET...` reads the files: standard library only, for the Python that `make` was called with.
+The hooks of pytest (loaded by tests/conftest.py) and tests/c/run.sh write to $TEST_RESULTS: one
+line when a test begins and one when it ends. So a target that is killed shows in which test it
+was. The Makefile adds the exit code of each target. `python -m tests.results FOLDER TARGET...`
+reads these files. It uses the standard library only, because `make` may call any Python.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 WORST_FIRST = ("failed", "started", "skipped", "passed")
 SLOWEST = 15
-PATH = os.environ.pop("TEST_RESULTS", None)  # not for the programs under test: some are pytest, too
+PATH = os.environ.pop("TEST_RESULTS", None)  # removed: programs under test may use pytest
 
 
 def _write(outcome, name, seconds=0.0, reason=""):
@@ -49,30 +49,25 @@ def pytest_collectreport(report):
 
 
 class Target:
-    """The outcomes of one target's tests, by name; the worst where a test has several."""
+    """The outcomes of one target's tests, by name. A test with several outcomes has the worst."""
 
     def __init__(self, path):
-        self.name, self.outcomes, self.seconds, self.reasons, self.code, self.took = (
-            path.name,
-            {},
-            Counter(),
-            {},
-            None,
-            0,
-        )
+        self.name = path.name
+        self.outcomes, self.reasons, self.seconds = {}, {}, Counter()
+        self.exit_code, self.duration_s = None, 0
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             outcome, seconds, name, reason = line.split("\t")
             if outcome == "exit":
-                self.code, self.took = int(name), float(seconds)
+                self.exit_code, self.duration_s = int(name), float(seconds)
             else:
                 self._add(outcome, float(seconds), name, reason)
         for name, outcome in self.outcomes.items():
             if outcome == "started":
                 self.outcomes[name], self.reasons[name] = "failed", "the target ended in this test"
-        if self.code is None:
+        if self.exit_code is None:
             self._add("failed", 0, "the target", "did not run")
-        elif self.code != 0 and "failed" not in self.outcomes.values():
-            self._add("failed", 0, "the target", f"ended with code {self.code}")
+        elif self.exit_code != 0 and "failed" not in self.outcomes.values():
+            self._add("failed", 0, "the target", f"ended with code {self.exit_code}")
 
     def _add(self, outcome, seconds, name, reason):
         self.seconds[name] += seconds
@@ -87,7 +82,7 @@ class Target:
         return [name for name, found in self.outcomes.items() if found == outcome]
 
 
-def closing(targets):
+def summary_line(targets):
     counts = Counter(outcome for target in targets for outcome in target.outcomes.values())
     return f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
 
@@ -107,13 +102,13 @@ def main(folder, *names):
         print(f"{seconds:7.1f}", *words)
     print("\n== targets, in seconds")
     for target in targets:
-        print(f"{target.took:7.0f} {target.name}: {closing([target])}")
+        print(f"{target.duration_s:7.0f} {target.name}: {summary_line([target])}")
     for outcome in ("skipped", "failed"):
         if found := [(target, name) for target in targets for name in target.named(outcome)]:
             print(f"\n== {outcome}")
             for target, name in found:
                 print(f"{target.name} {name}: {target.reasons[name]}")
-    print("", closing(targets), sep="\n", flush=True)
+    print("", summary_line(targets), sep="\n", flush=True)
     return any(target.named("failed") for target in targets)
 
 

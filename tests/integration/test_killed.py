@@ -1,5 +1,5 @@
-"""Killed is not lost: SIGKILL at random moments, OOM kills, segfaults, os._exit; and boards that
-were damaged afterwards."""
+"""The records of a killed process are not lost: SIGKILL at random moments, OOM kills, segfaults,
+os._exit. Also boards that were damaged afterwards."""
 
 import mmap
 import os
@@ -113,7 +113,7 @@ def check_board(path, counts):
                 differences.append(f"a torn record: {record}")
     gaps = [(a, b) for a, b in pairwise(seqs) if b != a + 1]
     expect(not gaps, f"seq goes {gaps[:5]}")  # nothing the ring still held is missing
-    whole = not seqs or seqs[0] == 1  # nothing was overwritten
+    complete = not seqs or seqs[0] == 1  # nothing was overwritten
     found = [(serial, r) for serial, _, r in board.running(live, all_slots=True)]
     running = [r for serial, r in found if serial != last_serial]
     held = [[] for _ in counts]
@@ -123,11 +123,11 @@ def check_board(path, counts):
         else:
             differences.append(f"a torn slot: {r}")
     for i, ((finished, begun), ns) in enumerate(zip(counts, ended, strict=True)):
-        if not ns and not whole:
+        if not ns and not complete:
             continue  # a thread that got no turn for as long as the ring lasts
         on_board = ns[-1] + 1 if ns else 0
         expect(
-            ns == list(range(ns[0] if ns and not whole else 0, on_board)),
+            ns == list(range(ns[0] if ns and not complete else 0, on_board)),
             f"thread {i}: its records have gaps",
         )
         expect(
@@ -270,7 +270,7 @@ def test_the_running_tasks_are_reported(cli, end, code):
 
 
 def test_the_peak_so_far_is_one_period_old(cli):
-    """A task that grows without ever reaching a boundary: only the sampler can have told."""
+    """A task that grows and never reaches a boundary. Only the sampler can have seen its peak."""
     _, records = cli.job("""
         import os, signal, time, dwsr_probe
         dwsr_probe.snapshot()
@@ -511,8 +511,8 @@ def test_boards_that_nobody_came_for_are_swept(tmp_path):
 
 
 def test_a_command_that_is_dead_before_it_is_waited_for(cli, board_dir):
-    """A look at the boards that comes between its death and wait4 must not store it as one whose
-    end nobody saw."""
+    """A round between the death of the command and wait4 must not store it as a process whose end
+    nobody saw."""
     from dwsr_probe.collector import Collector
     from dwsr_probe.process import start_ticks
     from dwsr_probe.store import Store

@@ -71,6 +71,15 @@ def test_old_samples_merge_to_min_and_max(tmp_path):
     assert list(store.samples("p")) == rows and store.progress_of("p") == (0, 2016)
 
 
+def test_samples_without_a_peak_are_merged(tmp_path):
+    """A size that could not be read has the highest bit set."""
+    store, unreadable = Store.create(tmp_path), 1 << 63
+    store.add_samples("p", 0, packed([(0, 5, unreadable), (0.5, 7, 9)]), 1000.0)
+    store.add_samples("p", 2, packed([(1, unreadable, 8), (1.5, 6, unreadable)]), 1000.0)
+    store.merge_samples(now=1000.0)
+    assert list(store.samples("p")) == [(1000.0, 5, 7, 9, 2), (1001.0, 6, 6, 6, 1)]
+
+
 def test_packed_pieces_come_as_they_went_in(tmp_path):
     store = Store.create(tmp_path)
     pieces = [packed([(i + j / 8, 5, 6) for j in range(8)]) for i in range(3)]
