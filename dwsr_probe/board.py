@@ -82,8 +82,8 @@ class Board(Origin):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._reader = _core.Reader(path)
-        header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
-        self.header: Header = header
+        header: Header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
+        self.header = header
         texts = {
             n: t.decode("utf-8", "replace")
             for n, t in zip(_core.HEADER_TEXTS, self._reader.texts(), strict=True)
@@ -235,7 +235,7 @@ class Board(Origin):
             )
             if window is not None and window > (record.rss_peak_bytes or 0):
                 record.rss_peak_bytes = window
-            found.append(RunningTask(raw[0][SERIAL], slot, record))
+            found.append(RunningTask(raw[0][SERIAL] or 0, slot, record))
         return found
 
     def process_record(self, live: Live, state: str | None) -> TaskRecord:

@@ -158,7 +158,9 @@ def devices_text(found: "Sequence[Words] | str") -> str:
     the JSON text itself."""
     if isinstance(found, str):
         return found
-    devices = (dict(zip(_core.TASK_DEVICE_FIELDS, words, strict=True)) for words in found)
+    devices: list[dict[str, Any]] = [
+        dict(zip(_core.TASK_DEVICE_FIELDS, words, strict=True)) for words in found
+    ]
     return _compact(
         [
             {

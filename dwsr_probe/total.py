@@ -151,7 +151,9 @@ def from_words(
     total.name = texts[number] if number is not None and number < len(texts) else None
     for name in _FIELDS:
         setattr(total, name, fields[name] or 0)
-    found = (dict(zip(_DEVICE_FIELDS, device, strict=True)) for device in devices)
+    found: list[dict[str, Any]] = [
+        dict(zip(_DEVICE_FIELDS, device, strict=True)) for device in devices
+    ]
     total.devices = {
         d["device"] - 1: DevicePeaks(d["peak_bytes"], d["peak_max_bytes"]) for d in found
     }
