@@ -1,4 +1,4 @@
-"""One board that is stored step by step: what has been stored, what is new, how its process ended.
+"""One board that is stored step by step: what is stored already, and what is new on the board.
 
 Called by the collector, which follows all boards of a run.
 """
