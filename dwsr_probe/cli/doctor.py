@@ -292,7 +292,7 @@ def _dask():
     import distributed
     from distributed import worker
 
-    from dwsr_probe.dask.hooks import unknown_names
+    from dwsr_probe.dask.functions import cost_of, unknown_names
 
     unknown = unknown_names(worker)
     if unknown:
@@ -300,10 +300,7 @@ def _dask():
             LIMITED,
             "dask",
             f"distributed {distributed.__version__} has changed {', '.join(unknown)}",
-            (
-                "tasks are followed by their transitions: no own peaks, attribution `shared`. Is"
-                " there a newer dwsr-probe?"
-            ),
+            f"{cost_of(unknown)}. Is there a newer dwsr-probe?",
         )
     return (
         OK,

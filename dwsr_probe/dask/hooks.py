@@ -1,76 +1,56 @@
-"""Begin and end a task where it is executed: around distributed's and dask's own functions, in
-their thread.
+"""Begin and end each Dask task where it is executed, in its thread, around Dask's own functions.
 
 Covers distributed's workers (`distributed.worker`) and the local schedulers (`dask.local`:
-threaded, synchronous, multiprocessing). The names are private, so each is wrapped only if its
-parameters are the ones we know (distributed 2024.11 and later); if not, workers are followed by
-their transitions instead, which happen on the event loop and cannot tell whose memory it is.
-Every wrapped name can be put back.
+threaded, synchronous, multiprocessing). The functions are private, so each is wrapped only if its
+parameters are the ones we know (functions.py). The tasks of an unknown function are followed by
+their transitions instead (transitions.py), and methods of actors around `Worker.actor_execute`.
+Called by the boot module under `dwsr-probe run` and by attach.py on a cluster. `unhook` restores
+every name.
 """
+
+from __future__ import annotations
 
 import functools
 import inspect
 import logging
 
 from dwsr_probe import _core
-from dwsr_probe.dask import workers
+from dwsr_probe.dask import functions, transitions, workers
 
-WRAPPED, TRANSITIONS = 1, 2  # the board's dask_hooks
-PARAMETERS = {
-    "_run_task": (
-        "task",
-        "data",
-        "execution_state",
-        "key",
-        "active_threads",
-        "active_threads_lock",
-        "time_delay",
-    ),
-    "_run_task_simple": ("task", "data", "time_delay"),
-    "_run_task_async": ("task", "data", "time_delay"),
-    "_run_actor": (
-        "func",
-        "args",
-        "kwargs",
-        "execution_state",
-        "key",
-        "active_threads",
-        "active_threads_lock",
-    ),
-}
-LOCAL_PARAMETERS = ("key", "task_info", "dumps", "loads", "get_id", "pack_exception")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
 logger = logging.getLogger("dwsr_probe")
 
-_replaced = []  # (owner, name, original, ours)
-_hooked = set()
-_kind = 0
+
+class _Replacement:
+    """A name of Dask's that holds a wrapper of ours."""
+
+    __slots__ = ("name", "original", "ours", "owner")
+
+    def __init__(self, owner: Any, name: str, ours: Any) -> None:
+        self.owner, self.name, self.original, self.ours = owner, name, owner.__dict__[name], ours
+        setattr(owner, name, ours)
+
+    def undo(self) -> None:
+        """Unless somebody else has replaced the name since."""
+        if self.owner.__dict__.get(self.name) is self.ours:
+            setattr(self.owner, self.name, self.original)
 
 
-def kind():
-    """How workers of this process are followed: WRAPPED, TRANSITIONS, or 0: not (yet)."""
-    return _kind
+_replacements: list[_Replacement] = []
+_hooked: set[str] = set()  # "worker", "local"
 
 
-def unknown_names(module):
-    """Of the functions we wrap, those that are missing or have other parameters in this release."""
-    return [
-        name
-        for name, parameters in PARAMETERS.items()
-        if _parameters_of(getattr(module, name, None)) != parameters
-    ]
+def hook_worker(module: ModuleType, at_import: bool = False) -> None:
+    """Wrap the functions of distributed.worker.
 
-
-def _parameters_of(function):
-    try:
-        return tuple(inspect.signature(inspect.unwrap(function)).parameters)
-    except (TypeError, ValueError):
-        return None
-
-
-def hook_worker(module, at_import=False):
-    """distributed.worker. at_import: nothing has been submitted yet, so that what pools pickle
-    by name may be wrapped, too, for good."""
-    global _kind
+    at_import: nothing has been submitted yet. Only then may _run_task_simple be wrapped: pools
+    pickle it by name, so the name must mean the same function from the first submission on.
+    """
     if "worker" in _hooked:
         return
     _hooked.add("worker")
@@ -78,40 +58,39 @@ def hook_worker(module, at_import=False):
 
     _core.use_key_split(key_split)
     _core.use_workers(workers.register, workers.sizes_of_inputs)
-    unknown = unknown_names(module)
+    unknown = functions.unknown_names(module)
+    functions.set_unknown(unknown)
     if unknown:
-        _kind = TRANSITIONS
         logger.warning(
-            "dwsr-probe does not know distributed's %s in this release: tasks are followed by their"
-            " transitions, with shared attribution",
+            "dwsr-probe does not know distributed's %s in this release: %s",
             ", ".join(unknown),
+            functions.cost_of(unknown),
         )
-    else:
-        _kind = WRAPPED
-        for name, make in (
-            ("_run_task", _around_run_task),
-            ("_run_task_async", _around_run_task_async),
-            ("_run_actor", _around_run_actor),
-        ):
-            _replace(module, name, make(getattr(module, name), module))
-        if at_import:
-            _replace(
-                module, "_run_task_simple", _around_run_task_simple(module._run_task_simple, module)
-            )
-        _replace(module.Worker, "actor_execute", _around_actor_execute(module.Worker.actor_execute))
+    begin = _begin_unless_followed if unknown else _core.begin_graph_task
+    for name, wrap in (
+        ("_run_task", _around_run_task),
+        ("_run_task_async", _around_run_task_async),
+        ("_run_actor", _around_run_actor),
+        ("_run_task_simple", _around_run_task_simple),
+    ):
+        if name not in unknown and (at_import or name != "_run_task_simple"):
+            _replace(module, name, wrap(getattr(module, name), module, begin))
+    if "actor_execute" in vars(module.Worker):
+        wrapper = _around_actor_execute(module.Worker.actor_execute, "_run_actor" in unknown)
+        _replace(module.Worker, "actor_execute", wrapper)
     _replace(module.Worker, "__init__", _around_worker_init(module.Worker.__init__))
-    _core.note_hooks(_kind)
+    _core.note_hooks(functions.kind())
 
 
-def hook_local(module):
-    """dask.local, once it is imported."""
+def hook_local(module: ModuleType) -> None:
+    """Wrap the function of dask.local that executes tasks."""
     if "local" in _hooked:
         return
     _hooked.add("local")
     from dask.utils import key_split
 
     _core.use_key_split(key_split)
-    if _parameters_of(module.execute_task) == LOCAL_PARAMETERS:
+    if functions.parameters_of(module.execute_task) == functions.LOCAL_PARAMETERS:
         _replace(module, "execute_task", _around_execute_task(module.execute_task))
     else:
         logger.warning(
@@ -120,33 +99,48 @@ def hook_local(module):
         )
 
 
-def unhook():
-    """Put every name back that still is ours."""
-    global _kind
-    for owner, name, original, ours in reversed(_replaced):
-        if owner.__dict__.get(name) is ours:
-            setattr(owner, name, original)
-    _replaced.clear()
+def unhook() -> None:
+    """Restore every name that still holds our wrapper."""
+    for replacement in reversed(_replacements):
+        replacement.undo()
+    _replacements.clear()
     _hooked.clear()
-    _kind = 0
+    functions.reset()
     _core.note_hooks(0)
 
 
-def _replace(owner, name, ours):
-    _replaced.append((owner, name, owner.__dict__[name], ours))
-    setattr(owner, name, ours)
+def _replace(owner: Any, name: str, ours: Any) -> None:
+    _replacements.append(_Replacement(owner, name, ours))
+
+
+def _begin_unless_followed(
+    key: Any, node: Any, data: Any, worker: Any = None, shared: bool = False
+) -> Any:
+    """begin_graph_task, for workers with unknown functions: a task that is followed by its
+    transitions already is not measured again."""
+    if transitions.is_followed(key):
+        return None
+    return _core.begin_graph_task(key, node, data, worker, shared)
 
 
 # -- distributed
 
 
-def _around_run_task(original, _):
-    begin, end = _core.begin_graph_task, _core.end_with_message
+def _around_run_task(
+    original: Callable[..., Any], module: ModuleType, begin: Callable[..., Any]
+) -> Callable[..., Any]:
+    end = _core.end_with_message
 
     @functools.wraps(original)
     def _run_task(
-        task, data, execution_state, key, active_threads, active_threads_lock, time_delay
-    ):
+        task: Any,
+        data: Any,
+        execution_state: Any,
+        key: Any,
+        active_threads: Any,
+        active_threads_lock: Any,
+        time_delay: Any,
+    ) -> Any:
         worker = execution_state.get("worker")
         entry = begin(key, task, data, worker)
         try:
@@ -162,16 +156,18 @@ def _around_run_task(original, _):
     return _run_task
 
 
-def _around_run_task_simple(original, module):
-    """Called below _run_task, which has begun the task already, and alone in the processes of a
-    ProcessPoolExecutor."""
+def _around_run_task_simple(
+    original: Callable[..., Any], module: ModuleType, begin: Callable[..., Any]
+) -> Callable[..., Any]:
+    """_run_task calls it, and has begun the task already. The processes of a ProcessPoolExecutor
+    call it directly."""
     thread_state = module.thread_state
 
     @functools.wraps(original)
-    def _run_task_simple(task, data, time_delay):
+    def _run_task_simple(task: Any, data: Any, time_delay: Any) -> Any:
         if hasattr(thread_state, "key"):
             return original(task, data, time_delay)
-        entry = _core.begin_graph_task(getattr(task, "key", None), task, data)
+        entry = begin(getattr(task, "key", None), task, data)
         try:
             message = original(task, data, time_delay)
         except BaseException as error:
@@ -183,16 +179,16 @@ def _around_run_task_simple(original, module):
     return _run_task_simple
 
 
-def _around_run_task_async(original, module):
+def _around_run_task_async(
+    original: Callable[..., Any], module: ModuleType, begin: Callable[..., Any]
+) -> Callable[..., Any]:
     current_worker = getattr(module, "_worker_cvar", None)
 
     @functools.wraps(original)
-    async def _run_task_async(task, data, time_delay):
-        key, worker = (
-            getattr(task, "key", None),
-            (current_worker.get(None) if current_worker is not None else None),
-        )
-        entry = _core.begin_graph_task(key, task, data, worker, True)
+    async def _run_task_async(task: Any, data: Any, time_delay: Any) -> Any:
+        key = getattr(task, "key", None)
+        worker = current_worker.get(None) if current_worker is not None else None
+        entry = begin(key, task, data, worker, True)
         try:
             message = await original(task, data, time_delay)
         except BaseException as error:
@@ -204,9 +200,21 @@ def _around_run_task_async(original, module):
     return _run_task_async
 
 
-def _around_run_actor(original, _):
+def _around_run_actor(
+    original: Callable[..., Any], module: ModuleType, begin: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The key of an actor's method is its name, as in "Counter.add": it has no transitions."""
+
     @functools.wraps(original)
-    def _run_actor(func, args, kwargs, execution_state, key, active_threads, active_threads_lock):
+    def _run_actor(
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        execution_state: Any,
+        key: Any,
+        active_threads: Any,
+        active_threads_lock: Any,
+    ) -> Any:
         worker = execution_state.get("worker")
         entry = _core.begin_graph_task(key, None, [*args, *kwargs.values()], worker)
         try:
@@ -222,22 +230,28 @@ def _around_run_actor(original, _):
     return _run_actor
 
 
-def _around_actor_execute(original):
-    """Coroutine methods of actors run here, on the event loop; the others come by _run_actor."""
+def _around_actor_execute(original: Callable[..., Any], with_threads: bool) -> Callable[..., Any]:
+    """Coroutine methods of actors run here, on the event loop. Other methods are sent to a thread,
+    where _run_actor executes them. with_threads: they are followed here, too, because _run_actor
+    is unknown."""
     from dask.utils import key_split
 
+    def is_followed(worker: Any, named: dict[str, Any]) -> bool:
+        actor = type(worker.state.actors[named["actor"]])
+        if inspect.iscoroutinefunction(inspect.getattr_static(actor, named["function"])):
+            return True
+        return with_threads and (named.get("kwargs") or {}).get("separate_thread", True)
+
     @functools.wraps(original)
-    async def actor_execute(self, *positional, **named):
+    async def actor_execute(self: Any, *positional: Any, **named: Any) -> Any:
+        entry = None
         try:
-            actor, function = named["actor"], named["function"]
-            if not inspect.iscoroutinefunction(
-                inspect.getattr_static(type(self.state.actors[actor]), function)
-            ):
-                raise LookupError
-            values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
-        except Exception:
-            return await original(self, *positional, **named)
-        entry = _core.begin_graph_task(f"{key_split(actor)}.{function}", None, values, self, True)
+            if is_followed(self, named):
+                values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
+                name = f"{key_split(named['actor'])}.{named['function']}"
+                entry = _core.begin_graph_task(name, None, values, self, True)
+        except Exception:  # Dask's own call below reports what is wrong with the request
+            pass
         try:
             answer = await original(self, *positional, **named)
         except BaseException as error:
@@ -250,9 +264,9 @@ def _around_actor_execute(original):
     return actor_execute
 
 
-def _around_worker_init(original):
+def _around_worker_init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         try:
             workers.follow(self)
@@ -262,65 +276,38 @@ def _around_worker_init(original):
     return __init__
 
 
-class Transitions:
-    """A worker plugin for releases whose functions we do not know: begin and end as the event
-    loop hears of them."""
-
-    def __init__(self, worker):
-        self.worker, self.entries = worker, {}
-
-    def setup(self, worker):
-        pass
-
-    def teardown(self, worker):
-        for entry in self.entries.values():
-            _core.end_graph_task(entry, None, None, None, True)
-
-    def transition(self, key, start, finish, **_):
-        runs = ("executing", "long-running")
-        if finish in runs and start not in runs:
-            self.entries[key] = _core.begin_graph_task(key, None, None, self.worker, True)
-        elif start in runs and finish not in runs:
-            entry = self.entries.pop(key, None)
-            _core.end_graph_task(
-                entry,
-                None,
-                None,
-                RuntimeError if finish == "error" else None,
-                finish in ("cancelled", "released", "forgotten"),
-            )
-
-
 # -- the local schedulers
 
 
-def _around_execute_task(original):
-    """The task is begun when it has been unpacked and ended before its result is packed: between
-    processes that is not the task's work."""
+def _around_execute_task(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A task begins after it was unpacked and ends before its result is packed. Packing, which
+    happens between processes, is not the task's work."""
 
     @functools.wraps(original)
-    def execute_task(key, task_info, dumps, loads, get_id, pack_exception):
+    def execute_task(
+        key: Any, task_info: Any, dumps: Any, loads: Any, get_id: Any, pack_exception: Any
+    ) -> Any:
         if not _core.active():
             return original(key, task_info, dumps, loads, get_id, pack_exception)
         entry = None
 
-        def end(output, error):
+        def end(output: Any, error: BaseException | None) -> None:
             nonlocal entry
             begun, entry = entry, None
             _core.end_graph_task(begun, output, None, error)
 
-        def unpack_and_begin(info):
+        def unpack_and_begin(info: Any) -> Any:
             nonlocal entry
             task, data = pair = loads(info)
             entry = _core.begin_graph_task(key, task, data)
             return pair
 
-        def end_and_pack(value):
+        def end_and_pack(value: Any) -> Any:
             if entry is not None:
                 end(value[0], None)
             return dumps(value)
 
-        def end_and_pack_exception(error, _):
+        def end_and_pack_exception(error: BaseException, _: Any) -> Any:
             if entry is not None:
                 end(None, error)
             return pack_exception(error, dumps)

@@ -12,6 +12,7 @@ import threading
 import weakref
 
 from dwsr_probe import _core
+from dwsr_probe.dask import functions, transitions
 
 PERIOD_MS = 1000
 _MOST = 64
@@ -42,16 +43,13 @@ def follow(worker):
     started."""
     from tornado.ioloop import PeriodicCallback
 
-    from dwsr_probe.dask import hooks
-
     if "dwsr-probe" not in worker.periodic_callbacks:
         worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(
             lambda: publish(worker), PERIOD_MS
         )
         if worker.status.name in ("running", "paused"):
             callback.start()
-    if hooks.kind() == hooks.TRANSITIONS and "dwsr-probe-transitions" not in worker.plugins:
-        worker.plugins["dwsr-probe-transitions"] = hooks.Transitions(worker)
+    transitions.follow(worker)
     handlers = getattr(worker, "handlers", {})
     if "actor_execute" in handlers:  # bound when the worker was made
         handlers["actor_execute"] = worker.actor_execute
@@ -64,9 +62,7 @@ def forget(worker):
     callback = worker.periodic_callbacks.pop("dwsr-probe", None)
     if callback is not None:
         callback.stop()
-    plugin = worker.plugins.pop("dwsr-probe-transitions", None)
-    if plugin is not None:
-        plugin.teardown(worker)
+    transitions.forget(worker)
 
 
 def forget_all():
@@ -91,7 +87,7 @@ def forget_all():
 def publish(worker):
     """Never raises: it runs on the worker's event loop."""
     global _published
-    from dwsr_probe.dask import hooks, http, roll
+    from dwsr_probe.dask import http, roll
 
     try:
         index = register(worker)
@@ -104,7 +100,7 @@ def publish(worker):
             or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))
         ):
             _published = state  # all of it, or the addresses if that is too much for the page
-        _core.note_hooks(hooks.kind())
+        _core.note_hooks(functions.kind())
         http.serve(worker)
         roll.announce(worker)
     except Exception:

@@ -416,8 +416,8 @@ def process_notes(record, health):
         notes.append("allocations could not be accounted: another tool holds the hooks")
     if health.get("dask_hooks") == 2:
         notes.append(
-            "tasks were followed by Dask's transitions: this release of distributed is not known,"
-            " whose memory it was cannot be told"
+            "tasks of some kinds were followed on Dask's event loop (`shared`): this release of"
+            " distributed has functions that are not known; the worker's log names them"
         )
     if health.get("untracked_bytes"):
         notes.append(

@@ -947,42 +947,133 @@ if __name__ == "__main__":
     assert found == [5.0, 1]
 
 
-def test_releases_whose_functions_we_do_not_know(cli):
-    """Followed by transitions: every task is there, nothing claims to know whose memory it was."""
+# Every kind of task once; what each is called in the records, and the function that executes it.
+EVERY_KIND = {
+    "thread": "_run_task",
+    "coroutine": "_run_task_async",
+    "pooled": "_run_task_simple",
+    "Counter": "_run_task",
+    "Counter.add": "_run_actor",
+    "Counter.later": None,  # Worker.actor_execute itself, on the event loop
+}
+
+
+@pytest.mark.parametrize(
+    "unknown", [["_run_actor"], ["_run_task_async"], ["_run_task"], ["_run_task_simple"], "all"]
+)
+def test_an_unknown_function_costs_only_its_own_tasks(cli, unknown):
+    """One function of distributed.worker has other parameters. Its tasks are followed on the event
+    loop, all others as exactly as before, and each task once."""
+    unknown = (
+        sorted({name for name in EVERY_KIND.values() if name}) if unknown == "all" else unknown
+    )
     found = script(
         cli,
-        """
-def change():
-    import distributed.worker as w
+        f"""
+import asyncio, logging
+from concurrent.futures import ProcessPoolExecutor
 
-    original = w._run_task
-    w._run_task = lambda *everything: original(*everything)
+class Log(logging.Handler):
+    texts = []
+    def emit(self, record): self.texts.append(record.getMessage())
+
+import distributed.worker as module
+ORIGINALS = {{name: getattr(module, name) for name in {unknown!r}}}
+class WithOtherParameters:
+    def __init__(self, name): self.name = name
+    def __call__(self, *everything): return ORIGINALS[self.name](*everything)
+
+def change(dask_worker):
+    import multiprocessing
+    for name in ORIGINALS:
+        setattr(module, name, WithOtherParameters(name))
+    dask_worker.executors["pool"] = ProcessPoolExecutor(
+        1, mp_context=multiprocessing.get_context("spawn")
+    )
+    logging.getLogger("dwsr_probe").addHandler(Log())
+
+def thread(i): return np.ones(1_000_000)[i]
+async def coroutine(i): await asyncio.sleep(0); return i
+class Counter:
+    def add(self, array): return np.ones(1_000_000).sum() + array.sum()
+    async def later(self): return 4
 
 if __name__ == "__main__":
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    with LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster, Client(cluster) as client:
         client.run(change)
         client.register_plugin(dwsr_probe.dask.Probe())
-        client.gather(client.map(lambda i: np.ones(100_000)[i], range(20), key="x"))
+        client.gather(client.map(thread, range(5), key="thread"))
+        client.gather(client.map(coroutine, range(5), key="coroutine"))
+        with dask.annotate(executor="pool"):
+            futures = client.map(abs, range(5), key="pooled")
+        client.gather(futures)
+        counter = client.submit(Counter, actor=True).result()
+        assert [counter.add(np.ones(3)).result() for _ in range(5)] == [1_000_003] * 5
+        assert counter.later().result() == 4
+        kind, = client.run(lambda: dwsr_probe.snapshot().live["dask_hooks"]).values()
         frame = dwsr_probe.dask.records(client)
-        frame = frame[frame.task_name == "x"]
-        hooks = list(client.run(lambda: dwsr_probe.snapshot().live["dask_hooks"]).values())
-        print(
-            json.dumps(
-                [
-                    len(frame),
-                    list(frame.state.unique()),
-                    list(frame.attribution.unique()),
-                    int(frame.alloc_peak_bytes.notna().sum()),
-                    hooks,
-                ]
-            )
-        )
+        client.run(lambda dask_worker: dask_worker.executors.pop("pool").shutdown())
+        rows = [[r.task_name, r.key, r.state, r.attribution, bool(r.alloc_peak_bytes > 0)]
+                for r in frame.itertuples()]
+        print(json.dumps([rows, kind, Log.texts]))
 """,
     )
-    assert found == [20, ["ok"], ["shared"], 0, [2]]
+    rows, kind, log = found
+    tasks_of = {name: [row for row in rows if row[0] == name] for name in EVERY_KIND}
+    assert kind == 2 and sum(map(len, tasks_of.values())) == len(rows)
+    for name, function in EVERY_KIND.items():
+        count = 1 if name in ("Counter", "Counter.later") else 5
+        if name == "pooled" and function not in unknown:
+            count = 0  # measured in the pool's process, under `run` only
+        exact = function in ("_run_task", "_run_actor") and function not in unknown
+        assert len(tasks_of[name]) == count, (name, rows)
+        if name in ("thread", "coroutine", "pooled"):
+            assert len({key for _, key, *_ in tasks_of[name]}) == count  # each task once
+        for row in tasks_of[name]:
+            own_peak = exact and name != "Counter"
+            assert row[2:4] == ["ok", "exact" if exact else "shared"], row
+            assert row[4] or not own_peak
+            assert exact or not row[4]
+    (text,) = (text for text in log if "does not know" in text)
+    named = text.partition(" in this release: ")[0].rpartition("distributed's ")[2].split(", ")
+    assert sorted(named) == sorted(unknown)
+    assert ("methods of actors" in text) == ("_run_actor" in unknown)
+    assert ("all other tasks are measured as usual" in text) == (len(unknown) == 1)
+
+
+def test_an_unknown_function_that_calls_a_wrapped_one(cli):
+    """Under `run` _run_task_simple is wrapped, too. An unknown _run_task that does not note which
+    task its thread executes must not make the wrapper measure the task again."""
+    (cli.cwd / "changed").mkdir()
+    (cli.cwd / "changed" / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+            from dwsr_probe.imports import when_imported
+
+            def change(module):
+                def _run_task(task, data, *rest):
+                    return module._run_task_simple(task, data, rest[-1])
+
+                module._run_task = _run_task
+
+            when_imported("distributed.worker", change)
+        """)
+    )
+    cli.env["PYTHONPATH"] = os.pathsep.join(
+        [str(cli.cwd / "changed"), *filter(None, [cli.env.get("PYTHONPATH")])]
+    )
+    done, records = job(
+        cli,
+        """
+client.gather(client.map(lambda i: np.ones(100_000)[i], range(20), key="x"))
+with LocalCluster(n_workers=0, dashboard_address=None): pass
+""",
+    )
+    found = tasks(records, "x")
+    assert len(found) == len({r["key"] for r in found}) == 20
+    assert {r["attribution"] for r in found} == {"shared"}
+    assert "tasks in the worker's threads are followed on the event loop" in done.stderr
 
 
 def test_registering_while_a_pool_has_work_queued(cli):
