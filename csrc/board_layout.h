@@ -86,7 +86,7 @@
     X(alloc_state)          /* enum alloc_state */                                                \
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */              \
     X(untracked_bytes)      /* total of blocks for which the owner table was full */              \
-    X(dask_hooks)           /* 0: none, 1: from the executing thread, 2: from transitions */      \
+    X(dask_hooks)           /* 0: none, 1: all from their threads, 2: some on the event loop */   \
     X(gpu_hook)             /* enum gpu_hook */                                                   \
     X(gpu_unfollowed)       /* on too many devices, or of a memory class of the job's own */      \
     X(gpu_ooms)             /* allocations that failed for lack of device memory */               \

@@ -846,8 +846,8 @@ probe = dashboard(
                 grid(
                     "Fallbacks",
                     "By process and part. rss: peaks are sampled, not the kernel's; alloc:"
-                    " allocations are not accounted; dask: hooked by transitions only; cupy, nvml:"
-                    " device figures are missing or partial.",
+                    " allocations are not accounted; dask: some tasks are followed on the event loop;"
+                    " cupy, nvml: device figures are missing or partial.",
                     ("instance", "pid", "program", "kind"),
                     ("State", "short", told("dwsr_probe_fallback", "program"), NONE_STEPS),
                     mapping={"0": "as it should", "1": "fallback"},
