@@ -1,5 +1,10 @@
-"""What `dwsr-probe run` does, and its options. Without click, which most runs do not need:
-cli/run.py is its command."""
+"""What `dwsr-probe run` does, and its options.
+
+Without click, which most runs do not need: cli/__init__.py calls `run` directly, and cli/run.py is
+the command of click.
+"""
+
+from __future__ import annotations
 
 import gc
 import os
@@ -7,16 +12,16 @@ import sys
 
 from dwsr_probe.cli import fail
 from dwsr_probe.cli.listening import ACCESS, parse_listen
-from dwsr_probe.cli.options import Choice, Option, Path, Range, Text
-from dwsr_probe.settings import (
-    ALLOC_FROM,
-    ALLOC_FROM_LEAST,
-    ALLOC_FROM_MOST,
-    GC_MODES,
-    PERIOD_MS,
-    PERIOD_MS_LEAST,
-    PERIOD_MS_MOST,
-)
+from dwsr_probe.cli.options import Option, Path, Range, Text, option_of
+from dwsr_probe.settings import SETTINGS, Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    from dwsr_probe.export.serving import Serving
+    from dwsr_probe.report.status import Status
 
 OPTIONS = (
     Option(
@@ -30,46 +35,7 @@ OPTIONS = (
     Option(
         "-v", "--verbose", help="A table of every task name, and the statistics of the sampler."
     ),
-    Option(
-        "--period",
-        "period_ms",
-        of=Range(float, PERIOD_MS_LEAST, PERIOD_MS_MOST),
-        default=PERIOD_MS,
-        metavar="MS",
-        help="Sampling period in milliseconds. Peaks of tasks do not depend on it.",
-    ),
-    Option(
-        "--keep-peak",
-        help=(
-            "Leave the kernel's high-water mark alone (for tools that read it); peaks are sampled."
-        ),
-    ),
-    Option(
-        "--alloc/--no-alloc",
-        default=True,
-        help="Account allocations: each task's own live bytes and their peak.",
-    ),
-    Option(
-        "--alloc-from",
-        "alloc_from_kib",
-        of=Range(int, ALLOC_FROM_LEAST >> 10, ALLOC_FROM_MOST >> 10),
-        default=ALLOC_FROM >> 10,
-        metavar="KIB",
-        help=(
-            "Track each block of at least this size one by one;"
-            " smaller ones are only summed per thread."
-        ),
-    ),
-    Option(
-        "--gc",
-        "gc_mode",
-        of=Choice(GC_MODES),
-        default="none",
-        help=(
-            "Collect garbage before each task, or before and after it,"
-            " to tell cycles from working memory."
-        ),
-    ),
+    *(option_of(setting) for setting in SETTINGS if setting.option),
     Option(
         "--metrics",
         of=Text(),
@@ -92,40 +58,34 @@ OPTIONS = (
 )
 
 
-def run(
-    command,
-    output,
-    quiet,
-    verbose,
-    period_ms,
-    keep_peak,
-    alloc,
-    alloc_from_kib,
-    gc_mode,
-    metrics,
-    linger_s,
-    strict,
-    **access,
-):
+def run(command: list[str], **chosen: Any) -> NoReturn:
     """Run COMMAND under the probe and print what its tasks needed.
 
     Options stand before the command. It keeps its input, output, signals and exit code (128+n if
     signal n ended it); Python programs that it starts are probed too. The table goes to stderr;
     `dwsr-probe report` shows it again.
     """
+    settings = Settings.from_options(chosen)
+    _run(command, settings, **chosen)
+
+
+def _run(
+    command: list[str],
+    settings: Settings,
+    *,
+    output: str | None,
+    quiet: bool,
+    verbose: bool,
+    metrics: str | None,
+    linger_s: float,
+    strict: bool,
+    **access: Any,
+) -> NoReturn:
     from dwsr_probe import launch
-    from dwsr_probe.settings import Settings
 
     try:
-        settings = Settings(
-            period_ms=period_ms,
-            keep_peak=keep_peak,
-            alloc=alloc,
-            alloc_from=alloc_from_kib << 10,
-            gc=gc_mode,
-        )
         serving, status = _serving(metrics, linger_s, quiet, access), _status(command, quiet)
-        gc.freeze()  # what is loaded by now stays
+        gc.freeze()  # modules that are loaded by now stay to the end
         gc.enable()
         code, directory = launch.run(command, output, settings, strict, serving, status)
     except launch.Strict as error:
@@ -136,7 +96,10 @@ def run(
     _leave(code)
 
 
-def _serving(metrics, linger_s, quiet, access):
+def _serving(
+    metrics: str | None, linger_s: float, quiet: bool, access: dict[str, Any]
+) -> Serving | None:
+    """The port of --metrics; None without one."""
     if metrics is None:
         if linger_s or any(access.values()):
             fail("--linger, --tls-*, --*-file and --allow-host are for --metrics [ADDR:]PORT", 2)
@@ -144,24 +107,20 @@ def _serving(metrics, linger_s, quiet, access):
     from dwsr_probe.export.server import Access
     from dwsr_probe.export.serving import Serving
 
-    return Serving(*parse_listen(metrics), Access(**access), linger_s, quiet)
+    address, port = parse_listen(metrics)
+    return Serving(address, port, Access(**access), linger_s, quiet)
 
 
-def _status(command, quiet):
+def _status(command: list[str], quiet: bool) -> Status | None:
+    """The status in the terminal's title; None where there is none."""
     from dwsr_probe.report.status import Status, wanted
 
-    return (
-        Status(
-            os.path.basename(command[0])
-            if len(command) < 2
-            else " ".join(map(os.path.basename, command[:2]))
-        )
-        if not quiet and wanted(sys.stderr)
-        else None
-    )
+    if quiet or not wanted(sys.stderr):
+        return None
+    return Status(" ".join(map(os.path.basename, command[:2])))
 
 
-def _print_table(directory, verbose, say):
+def _print_table(directory: str, verbose: bool, say: Callable[[str], None]) -> None:
     try:
         from dwsr_probe.report.table import print_report
         from dwsr_probe.store import Store
@@ -172,10 +131,10 @@ def _print_table(directory, verbose, say):
         say(f"cannot print the table: {error!r}; dwsr-probe report {directory} may")
 
 
-def _leave(code):
-    """With the command's exit code, whatever becomes of our own streams: Python exits with 120
-    if it cannot flush them."""
-    gc.freeze()  # Python would look through everything once more
+def _leave(code: int) -> NoReturn:
+    """Exit with the command's exit code. Python would exit with 120 if it cannot flush our own
+    streams."""
+    gc.freeze()  # without it, the interpreter's last collection visits every object
     try:
         if sys.stderr is not None:
             sys.stderr.flush()
