@@ -14,55 +14,131 @@ import dwsr_probe
 from dwsr_probe import _core
 
 PACKAGE = Path(dwsr_probe.__file__).parent
-INSIDE = {
-    "__init__.py",
-    "probe.py",
-    "settings.py",
-    "decorator.py",
-    "imports.py",
-    "say.py",
-    "advice.py",
-    "unseen.py",
-    "boot/__init__.py",
-    "boot/start.py",
-    "boot/sitecustomize.py",
-    "gpu/__init__.py",
-    "gpu/cupy_hook.py",
-    "gpu/monitor.py",
-    "gpu/nvml.py",
-}
+
+# Every module and every package of dwsr_probe, the lowest first. Each imports only from those
+# before it, also where it imports late; imports for types alone do not count.
+LAYERS = (
+    "dataclass",
+    "settings",
+    "advice",
+    "say",
+    "signals",
+    "imports",
+    "unseen",
+    "decorator",
+    "gpu",
+    "probe",
+    "boot",
+    "record",
+    "origin",
+    "total",
+    "board",
+    "stored",
+    "store",
+    "collector",
+    "runs",
+    "launch",
+    "predict",
+    "export",
+    "serve",
+    "report",
+    "dask",
+    "cli",
+)
+# Beside the layers: the package's own names, which are loaded when they are asked for, and `python
+# -m dwsr_probe`. Cython units (_*.pyx) are below all layers and need not be listed.
+WITHOUT_LAYER = {"__init__", "__main__"}
+# Files that import from one layer above their own.
+UPWARDS = {"boot/start.py": "dask"}  # once the job has imported Dask
+# What a probed process loads, whatever the job does. The standard library and _core are enough.
+INSIDE = ("settings", "advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "boot")
 
 
 def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Modules that a file imports when it runs: not those under `if TYPE_CHECKING`."""
+    pending = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
+
+
+def files_of(name):
+    """The files of a module or package that stands directly in dwsr_probe."""
+    package = PACKAGE / name
+    return sorted(package.rglob("*.py")) if package.is_dir() else [PACKAGE / f"{name}.py"]
+
+
+def relative(path):
+    return str(path.relative_to(PACKAGE))
+
+
+def layer_of(module):
+    """The name of the module or package directly in dwsr_probe; None for all others."""
+    names = module.split(".")
+    return names[1] if names[0] == "dwsr_probe" and len(names) > 1 else None
+
+
+def test_every_module_has_a_layer():
+    present = {
+        path.stem
+        for path in PACKAGE.iterdir()
+        if (path.suffix == ".py" or (path.is_dir() and list(path.rglob("*.py"))))
+    }
+    unlisted = present - set(LAYERS) - WITHOUT_LAYER
+    assert not unlisted, (
+        f"put {', '.join(sorted(unlisted))} into LAYERS (tests/unit/test_layers.py), after all that"
+        " it imports and before all that imports it; and into INSIDE, if a probed process loads it"
+    )
+    gone = set(LAYERS) | WITHOUT_LAYER
+    assert not gone - present, f"in LAYERS, but not in dwsr_probe: {gone - present}"
+    assert len(set(LAYERS)) == len(LAYERS) and set(INSIDE) <= set(LAYERS)
+
+
+def test_imports_point_one_way():
+    for i, layer in enumerate(LAYERS):
+        for path in files_of(layer):
+            for module in imports_of(path):
+                above = set(LAYERS[i + 1 :]) - {UPWARDS.get(relative(path))}
+                assert layer_of(module) not in above, f"{relative(path)} imports {module}"
+
+
+def test_no_modules_import_each_other():
+    """Also within a package, and also where they import late."""
+    modules = {
+        ".".join(["dwsr_probe", *path.relative_to(PACKAGE).with_suffix("").parts]): path
+        for path in PACKAGE.rglob("*.py")
+        if path.stem != "__init__"
+    }
+    below = {
+        name: {module for module in imports_of(path) if module in modules}
+        for name, path in modules.items()
+    }
+    while True:  # take away those that import nothing any more: what stays is in a cycle
+        free = {name for name, needed in below.items() if not needed & set(below)}
+        if not free:
+            break
+        below = {name: needed for name, needed in below.items() if name not in free}
+    assert not below, f"these import each other: {sorted(below)}"
 
 
 def test_inside_the_job_only_stdlib_and_core():
-    for name in INSIDE:
-        for module in imports_of(PACKAGE / name):
-            root = module.split(".")[0]
-            if root == "dwsr_probe":
-                lazy = name == "__init__.py" and module.startswith(
-                    ("dwsr_probe.record", "dwsr_probe.board", "dwsr_probe.report.notebook")
-                )
-                assert lazy or not module.startswith(
-                    (
-                        "dwsr_probe.cli",
-                        "dwsr_probe.report",
-                        "dwsr_probe.store",
-                        "dwsr_probe.record",
-                        "dwsr_probe.board",
-                        "dwsr_probe.collector",
-                        "dwsr_probe.launch",
-                    )
-                ), (name, module)
-            else:
-                assert root in sys.stdlib_module_names or root == "sitecustomize", (name, module)
+    allowed = {*sys.stdlib_module_names, "dwsr_probe", "sitecustomize"}
+    for path in [path for name in INSIDE for path in files_of(name)]:
+        outside = set(LAYERS) - set(INSIDE) - {UPWARDS.get(relative(path))}
+        for module in imports_of(path):
+            is_light = module.split(".")[0] in allowed and layer_of(module) not in outside
+            assert is_light, f"{relative(path)} imports {module}"
+    late = {"record", "board", "report"}  # in dwsr_probe.__getattr__
+    found = {layer_of(module) for module in imports_of(PACKAGE / "__init__.py")} & set(LAYERS)
+    assert found == {"probe", *late}
 
 
 def test_the_boot_loads_nothing_else(cli):
@@ -154,45 +230,6 @@ def bare_modules():
             text=True,
         ).stdout.split()
     )
-
-
-def test_imports_point_one_way():
-    layers = [
-        "dataclass",
-        "advice",
-        "say",
-        "imports",
-        "unseen",
-        "decorator",
-        "gpu",
-        "probe",
-        "record",
-        "board",
-        "stored",
-        "store",
-        "collector",
-        "runs",
-        "launch",
-        "predict",
-        "export",
-        "serve",
-        "report",
-        "cli",
-    ]
-    for i, layer in enumerate(layers):
-        files = (
-            [PACKAGE / f"{layer}.py"]
-            if (PACKAGE / f"{layer}.py").exists()
-            else sorted((PACKAGE / layer).rglob("*.py"))
-        )
-        for path in files:
-            for module in imports_of(path):
-                upper = [
-                    other
-                    for other in layers[i + 1 :]
-                    if module == f"dwsr_probe.{other}" or module.startswith(f"dwsr_probe.{other}.")
-                ]
-                assert not upper, f"{path.name} imports {module}"
 
 
 def test_the_model_stands_alone():
