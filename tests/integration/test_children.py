@@ -300,7 +300,9 @@ def test_a_job_that_becomes_python_again_after_a_while(cli):
     done, records = cli.job(
         f"""
         import os
-        os.execvp("sh", ["sh", "-c", "sleep 1.3; exec {PY} second.py"])
+        from dwsr_probe import _core
+        wait = f"while [ -e {{_core.board_path()}} ]; do sleep 0.01; done"  # until it is collected
+        os.execvp("sh", ["sh", "-c", wait + "; exec {PY} second.py"])
     """,
         cwd=cli.cwd,
     )
@@ -478,7 +480,7 @@ def test_a_job_that_stops_and_starts_the_probe_again(cli):
             with dwsr_probe.task(f"part-{i}"):
                 pass
             dwsr_probe.stop()
-            # longer than a round: the closed board is collected and gone before the next one
+            # longer than a round: mostly, the closed board is collected before the next one begins
             time.sleep(1.2)
             with dwsr_probe.task("unseen"):
                 pass

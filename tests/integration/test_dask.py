@@ -923,6 +923,64 @@ if __name__ == "__main__":
     assert names == ["x"] and abs(peak - 24 * MB) < 2 * MB
 
 
+def test_a_worker_loads_nothing_of_others(cli):
+    """Beside our own modules, a measured worker has only those that a bare one has: also with a
+    predecessor's board, after a scrape, and after records(). Tornado and prometheus_client are
+    distributed's own imports."""
+    cli.boards_may_stay = True  # of killed workers
+    bare, measured = script(
+        cli,
+        """
+import subprocess
+from urllib.request import urlopen
+
+def start(client, *options):
+    before = set(client.scheduler_info()["workers"])
+    command = [sys.executable, "-m", "dask", "worker", client.scheduler.address, "--no-nanny"]
+    process = subprocess.Popen(
+        [*command, "--nthreads", "1", "--dashboard-address", "127.0.0.1:0", *options],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    while not (new := set(client.scheduler_info()["workers"]) - before): time.sleep(0.01)
+    address = new.pop()
+    client.submit(np.ones, 10, pure=False, workers=[address]).result()
+    return process, address
+
+def stop(client, process, address):
+    process.kill()
+    process.wait()
+    while address in client.sync(client.scheduler.identity)["workers"]: time.sleep(0.01)
+
+def read(client, address, path):
+    port = client.scheduler_info()["workers"][address]["services"]["dashboard"]
+    return urlopen(f"http://127.0.0.1:{port}{path}").read()
+
+def modules(client, address):
+    return list(client.run(lambda: list(sys.modules), workers=[address]).values())[0]
+
+if __name__ == "__main__":
+    preload = "--preload", "dwsr_probe.dask.preload", "--name", "same"
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster, Client(cluster) as client:
+        process, address = start(client)
+        read(client, address, "/metrics")
+        bare = modules(client, address)
+        stop(client, process, address)
+        stop(client, *start(client, *preload))  # leaves its board
+        process, address = start(client, *preload)
+        assert len(dwsr_probe.dask.records(client)) == 2  # its own task, and its predecessor's
+        while b"dwsr_tasks_total" not in read(client, address, "/metrics"): time.sleep(0.01)
+        assert read(client, address, "/dwsr/tasks")
+        measured = modules(client, address)
+        stop(client, process, address)
+        print(json.dumps([bare, measured]))
+""",
+    )
+    assert {"tornado", "prometheus_client"} <= set(bare) and "sqlite3" not in measured
+    added = {name.partition(".")[0] for name in set(measured) - set(bare)}
+    ours = {name for name in added if name == "dwsr_probe" or name.startswith("_cython_")}
+    assert "dwsr_probe" in ours and added == ours
+
+
 def test_a_worker_whose_probe_cannot_start_works_all_the_same(cli, tmp_path):
     (tmp_path / "file").write_text("not a directory")
     found = script(
