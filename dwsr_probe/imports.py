@@ -1,19 +1,46 @@
-"""Call a function once a module has been imported, now or later, without importing it.
+"""Hooks on modules of the job: call a function once a module has been imported, now or later, and
+replace names in it so that they can be restored.
 
-Runs in the probed process: a program that never imports the module pays one look into a dict per
-import.
+Runs in the probed process; called by probe.py, unseen.py, the boot module and dask/hooks.py. No
+module is imported for this: a program pays one look into a dict per import.
 """
+
+from __future__ import annotations
 
 import sys
 
 from dwsr_probe.say import say_once
 
-_waiting = {}  # module name → functions
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    Hook = Callable[[ModuleType], object]
+
+_waiting: dict[str, list[Hook]] = {}  # module name → functions
 
 
-def when_imported(name, function):
-    """function(module), now if the module is there, else right after its import. What it raises
-    is ours to lose, not the job's."""
+class Replacement:
+    """A name of a module or class that holds a wrapper of ours."""
+
+    __slots__ = ("name", "original", "ours", "owner")
+
+    def __init__(self, owner: Any, name: str, ours: Any) -> None:
+        self.owner, self.name, self.original, self.ours = owner, name, owner.__dict__[name], ours
+        setattr(owner, name, ours)
+
+    def undo(self) -> None:
+        """Unless somebody else has replaced the name since."""
+        if self.owner.__dict__.get(self.name) is self.ours:
+            setattr(self.owner, self.name, self.original)
+
+
+def when_imported(name: str, function: Hook) -> None:
+    """Call function(module): now if the module is loaded, else right after its import. An exception
+    of the function is one line on stderr; the job does not see it."""
     module = sys.modules.get(name)
     if module is not None and not getattr(
         getattr(module, "__spec__", None), "_initializing", False
@@ -25,8 +52,8 @@ def when_imported(name, function):
         sys.meta_path.insert(0, _finder)
 
 
-def forget(*functions):
-    """They are not to be called any more."""
+def forget(*functions: Hook) -> None:
+    """Do not call these functions any more."""
     for name, waiting in list(_waiting.items()):
         waiting[:] = [function for function in waiting if function not in functions]
         if not waiting:
@@ -35,7 +62,7 @@ def forget(*functions):
         sys.meta_path.remove(_finder)
 
 
-def _call(function, module):
+def _call(function: Hook, module: ModuleType) -> None:
     try:
         function(module)
     except Exception as error:
@@ -43,10 +70,12 @@ def _call(function, module):
 
 
 class _Finder:
-    """First on sys.meta_path: finds nothing itself, but has the true finder's loader call us
-    after it has run the module."""
+    """First on sys.meta_path. It asks the finders behind it, and has the loader that they return
+    call us after it has executed the module."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in _waiting:
             return None
         for finder in sys.meta_path:
@@ -54,41 +83,40 @@ class _Finder:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                _run_after(spec.loader, name)
+                _call_after(spec.loader, name)
                 return spec
         return None
 
-    def invalidate_caches(self):
+    def invalidate_caches(self) -> None:
         pass
 
 
-def _run_after(loader, name):
-    """Have the loader call us after it has run that module.
+def _call_after(loader: Any, name: str) -> None:
+    """Have the loader call the waiting functions after it has executed that module.
 
     One loader may load many modules (of a zip file, of a frozen program), and finding a module
-    need not lead to its import: the loader stays changed until it has run every module that it
-    was changed for, and tells them from others by name.
+    need not lead to its import. So the loader stays changed until it has executed every module that
+    it was changed for. It tells them from others by name.
     """
     original = getattr(loader, "exec_module", None)
-    # a class that loads all built-in or frozen modules: not hooked
     if original is None or isinstance(loader, type):
-        return
+        return  # a class that loads all built-in or frozen modules: not hooked
     names = getattr(original, "names_of_dwsr_probe", None)
     if names is not None:
         names.add(name)
         return
     names = {name}
 
-    def exec_module(module):
-        run = module.__spec__.name
-        names.discard(run)
+    def exec_module(module: Any) -> None:
+        executed = module.__spec__.name
+        names.discard(executed)
         if not names and vars(loader).get("exec_module") is exec_module:
-            del loader.exec_module  # the loader is its own again
+            del loader.exec_module  # the loader is as it was
         original(module)
-        for function in _waiting.pop(run, ()):
+        for function in _waiting.pop(executed, ()):
             _call(function, module)
 
-    exec_module.names_of_dwsr_probe = names
+    exec_module.names_of_dwsr_probe = names  # type: ignore[attr-defined]  # a mark on our function
     try:
         loader.exec_module = exec_module
     except AttributeError:  # a loader without attributes of its own: not hooked

@@ -1,5 +1,10 @@
-"""How we speak inside somebody's program: one line on stderr, or nothing; of a failure that many
-processes share, one for all of them."""
+"""Messages inside somebody's program: one line on stderr, or nothing. A failure that many processes
+share is one line for all of them.
+
+Called by everything of ours in the probed process, and by the commands.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
@@ -7,7 +12,11 @@ import sys
 from dwsr_probe import _core
 from dwsr_probe.settings import Settings
 
-# Kinds of failure inside a job. The first is the C side's own (csrc/probe.h); at most
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Kinds of failure inside a job. The first is for the C side (csrc/probe.h). At most
 # PROBE_SAY_KINDS.
 KINDS = (
     "sampler",
@@ -23,21 +32,21 @@ KINDS = (
 )
 
 
-def say(text):
-    """One line on stderr, if there is one and it takes it. Never on another stream, never an
+def say(text: str) -> None:
+    """One line on stderr, if stderr is open and can be written. Never on another stream, never an
     exception."""
     if sys.stderr is not None:
         try:
-            # one write: lines of several processes do not run into each other
+            # one write, so that lines of several processes do not mix
             sys.stderr.write(f"dwsr-probe: {text}\n")
             sys.stderr.flush()
         except (OSError, ValueError):
             pass
 
 
-def say_once(kind, text, settings=None):
-    """say() of the first process of the run that has something of this kind to say; without a
-    run, of a process and its forked children."""
+def say_once(kind: str, text: str, settings: Settings | None = None) -> None:
+    """say(), but only in the first process of the run that reports this kind of failure; without a
+    run, in the first of a process and its forked children."""
     if kind not in KINDS or (
         _core.say_first(KINDS.index(kind))
         and _is_first_of_run(kind, settings or Settings.from_environ())
@@ -45,9 +54,9 @@ def say_once(kind, text, settings=None):
         say(text)
 
 
-def _is_first_of_run(kind, settings):
-    """Whoever creates the mark is the first. In /tmp, because processes of another user cannot
-    reach the boards."""
+def _is_first_of_run(kind: str, settings: Settings) -> bool:
+    """The process that creates the mark is the first. Marks are in /tmp, because processes of
+    another user cannot reach the boards."""
     if not settings.run:
         return True
     for path in _marks(kind, settings):
@@ -61,13 +70,14 @@ def _is_first_of_run(kind, settings):
     return True
 
 
-def _marks(kind, settings):
+def _marks(kind: str, settings: Settings) -> Sequence[str]:
+    """Paths of the file that says that a line was printed, the second for want of the first."""
     name = f"{settings.run}.{kind}.said".replace("/", "_")
     return f"/tmp/dwsr-probe-{name}", os.path.join(settings.board_dir, name)
 
 
-def remove_marks(settings):
-    """The run is over."""
+def remove_marks(settings: Settings) -> None:
+    """Called when the run is over."""
     for kind in KINDS:
         for path in _marks(kind, settings):
             try:

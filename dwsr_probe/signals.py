@@ -1,13 +1,19 @@
-"""Wait for signals that are blocked: what the loops of `run` and `export` turn around."""
+"""Wait for signals that are blocked. The loops of `run`, `export` and `predict serve` call it."""
+
+from __future__ import annotations
 
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-def wait_for(signals, timeout_s):
-    """The siginfo of one of them, or None after so many seconds.
 
-    Python's sigtimedwait that is interrupted for longer than its timeout (SIGSTOP and SIGCONT,
-    Ctrl-Z and fg, a debugger) returns a siginfo that nobody has filled in.
+def wait_for(signals: Collection[int], timeout_s: float) -> signal.struct_siginfo | None:
+    """The siginfo of the first of these signals, or None after so many seconds.
+
+    If Python's sigtimedwait is interrupted for longer than its timeout (SIGSTOP and SIGCONT, Ctrl-Z
+    and fg, a debugger), it returns a siginfo without values.
     """
     info = signal.sigtimedwait(signals, timeout_s)
     return info if info is not None and info.si_signo in signals else None

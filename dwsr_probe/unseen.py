@@ -1,66 +1,71 @@
-"""What the accounting cannot see by itself: work that is handed to a pool, and allocators that
-are linked into a library.
+"""What the accounting cannot see by itself: work that is handed to a thread pool, and allocators
+that are linked into a library.
 
-Runs in the probed process, with nothing imported until the job imports it.
+Runs in the probed process, called by probe.py and gpu/cupy_hook.py. Nothing is imported before the
+job imports it.
 """
+
+from __future__ import annotations
 
 import os
 import sys
 
 from dwsr_probe import _core
-from dwsr_probe.imports import forget, when_imported
+from dwsr_probe.imports import Replacement, forget, when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _watching = _watching_pools = False
-_replaced = []  # (owner, name, original, ours)
+_replacements: list[Replacement] = []
 
 
-def watch():
-    """From start to stop."""
+def watch() -> None:
+    """Called when the probe starts."""
     global _watching
     if not _watching:
         _watching = True
         watch_pools()
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
-            # Python's own mimalloc maps its memory in ways that look like reservations: never the
-            # same twice
+            # Python's own mimalloc maps memory in ways that look like reservations. A count that is
+            # a new object each time marks every task.
             _core.use_foreign_count(object)
         else:
             when_imported("pyarrow", _hook_pyarrow)
 
 
-def watch_pools():
-    """Also for device memory alone, where nobody accounts malloc's."""
+def watch_pools() -> None:
+    """Also called for device memory alone, where malloc is not accounted."""
     global _watching_pools
     if not _watching_pools:
         _watching_pools = True
         when_imported("concurrent.futures.thread", _hook_pools)
 
 
-def unwatch():
-    """Undo it: the next start begins anew."""
+def unwatch() -> None:
+    """Called when the probe stops."""
     global _watching, _watching_pools
     _watching = _watching_pools = False
     forget(_hook_pools, _hook_pyarrow)
     _core.use_foreign_count(None)
-    while _replaced:
-        owner, name, original, ours = _replaced.pop()
-        if getattr(owner, name) is ours:
-            setattr(owner, name, original)
+    while _replacements:
+        _replacements.pop().undo()
 
 
-def _hook_pools(thread):
-    """What a task submits to a ThreadPoolExecutor works for that task, also in a pool that is
-    older than the task."""
+def _hook_pools(thread: Any) -> None:
+    """Work that a task submits to a ThreadPoolExecutor is accounted to that task, also in a pool
+    that is older than the task."""
     item = thread._WorkItem
     original_init, original_run = item.__init__, item.run
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
         handle = _core.current_handle()
         if handle:
             self._dwsr_probe_task = handle
 
-    def run(self, *args, **kwargs):
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         handle = self.__dict__.get("_dwsr_probe_task")
         if handle is None:
             return original_run(self, *args, **kwargs)
@@ -70,15 +75,14 @@ def _hook_pools(thread):
         finally:
             _core.adopt_handle(before)
 
-    for name, original, ours in (("__init__", original_init, __init__), ("run", original_run, run)):
-        _replaced.append((item, name, original, ours))
-        setattr(item, name, ours)
+    _replacements.append(Replacement(item, "__init__", __init__))
+    _replacements.append(Replacement(item, "run", run))
 
 
-def _hook_pyarrow(pyarrow):
-    """Arrow's own mimalloc or jemalloc is inside its library: what it allocates is counted here,
-    to mark the tasks that use it."""
+def _hook_pyarrow(pyarrow: Any) -> None:
+    """Arrow's own mimalloc or jemalloc is inside its library. Its number of allocations is
+    compared, to mark the tasks that use it."""
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
-        # before Arrow 19 it cannot be told: then all tasks
+        # Arrow before 19 has no count: all tasks are marked
         _core.use_foreign_count(getattr(pool, "num_allocations", object))

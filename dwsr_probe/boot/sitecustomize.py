@@ -1,8 +1,8 @@
-"""Loaded by every Python that `dwsr-probe run` reaches: this folder stands first on PYTHONPATH.
+"""Loaded by every Python below `dwsr-probe run`: this folder stands first on PYTHONPATH.
 
-Leaves no trace on sys.path, runs the user's own sitecustomize as if this one were not there,
-then starts the probe. Silent in an interpreter that cannot load us. Plain syntax: it may be read
-by any Python.
+It removes its folder from sys.path, runs the user's own sitecustomize as if this one did not exist,
+then starts the probe. It prints nothing in an interpreter that cannot load us. Types are comments,
+because any Python may read this file.
 """
 
 import os
@@ -11,18 +11,19 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 
 
-def _chain():
+def _chain():  # type: () -> None
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _here]
     mine = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if getattr(error, "name", None) != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = mine
+        if mine is not None:
+            sys.modules["sitecustomize"] = mine
 
 
-def _boot():
+def _boot():  # type: () -> None
     try:
         import dwsr_probe.boot.start as start
     except Exception:
@@ -35,6 +36,7 @@ def _boot():
                 os.path.join(package, "__init__.py"),
                 submodule_search_locations=[package],
             )
+            assert spec is not None and spec.loader is not None
             sys.modules["dwsr_probe"] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             import dwsr_probe.boot.start as start

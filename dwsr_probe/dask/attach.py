@@ -1,5 +1,9 @@
-"""Attach the probe to a worker and detach it again, for the preload and the plugin. A worker
-must never notice: nothing here raises."""
+"""Attach the probe to a worker and detach it again. The preload and the plugin call it.
+
+Nothing here raises: a failure is a line in the worker's log, and the worker goes on.
+"""
+
+from __future__ import annotations
 
 import logging
 import os
@@ -9,14 +13,21 @@ from dwsr_probe import _core, probe
 from dwsr_probe.dask import dead, held, hooks, roll, workers
 
 logger = logging.getLogger("dwsr_probe")
-_owners = {}  # id of a worker → who wants it measured: "preload", "plugin"
-_ours = False  # the probe was started here, not by `dwsr-probe run`
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from distributed import Worker
+
+_owners: dict[int, set[str]] = {}  # id of a worker → who attached it: "preload", "plugin"
+_started_here = False  # the probe was started here, not by `dwsr-probe run`
 
 
-def attach(worker, owner, **options):
-    """Start the probe if there is none, hook Dask, follow the worker, and take over what a
-    killed predecessor left. True if it is measured."""
-    global _ours
+def attach(worker: Worker, owner: str, **options: Any) -> bool:
+    """Start the probe if there is none, hook Dask, follow the worker, and take over the board of a
+    killed predecessor. True if the worker is measured."""
+    global _started_here
     try:
         if not _core.active():
             if not probe.start(**options):
@@ -25,7 +36,7 @@ def attach(worker, owner, **options):
                     " dwsr-probe doctor there"
                 )
                 return False
-            _ours = True
+            _started_here = True
         hooks.hook_worker(sys.modules["distributed.worker"])
         if "dask.local" in sys.modules:
             hooks.hook_local(sys.modules["dask.local"])
@@ -36,25 +47,25 @@ def attach(worker, owner, **options):
             "dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error
         )
         return False
-    if _ours:  # under `run` its parent collects
+    if _started_here:  # under `run`, its parent collects boards of killed workers
         try:
             dead.adopt(os.path.dirname(_core.board_path()), workers.facts_of(worker))
         except Exception as error:
             logger.warning("dwsr-probe could not look for boards of killed workers: %r", error)
-    workers.publish(worker)  # it announces the worker: by then it has what its predecessor left
+    workers.publish(worker)  # announces the worker, so it comes after its predecessor's board
     return True
 
 
-def detach(worker, owner):
-    """Undo attach; with the last owner of the last worker the probe itself, if it was started
-    here. A worker that works on keeps its records.
+def detach(worker: Worker, owner: str) -> None:
+    """Undo `attach`. With the last owner of the last worker the probe stops, if it was started
+    here. A worker that goes on keeps its records.
 
-    A turn of the event loop later: who registers the plugin again has it torn down first.
+    One turn of the event loop later: Dask tears a plugin down before it registers it again.
     """
     try:
         owners = _owners.get(id(worker), set())
         owners.discard(owner)
-        if owners or not _ours:
+        if owners or not _started_here:
             return
         _owners.pop(id(worker), None)
         if worker.status.name in ("closing", "closed", "failed"):
@@ -65,10 +76,10 @@ def detach(worker, owner):
         logger.warning("dwsr-probe could not detach cleanly: %r", error)
 
 
-def _leave(worker):
-    global _ours
+def _leave(worker: Worker) -> None:
+    global _started_here
     try:
-        if id(worker) in _owners or not _ours:
+        if id(worker) in _owners or not _started_here:
             return
         closing = worker.status.name not in ("running", "paused")
         roll.leave(worker)
@@ -82,6 +93,6 @@ def _leave(worker):
             probe.stop(keep_board=not closing)
             if not closing:
                 held.keep([*dead.release(), board])
-            _ours = False
+            _started_here = False
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)

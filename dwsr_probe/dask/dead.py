@@ -1,12 +1,13 @@
-"""What a killed worker left: its restarted successor takes over the board, the killed task's
-record in it.
+"""Boards of killed workers: the restarted successor takes them over, with the killed tasks in them.
 
 A board belongs to the successor if it names the same scheduler and the same nanny on this host.
-It is claimed by renaming it, which succeeds for one of several takers; the new name says whose
-it is now, so that the next successor finds it, too, if this one is killed in turn. Read when it
-is asked for, removed when the worker leaves cleanly. Under `dwsr-probe run` the parent collects
-instead.
+The successor claims it by renaming it, which succeeds for one of several workers. The new name says
+who has claimed it, so that the next successor finds it if this one is killed in turn. Boards are
+read in a thread of their own, and removed when the worker leaves cleanly. attach calls `adopt`;
+http and held read the results. Under `dwsr-probe run` the parent collects instead.
 """
+
+from __future__ import annotations
 
 import os
 import pickle
@@ -15,40 +16,61 @@ import zlib
 
 from dwsr_probe import _core
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
 CLAIMED = ".claimed."
-PIECE = 250
-_OLD_S = 86_400
-_claimed, _pieces = [], []  # paths; (records lost before it, rows packed) of all of them
-_news = []  # a collector.News of each board: its totals, and the tasks that these do not count
+ROWS_PER_PIECE = 250
+ABANDONED_S = 86_400  # a board that no worker has claimed for so long is removed
 
 
-def count():
-    """How many pieces of them have been read so far: rows in the form of record.row_of, some
-    hundred each."""
+class Piece:
+    """Some rows (record.row_of) of a board, packed."""
+
+    __slots__ = ("lost", "packed")
+
+    def __init__(self, lost: int, rows: Sequence[Any]) -> None:
+        self.lost = lost  # records that were overwritten before the first row
+        self.packed = zlib.compress(pickle.dumps(rows), 1)
+
+    def rows(self) -> Any:
+        return pickle.loads(zlib.decompress(self.packed))
+
+
+_claimed: list[str] = []  # paths
+_pieces: list[Piece] = []  # of all boards that have been read
+_news: list[Any] = []  # a collector.News of each board: its totals, and the tasks not yet in them
+
+
+def count() -> int:
+    """The number of pieces that have been read so far."""
     return len(_pieces)
 
 
-def rows_of(index):
-    return pickle.loads(zlib.decompress(_pieces[index][1]))
+def rows_of(index: int) -> Any:
+    """The rows of a piece."""
+    return _pieces[index].rows()
 
 
-def lost_of(index):
-    """Records that were overwritten before that piece."""
-    return _pieces[index][0]
+def lost_of(index: int) -> int:
+    """The number of records that were overwritten before that piece."""
+    return _pieces[index].lost
 
 
-def news():
-    """What each board has counted (collector.News), as far as they have been read."""
+def news() -> list[Any]:
+    """The totals of each board (collector.News) that has been read so far."""
     return list(_news)
 
 
-def claimed():
-    """Paths of the boards taken over."""
+def claimed() -> list[str]:
+    """Paths of the boards that this process has taken over."""
     return list(_claimed)
 
 
-def release():
-    """The same, and they are no longer ours."""
+def release() -> list[str]:
+    """Forget the boards; returns their paths, which the caller now owns."""
     paths = claimed()
     _claimed.clear()
     _pieces.clear()
@@ -56,15 +78,16 @@ def release():
     return paths
 
 
-def forget():
+def forget() -> None:
+    """Remove the boards."""
     for path in release():
         _remove(path)
 
 
-def _read(paths):
-    """In a thread: a board takes half a second, and the event loop is the worker's. Packed: each
-    kill leaves thousands of records, and who comes after several of them has little memory to
-    spare. One that cannot be read is left out."""
+def _read(paths: list[str]) -> None:
+    """In a thread, because a board takes half a second and the event loop is the worker's. Rows are
+    packed, because each kill leaves thousands of records and a worker after several kills has
+    little memory left. A board that cannot be read is left out."""
     from dwsr_probe.collector import read_board
 
     _core.adopt_handle(0)
@@ -76,20 +99,20 @@ def _read(paths):
         found = contents.rows
         _news.extend(contents.news)
         lost = found[-1][0] - len(found) if found else 0
-        for first in range(0, len(found), PIECE):
-            _pieces.append((lost, zlib.compress(pickle.dumps(found[first : first + PIECE]), 1)))
+        for first in range(0, len(found), ROWS_PER_PIECE):
+            _pieces.append(Piece(lost, found[first : first + ROWS_PER_PIECE]))
             lost = 0
 
 
-def adopt(directory, facts):
-    """Take over dead boards in `directory` whose worker had this one's scheduler and nanny. How
-    many."""
+def adopt(directory: str, facts: dict[str, Any]) -> int:
+    """Take over dead boards in `directory` whose worker had the same scheduler and nanny as the one
+    with these facts. Returns their number."""
     from dwsr_probe.board import list_boards
 
     before = len(_claimed)
     for path in [*list_boards(directory), *_left_claimed(directory)]:
         if path != _core.board_path():
-            _look_at(path, facts)
+            _claim_if_ours(path, facts)
     if len(_claimed) > before:
         threading.Thread(
             target=_read, args=(_claimed[before:],), name="dwsr-dead", daemon=True
@@ -97,8 +120,8 @@ def adopt(directory, facts):
     return len(_claimed) - before
 
 
-def _left_claimed(directory):
-    """Claimed by a worker that has been killed since."""
+def _left_claimed(directory: str) -> Iterator[str]:
+    """Paths of boards whose claimant has been killed since."""
     from dwsr_probe.process import process_exists
 
     for name in sorted(os.listdir(directory)):
@@ -111,7 +134,7 @@ def _left_claimed(directory):
             yield os.path.join(directory, name)
 
 
-def _look_at(path, facts):
+def _claim_if_ours(path: str, facts: dict[str, Any]) -> None:
     from dwsr_probe.board import Board
     from dwsr_probe.process import start_ticks
 
@@ -121,7 +144,7 @@ def _look_at(path, facts):
             live = board.live()
             if board.run or (CLAIMED not in path and board.is_alive(live)):
                 return
-            theirs, is_old = board.facts().get("workers") or [], board.silent_s(live) > _OLD_S
+            theirs, is_old = board.facts().get("workers") or [], board.silent_s(live) > ABANDONED_S
         finally:
             board.close()
         if any(_same_place(worker, facts) for worker in theirs):
@@ -130,15 +153,15 @@ def _look_at(path, facts):
             )
             os.rename(path, claimed)
             _claimed.append(claimed)
-        elif is_old:  # nobody has come for it
+        elif is_old:
             _remove(path)
     except (_core.BoardError, OSError, AttributeError):
         return
 
 
-def _same_place(worker, facts):
-    """Same scheduler and nanny; without a nanny nobody restarts a worker but a person or a pod,
-    and its name must tell."""
+def _same_place(worker: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Whether both have the same scheduler, and the same nanny or name. Without a nanny, a person
+    or a pod restarts the worker, and only the name shows it."""
     if worker.get("scheduler") != facts["scheduler"]:
         return False
     return worker.get("nanny") == facts["nanny"] or (
@@ -146,7 +169,7 @@ def _same_place(worker, facts):
     )
 
 
-def _remove(path):
+def _remove(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:

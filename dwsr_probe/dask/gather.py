@@ -1,10 +1,15 @@
-"""`dwsr_probe.dask.records(client)`: what all workers of a cluster have measured, as a
-DataFrame."""
+"""`dwsr_probe.dask.records(client)`: the records of all workers of a cluster, as a DataFrame.
+
+Runs in the client. held.py answers in the workers.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import json
 import time
 import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask.utils import parse_timedelta
 
@@ -20,17 +25,24 @@ except ImportError as error:
         f"dwsr_probe.dask.records needs pandas: pip install 'dwsr-probe[dask]' ({error})"
     ) from error
 
-_PROCESS, _SEQ, _START, _BEFORE = (
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from distributed import Client
+
+    from dwsr_probe.store import Store
+
+_PROCESS, _SEQ, _START, _RSS_BEFORE = (
     FIELDS.index(name) for name in ("process", "seq", "start", "rss_before_bytes")
 )
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class _Plot(PlotAccessor):
     """`frame.plot()` is memory over time, by Bokeh. With pandas' own arguments (x, y, kind) and as
     `frame.plot.hist()` it is pandas' plot."""
 
-    def __call__(self, *args, **options):
+    def __call__(self, *args: Any, **options: Any) -> Any:
         if args or {"x", "y", "kind"} & set(options):
             return super().__call__(*args, **options)
         from dwsr_probe.report.memory_plot import figure_of
@@ -41,24 +53,23 @@ class _Plot(PlotAccessor):
 class Records(pd.DataFrame):
     """One row per task, named as in the record (docs/figures.md).
 
-    `lost`: number of tasks that were overwritten before they were asked for; `unmeasured`:
-    addresses of workers without a probe; `missing`: those of killed workers whose tasks are not
-    here."""
+    `lost`: number of tasks whose records were overwritten before this call; `unmeasured`: addresses
+    of workers without a probe; `missing`: addresses of killed workers whose tasks are not here."""
 
     _metadata = ["lost", "unmeasured", "missing", "_boards"]
     plot = property(_Plot)
 
     @property
-    def _constructor(self):
+    def _constructor(self) -> type[Records]:
         return Records
 
-    def summary(self):
+    def summary(self) -> Any:
         """One row per task name, the largest own peak first. Numbers are shown with units."""
         from dwsr_probe.report.readable import summary_of
 
         return summary_of(self)
 
-    def to_page(self, path="report.html"):
+    def to_page(self, path: str = "report.html") -> str:
         """Write the page of `dwsr-probe report --format html`, with the tasks of this frame, to a
         file. Returns its path."""
         from dwsr_probe.report.html import write_page
@@ -66,7 +77,7 @@ class Records(pd.DataFrame):
         write_page(self._store(), path, lambda *_: None)
         return path
 
-    def _store(self):
+    def _store(self) -> Store:
         """A store in memory: all processes and samples, and the tasks that are in this frame."""
         boards = getattr(self, "_boards", None) or Boards()
         if {"process", "seq"} <= set(self.columns):
@@ -75,14 +86,16 @@ class Records(pd.DataFrame):
 
 
 class Boards:
-    """What the workers sent, each thing once: several workers may share a process. It is pickled
-    with its frame."""
+    """What the workers sent. Several workers may share a process, so everything is kept by key. It
+    is pickled with its frame."""
 
-    def __init__(self, origin=None):
+    def __init__(self, origin: str | None = None) -> None:
         self.origin, self.gathered = origin, time.time()
-        self.rows, self.processes, self.samples = {}, {}, {}
+        self.rows: dict[tuple[str, int], Any] = {}  # by process and seq
+        self.processes: dict[str, tuple[Any, dict[str, Any]]] = {}  # row and health
+        self.samples: dict[tuple[str, int], tuple[bytes, float]] = {}  # packed samples and epoch
 
-    def add(self, packed):
+    def add(self, packed: bytes) -> None:
         rows, processes, samples = unpack(packed)
         self.rows.update(((row[_PROCESS], row[_SEQ]), row) for row in rows)
         self.processes.update((row[_PROCESS], (row, health)) for row, health in processes)
@@ -90,14 +103,15 @@ class Boards:
             ((process, first), (packed, epoch)) for process, first, packed, epoch in samples
         )
 
-    def lost(self):
+    def lost(self) -> int:
         return sum(health.get("records_lost") or 0 for _, health in self.processes.values())
 
-    def store(self, wanted):
-        """wanted: (process, seq) of the tasks to put in."""
+    def store(self, wanted: Collection[tuple[str, int]]) -> Store:
+        """A store in memory. wanted: (process, seq) of the tasks to put in."""
         from dwsr_probe.store import Store
 
-        store, first_sample = Store.in_memory(), {}
+        store = Store.in_memory()
+        first_sample: dict[str, float] = {}
         store.begin()
         if self.origin:
             store.set_meta(run=self.origin, gathered=self.gathered)
@@ -111,12 +125,15 @@ class Boards:
         store.commit()
         return store
 
-    def _before_samples(self, first_sample):
-        """A board holds some 16,000 samples, and its tasks go further back: the resident size at
-        the begin of each of them is a sample, too."""
-        seconds = {}
+    def _before_samples(
+        self, first_sample: dict[str, float]
+    ) -> list[tuple[str, int, int, int, int, int]]:
+        """A board holds some 16,000 samples, and its tasks go further back. The resident size at
+        the begin of each earlier task is used as a sample: (process, second, least, largest, peak,
+        number)."""
+        seconds: dict[tuple[str, int], list[int]] = {}
         for row in self.rows.values():
-            process, start, size = row[_PROCESS], row[_START], row[_BEFORE]
+            process, start, size = row[_PROCESS], row[_START], row[_RSS_BEFORE]
             if size is not None and start < first_sample.get(process, float("inf")) - 1:
                 known = seconds.setdefault((process, int(start)), [size, size, 0])
                 known[:] = min(known[0], size), max(known[1], size), known[2] + 1
@@ -126,42 +143,49 @@ class Boards:
         ]
 
 
-def records(client, timeout="30s"):
+class Gathered(NamedTuple):
+    answers: dict[str, Any]  # by the worker's address: held.of_this_worker, or an exception
+    missing: list[roll.Gone]
+    scheduler: str
+
+
+def records(client: Client, timeout: str = "30s") -> Any:
     """Finished tasks that the workers' boards still hold (at least 8,192 of the newest per
     process), those of killed workers that were restarted, and those from before the probe was
-    switched off. An awaitable with an asynchronous client.
+    switched off: a Records, or an awaitable of one with an asynchronous client.
 
-    What a worker measured that was just killed is there once its nanny has started another in its
-    place. That is waited for, up to `timeout` after the kill; what is missing then is said in a
-    warning and in `.missing`."""
+    The tasks of a worker that was just killed are there once its nanny has started another worker.
+    The call waits for that worker until `timeout` after the kill. A warning and `.missing` name the
+    workers whose tasks are still missing then."""
     found = client.sync(_gather, client, parse_timedelta(timeout))
     if client.asynchronous:
 
-        async def later():
-            return _frame(*await found)
+        async def later() -> Records:
+            return _frame(await found)
 
         return later()
-    return _frame(*found)
+    return _frame(found)
 
 
-async def _gather(client, timeout):
-    """On the client's event loop, where its methods are awaitables: what the workers answered, who
-    is missing, and where."""
+async def _gather(client: Client, timeout: float) -> Gathered:
+    """Runs on the client's event loop, where the client's methods are awaitables."""
     began = time.time()
     answers = await client.run(of_this_worker, on_error="return")
     missing, waits = await _missing(client, answers, began, timeout)
     if waits:
         while waits:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             missing, waits = await _missing(client, answers, began, timeout)
         answers = await client.run(of_this_worker, on_error="return")
         missing, _ = await _missing(client, answers, began, timeout)
-    return answers, missing, client.scheduler.address
+    return Gathered(answers, missing, client.scheduler.address)
 
 
-async def _missing(client, answers, began, timeout):
-    """Killed workers in whose place there is no other yet; and whether one of them may still be
-    restarted in time."""
+async def _missing(
+    client: Client, answers: dict[str, Any], began: float, timeout: float
+) -> tuple[list[roll.Gone], bool]:
+    """Killed workers without a successor, and whether one of them may still be restarted in
+    time."""
     present = {address for address, answer in answers.items() if not isinstance(answer, Exception)}
     missing, waits = [], False
     for one in roll.gone(await client.get_events(roll.TOPIC), present):
@@ -177,17 +201,19 @@ async def _missing(client, answers, began, timeout):
             (0, None),
         )
         if action == "add-worker":
-            if one.address not in answers:  # it has come after the question
+            if one.address not in answers:  # the worker joined after the request
                 continue
-            at = began  # it could not answer: the scheduler will notice
+            at = began  # the worker could not answer; the scheduler will notice
         missing.append(one)
         waits = waits or (one.restarts and time.time() - at < timeout)
     return missing, waits
 
 
-def _frame(answers, missing, scheduler):
-    boards, dropped, unmeasured = Boards(f"Dask cluster {scheduler}"), {}, []
-    for address, answer in answers.items():
+def _frame(gathered: Gathered) -> Records:
+    boards = Boards(f"Dask cluster {gathered.scheduler}")
+    dropped: dict[str, int] = {}
+    unmeasured = []
+    for address, answer in gathered.answers.items():
         if not isinstance(answer, dict) or not answer["measured"]:  # no probe, or no answer
             unmeasured.append(address)
         if isinstance(answer, dict):
@@ -208,14 +234,14 @@ def _frame(answers, missing, scheduler):
     numbers = [name for name in FIELDS if TYPES[name] in (int, float)]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     frame.lost, frame.unmeasured = boards.lost() + sum(dropped.values()), unmeasured
-    frame.missing, frame._boards = [one.address for one in missing], boards
-    _warn(answers, missing, frame)
+    frame.missing, frame._boards = [one.address for one in gathered.missing], boards
+    _warn(gathered, frame)
     return frame
 
 
-def _warn(answers, missing, frame):
-    texts = []
-    for one in missing:
+def _warn(gathered: Gathered, frame: Records) -> None:
+    answers, texts = gathered.answers, []
+    for one in gathered.missing:
         if one.run:
             why = ": `dwsr-probe run` collects them in the run directory"
         elif one.restarts:

@@ -1,8 +1,11 @@
-"""What one worker holds: tasks on its board, of killed predecessors, and from before switching off.
+"""The records that one worker holds: of its board, of killed predecessors, of earlier probes.
 
-`of_this_worker` runs in the workers for gather.records, without pandas; attach calls `keep`. Boards
-are read in Dask's offload thread: one may take half a second, and the event loop is the worker's.
+`of_this_worker` runs in the workers for gather.records, without pandas. attach calls `keep` when
+the probe is switched off. Boards are read in Dask's offload thread, because one may take half a
+second and the event loop is the worker's.
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
@@ -12,29 +15,50 @@ import zlib
 
 from dwsr_probe import _core
 
-KEPT_MOST_BYTES = 8 << 20  # of what is kept after switching off, packed
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEPT_MOST_BYTES = 8 << 20  # of boards that are kept after switching off, packed
 logger = logging.getLogger("dwsr_probe")
-_kept = []  # (packed board, its tasks)
-_dropped = 0  # tasks that were kept no longer
-_keeping = set()  # futures: the loop itself holds them weakly
 
 
-async def of_this_worker():
-    """{boards: packed, dropped: by process, measured: is the probe on}; None without any of
-    them."""
+class PackedBoard:
+    """A board's contents in bytes."""
+
+    __slots__ = ("packed", "tasks")
+
+    def __init__(self, path: str) -> None:
+        """BoardError if the board cannot be read."""
+        from dwsr_probe.collector import read_board
+
+        found = read_board(path)
+        contents = pickle.dumps((found.rows, found.processes, found.samples))
+        self.packed, self.tasks = zlib.compress(contents, 1), len(found.rows)
+
+
+_kept: list[PackedBoard] = []
+_dropped = 0  # number of tasks that were dropped to keep within KEPT_MOST_BYTES
+_keeping: set[asyncio.Future[None]] = set()  # the loop itself has only weak references
+
+
+async def of_this_worker() -> dict[str, Any] | None:
+    """{boards: packed, dropped: tasks by process, measured: whether the probe is on}; None without
+    a probe and without boards."""
     from distributed.utils import offload
 
-    return await offload(_answer)
+    answer: dict[str, Any] | None = await offload(_answer)
+    return answer
 
 
-def _answer():
+def _answer() -> dict[str, Any] | None:
     from dwsr_probe.dask import dead
 
     own = _core.board_path()
-    found = [packed for packed, _ in _kept]
+    found = [board.packed for board in _kept]
     for path in [*dead.claimed(), *filter(None, [own])]:
         try:
-            found.append(pack(path)[0])
+            found.append(PackedBoard(path).packed)
         except (_core.BoardError, OSError) as error:
             logger.warning(
                 "dwsr-probe cannot read %s: %r. Its tasks are missing in records()", path, error
@@ -45,22 +69,14 @@ def _answer():
     return {"boards": found, "dropped": {process: _dropped}, "measured": own is not None}
 
 
-def pack(path):
-    """A board's contents in bytes, and the number of its tasks. BoardError if it is unreadable."""
-    from dwsr_probe.collector import read_board
-
-    found = read_board(path)
-    contents = pickle.dumps((found.rows, found.processes, found.samples))
-    return zlib.compress(contents, 1), len(found.rows)
-
-
-def unpack(packed):
+def unpack(packed: bytes) -> Any:
     """(rows, processes, samples) as in collector.Contents."""
     return pickle.loads(zlib.decompress(packed))
 
 
-def keep(paths):
-    """After the probe was switched off, on the event loop: boards move into memory, files go."""
+def keep(paths: list[str]) -> None:
+    """Move boards into memory and remove their files. Called on the event loop, after the probe
+    was switched off."""
     from distributed.utils import offload
 
     future = asyncio.ensure_future(offload(_keep, paths))
@@ -68,18 +84,18 @@ def keep(paths):
     future.add_done_callback(_keeping.discard)
 
 
-def _keep(paths):
+def _keep(paths: list[str]) -> None:
     global _dropped
     for path in paths:
         try:
-            packed = pack(path)
-            if packed[1]:
-                _kept.append(packed)
+            board = PackedBoard(path)
+            if board.tasks:
+                _kept.append(board)
         except (_core.BoardError, OSError) as error:
             logger.warning("dwsr-probe cannot read %s: %r. Its tasks are lost", path, error)
         try:
             os.unlink(path)
         except OSError:
             pass
-    while sum(len(packed) for packed, _ in _kept) > KEPT_MOST_BYTES:
-        _dropped += _kept.pop(0)[1]
+    while sum(len(board.packed) for board in _kept) > KEPT_MOST_BYTES:
+        _dropped += _kept.pop(0).tasks

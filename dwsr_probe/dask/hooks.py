@@ -16,6 +16,7 @@ import logging
 
 from dwsr_probe import _core
 from dwsr_probe.dask import functions, transitions, workers
+from dwsr_probe.imports import Replacement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,22 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dwsr_probe")
 
 
-class _Replacement:
-    """A name of Dask's that holds a wrapper of ours."""
-
-    __slots__ = ("name", "original", "ours", "owner")
-
-    def __init__(self, owner: Any, name: str, ours: Any) -> None:
-        self.owner, self.name, self.original, self.ours = owner, name, owner.__dict__[name], ours
-        setattr(owner, name, ours)
-
-    def undo(self) -> None:
-        """Unless somebody else has replaced the name since."""
-        if self.owner.__dict__.get(self.name) is self.ours:
-            setattr(self.owner, self.name, self.original)
-
-
-_replacements: list[_Replacement] = []
+_replacements: list[Replacement] = []
 _hooked: set[str] = set()  # "worker", "local"
 
 
@@ -110,7 +96,7 @@ def unhook() -> None:
 
 
 def _replace(owner: Any, name: str, ours: Any) -> None:
-    _replacements.append(_Replacement(owner, name, ours))
+    _replacements.append(Replacement(owner, name, ours))
 
 
 def _begin_unless_followed(

@@ -1,9 +1,19 @@
 """`client.register_plugin(dwsr_probe.dask.Probe())`: the probe on a running cluster, and on
-workers that join later."""
+workers that join later.
+
+Dask pickles the plugin, sends it to every worker and calls its methods there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from distributed import WorkerPlugin
 
 from dwsr_probe.dask import preload
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 
 class Probe(WorkerPlugin):
@@ -11,17 +21,17 @@ class Probe(WorkerPlugin):
     result.
 
     Options are those of dwsr_probe.start(): period_ms, keep_peak, board_dir, alloc, alloc_from,
-    gc. `client.unregister_worker_plugin("dwsr-probe")` removes it; what was measured stays in
-    the workers, for `records`.
+    gc. `client.unregister_worker_plugin("dwsr-probe")` removes the plugin; the workers keep their
+    records for `records`.
     """
 
     name = "dwsr-probe"
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         self.options = options
 
-    def setup(self, worker):
+    def setup(self, worker: Worker) -> None:
         preload.dask_setup(worker, "plugin", **self.options)
 
-    def teardown(self, worker):
+    def teardown(self, worker: Worker) -> None:
         preload.dask_teardown(worker, "plugin")

@@ -1,17 +1,26 @@
 """`dask worker ADDRESS --preload dwsr_probe.dask.preload`, or
 DASK_DISTRIBUTED__WORKER__PRELOAD=dwsr_probe.dask.preload.
 
-Options come from the environment (DWSR_PROBE_PERIOD_MS, DWSR_PROBE_ALLOC, ...: docs/dask.md).
-Plain functions: some tools pass a preload arguments that a click command would refuse. What we
-import comes late and guarded: a worker starts even where we cannot be loaded.
+Dask calls `dask_setup` and `dask_teardown`; the plugin calls them, too. Options come from the
+environment (DWSR_PROBE_PERIOD_MS, DWSR_PROBE_ALLOC, ...: docs/dask.md). These are plain functions,
+because some tools pass arguments to a preload that a click command would refuse. Imports are late
+and guarded: a worker starts even where we cannot be loaded.
 """
+
+from __future__ import annotations
 
 import logging
 
 from dwsr_probe.settings import switched_off
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def dask_setup(worker, owner="preload", **options):
+    from distributed import Worker
+
+
+def dask_setup(worker: Worker, owner: str = "preload", **options: Any) -> None:
     if switched_off():
         return
     try:
@@ -24,7 +33,7 @@ def dask_setup(worker, owner="preload", **options):
         attach(worker, owner, **options)
 
 
-def dask_teardown(worker, owner="preload"):
+def dask_teardown(worker: Worker, owner: str = "preload") -> None:
     try:
         from dwsr_probe.dask.attach import detach
     except Exception:

@@ -1,9 +1,11 @@
-"""Which workers were measured, in the scheduler's event log: so `records` knows of killed ones.
+"""Which workers were measured: a list in the scheduler's event log, for `records`.
 
-A worker that is killed is gone from the scheduler at once, and nothing there says that it had a
-board. So each measured worker logs one event when it begins and one when it leaves. `announce` and
-`leave` run in the workers, `gone` in the client.
+A killed worker disappears from the scheduler at once, and nothing there says that it had a board.
+So each measured worker logs one event when it begins and one when it leaves. `announce` and `leave`
+run in the workers, `gone` in the client.
 """
+
+from __future__ import annotations
 
 import logging
 import os
@@ -11,34 +13,43 @@ from dataclasses import dataclass
 
 from dwsr_probe import _core, probe
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+    from distributed import Worker
+
 TOPIC = "dwsr-probe"
-AGAIN_S = 0.05
+RETRY_S = 0.05
 logger = logging.getLogger("dwsr_probe")
 
 
 @dataclass
 class Gone:
-    """A measured worker that ended without leaving, and in whose place no other one has begun."""
+    """A measured worker that ended without leaving, and that no other worker has replaced."""
 
     address: str
     host: str
     board: str
-    nanny: str | None  # restarts it; without one nobody may
-    run: str | None  # `dwsr-probe run` collects its board
+    nanny: str | None  # its address; without a nanny, the worker is not restarted
+    run: str | None  # the `dwsr-probe run` that collects its board
 
     @property
-    def restarts(self):
+    def restarts(self) -> bool:
+        """Whether a nanny will start a worker that takes the board over."""
         return bool(self.nanny) and not self.run
 
 
-def announce(worker):
-    """Once per worker and board. Dask drops what is logged before the stream to the scheduler is
-    open, so a worker that is starting tries again until then."""
+def announce(worker: Worker) -> None:
+    """Log that this worker is measured, once per worker and board. Dask drops events that are
+    logged before the stream to the scheduler is open, so a starting worker tries again until
+    then."""
     path = _core.board_path()
     if path is None or getattr(worker, "_dwsr_probe_announced", None) == path:
         return
     if worker.batched_stream.comm is None:
-        worker.loop.call_later(AGAIN_S, _announce_later, worker)
+        worker.loop.call_later(RETRY_S, _announce_later, worker)
         return
     nanny = worker.nanny if isinstance(worker.nanny, str) else None
     worker.log_event(
@@ -55,7 +66,7 @@ def announce(worker):
     worker._dwsr_probe_announced = path
 
 
-def _announce_later(worker):
+def _announce_later(worker: Worker) -> None:
     try:
         if worker.status.name not in ("closing", "closed", "failed"):
             announce(worker)
@@ -63,8 +74,9 @@ def _announce_later(worker):
         logger.debug("dwsr-probe could not announce this worker: %r", error)
 
 
-def leave(worker):
-    """Cleanly: what it measured leaves with it, or is kept. Nobody waits for a successor."""
+def leave(worker: Worker) -> None:
+    """Log that this worker ends cleanly, or that its probe is switched off: `records` does not wait
+    for a successor."""
     if worker.__dict__.pop("_dwsr_probe_announced", None) is None:
         return
     try:
@@ -73,15 +85,15 @@ def leave(worker):
         logger.debug("dwsr-probe could not say that this worker leaves: %r", error)
 
 
-def gone(events, present):
-    """By the events of our topic; present: addresses of the workers that answer."""
-    begun = {}
+def gone(events: Iterable[tuple[float, dict[str, Any]]], present: Collection[str]) -> list[Gone]:
+    """From the events of our topic. present: addresses of the workers that answer."""
+    begun: dict[str, dict[str, Any]] = {}
     for _, event in events:
         address = event["worker"]
         if event["action"] == "begin":
             for other, its in list(begun.items()):
                 if _same_place(its, event):
-                    del begun[other]  # this one has taken over its board
+                    del begun[other]  # this worker has taken over its board
             begun[address] = event
         else:
             begun.pop(address, None)
@@ -92,7 +104,7 @@ def gone(events, present):
     ]
 
 
-def _same_place(one, other):
+def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """As in dead._same_place: boards are taken over by nanny or name."""
     if one["run"] or one["host"] != other["host"]:
         return False

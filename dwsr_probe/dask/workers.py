@@ -1,11 +1,12 @@
-"""The workers of this process: their facts for readers of the board, and what the hooks want to
-know of them.
+"""The workers of this process: their facts for readers of the board, and sizes for the hooks.
 
 Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes,
-managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task says which of these ran it by its
-index, so the list only grows while the board lives. Published once a second on the worker's
-event loop, if anything has changed.
+managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task names the worker that ran it by its
+index in this list, so the list only grows while the board lives. Facts are published once a second
+on the worker's event loop, if they have changed. Called by hooks, attach and Dask's event loop.
 """
+
+from __future__ import annotations
 
 import json
 import threading
@@ -14,22 +15,32 @@ import weakref
 from dwsr_probe import _core
 from dwsr_probe.dask import functions, transitions
 
-PERIOD_MS = 1000
-_MOST = 64
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import Any
+
+    from distributed import Worker
+
+    Facts = dict[str, Any]
+
+PUBLISH_PERIOD_MS = 1000
+WORKERS_MOST = 64
 _lock = threading.Lock()
-_facts = []  # by index
-_known = []  # weak references, by index
-_published = None
+_facts: list[Facts] = []  # by index
+_known: list[weakref.ref[Worker]] = []  # by index
+_published: tuple[str, str | None] | None = None  # the facts, and the board that has them
 
 
-def register(worker):
-    """The worker's index in the facts, given at first sight and noted on it; None: one too many."""
+def register(worker: Worker) -> int | None:
+    """The worker's index in the facts. It is given at the first call and noted on the worker; None
+    beyond WORKERS_MOST."""
     with _lock:
         try:
             return worker._dwsr_probe_index
         except AttributeError:
             pass
-        worker._dwsr_probe_index = index = len(_facts) if len(_facts) < _MOST else None
+        worker._dwsr_probe_index = index = len(_facts) if len(_facts) < WORKERS_MOST else None
         if index is None:
             return None
         _facts.append({})
@@ -38,14 +49,14 @@ def register(worker):
     return index
 
 
-def follow(worker):
-    """Publish this worker's facts while it lives; from its own event loop, or before that has
-    started."""
+def follow(worker: Worker) -> None:
+    """Publish this worker's facts while it lives. Called on the worker's event loop, or before the
+    loop has started."""
     from tornado.ioloop import PeriodicCallback
 
     if "dwsr-probe" not in worker.periodic_callbacks:
         worker.periodic_callbacks["dwsr-probe"] = callback = PeriodicCallback(
-            lambda: publish(worker), PERIOD_MS
+            lambda: publish(worker), PUBLISH_PERIOD_MS
         )
         if worker.status.name in ("running", "paused"):
             callback.start()
@@ -55,8 +66,8 @@ def follow(worker):
         handlers["actor_execute"] = worker.actor_execute
 
 
-def forget(worker):
-    """Before the hooks are taken away; a worker that closes empties its own lists."""
+def forget(worker: Worker) -> None:
+    """Undo `follow`, before the hooks are removed. A worker that closes empties its own lists."""
     if worker.status.name not in ("running", "paused"):
         return
     callback = worker.periodic_callbacks.pop("dwsr-probe", None)
@@ -65,8 +76,8 @@ def forget(worker):
     transitions.forget(worker)
 
 
-def forget_all():
-    """After the hooks are gone: nothing of ours stays on the workers."""
+def forget_all() -> None:
+    """Remove our attributes from all workers, after the hooks are removed."""
     global _published
     with _lock:
         for reference in _known:
@@ -84,8 +95,9 @@ def forget_all():
     http.stop()
 
 
-def publish(worker):
-    """Never raises: it runs on the worker's event loop."""
+def publish(worker: Worker) -> None:
+    """Put the worker's facts on the board, serve its metrics and announce it to the scheduler. It
+    never raises, because it runs on the worker's event loop."""
     global _published
     from dwsr_probe.dask import http, roll
 
@@ -99,7 +111,7 @@ def publish(worker):
             _core.set_facts(_text(_facts))
             or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))
         ):
-            _published = state  # all of it, or the addresses if that is too much for the page
+            _published = state  # in full, or the addresses alone if the page is too small
         _core.note_hooks(functions.kind())
         http.serve(worker)
         roll.announce(worker)
@@ -107,11 +119,11 @@ def publish(worker):
         pass
 
 
-def _text(facts):
+def _text(facts: list[Facts]) -> bytes:
     return json.dumps({"workers": facts}, separators=(",", ":")).encode()
 
 
-def facts_of(worker):
+def facts_of(worker: Worker) -> Facts:
     try:
         _, on_disk = worker.data.spilled_total
     except AttributeError:  # spilling is off
@@ -130,20 +142,20 @@ def facts_of(worker):
     }
 
 
-def _http_of(worker):
-    """host:port of the worker's own HTTP server, where Prometheus finds it; None without one."""
+def _http_of(worker: Worker) -> str | None:
+    """host:port of the worker's own HTTP server, for Prometheus; None without one."""
     try:
         return f"{worker.ip}:{worker.http_server.port}"
     except Exception:
         return None
 
 
-def sizes_of_inputs(worker, key):
-    """Dask's own sizes of what a task depends on, by key; None if they cannot be had."""
+def sizes_of_inputs(worker: Worker, key: Hashable) -> dict[Hashable, int] | None:
+    """Dask's own sizes of a task's inputs, by key; None if they cannot be read."""
     try:
         return {
             dependency.key: dependency.nbytes
             for dependency in list(worker.state.tasks[key].dependencies)
         }
-    except Exception:  # the event loop may be changing it just now
+    except Exception:  # the event loop may be changing the task at this moment
         return None
