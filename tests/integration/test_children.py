@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import textwrap
 import time
 import venv
@@ -715,27 +714,6 @@ def test_os_execve_is_still_what_it_was(cli):
     assert done.stdout == "(path, argv, env) execve\nreplaced\n" and done.returncode == 0, (
         done.stderr
     )
-
-
-def test_cpythons_own_tests_of_descriptors(cli):
-    """They list all descriptors of a child interpreter."""
-    permitted(
-        list(Path(sysconfig.get_path("stdlib")).glob("test/test_subprocess.py")),
-        "run CPython's own tests: they are not installed",
-    )
-    done = cli(
-        "run",
-        "-q",
-        PY,
-        "-m",
-        "test",
-        "test_subprocess",
-        "-m",
-        "test_pass_fds*",
-        "-m",
-        "test_close_fds*",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_child_that_is_killed_while_it_starts_leaves_no_board(cli):
