@@ -46,6 +46,11 @@ class Forecast:
         """What is exceeded with probability 1 - q."""
         return max(0.0, float(self.calibrated.quantile(_level(q))))
 
+    @property
+    def is_trusted(self):
+        """Good enough to give advice from."""
+        return self.trust in ("fair", "good")
+
     def promised(self, q=0.99):
         """Were enough forecasts of this task compared with what came to hold it to this level?"""
         return self.calibrated.n >= 1 / (1 - _level(q)) - 1

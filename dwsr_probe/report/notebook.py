@@ -187,22 +187,11 @@ class Run:
         return summary_of(self.tasks)
 
     def model(self, most=500):
-        """A predict.Model learned from `most` tasks of each name, evenly spread over the run
-        (docs/model.md). Needs the predict extra."""
-        from dwsr_probe.predict import Model
+        """A predict.Model learned from `most` finished tasks of each name, evenly spread over the
+        run, and from some that ended early (predict/history.py). Needs the predict extra."""
+        from dwsr_probe.predict.history import learn_run
 
-        model = Model()
-        counts, seen = self.tasks["task_name"].value_counts(), {}
-        for record in self._store.tasks():
-            place = seen[record.task_name] = seen.get(record.task_name, -1) + 1
-            count = counts[record.task_name]
-            if place * most // count == (place - 1) * most // count and count > most:
-                continue
-            try:
-                model.learn(record)
-            except ValueError:  # figures that cannot be
-                pass
-        return model
+        return learn_run(self._store.tasks(), most).model
 
     def plot(self, **options):
         """Memory over time as a Bokeh figure, the largest processes; it shows itself in a

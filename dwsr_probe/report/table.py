@@ -1,7 +1,8 @@
 """A run for the terminal: the verdict, a table by task name, a line per process."""
 
+from dwsr_probe.predict.history import RunSample
 from dwsr_probe.report.lines import Column, Lines, Styled
-from dwsr_probe.report.outlook import Examples, Outlook
+from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.summary import (
     missing_tasks,
     process_limit,
@@ -73,28 +74,22 @@ def _device_text(device):
 def print_report(store, file, verbose=False):
     """The whole report of one run. verbose: all task names, and the sampler's statistics."""
     out = Lines(file)
-    processes, totals, exit_code, examples = (
+    processes, totals, exit_code = (
         store.processes(),
         store.totals(),
         store.meta().get("exit_code"),
-        {},
     )
+    sample = RunSample(VIEW_SAMPLE_MOST)
 
     def noted():
         for record in store.tasks():
-            if record.task_name not in examples:
-                examples[record.task_name] = Examples()
-            examples[record.task_name].add(record)
+            sample.add(record)
             yield record
 
     names = summarise(noted(), processes, totals)
     missing = missing_tasks(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
-    outlook = (
-        Outlook.of({names[0].task_name: examples[names[0].task_name]})
-        if names and names[0].killed
-        else None
-    )
+    outlook = Outlook.of(sample, [names[0].task_name]) if names and names[0].killed else None
     found = verdict(names, processes, outlook, exit_code, missing)
     for i, line in enumerate(found.lines()):
         out.print(Styled(line, _STYLES.get(found.level, "bold") if i == 0 else ""))

@@ -485,7 +485,7 @@ def _advice(biggest, nearest, dead, outlook):
     kind = "gpu" if nearest is not None and nearest.device else "alloc"
     found = []
     word, scale = ("half", 0.5) if tight else ("twice", 2.0)
-    other = outlook.at(biggest.task_name, scale, kind) if outlook else None
+    other = outlook.at_scale(biggest.task_name, scale, kind) if outlook else None
     if other is not None and other.trust in ("fair", "good"):
         found.append(
             (

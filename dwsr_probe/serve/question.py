@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dwsr_probe.predict import KINDS
-from dwsr_probe.predict.sizes import arrays_of
 
 QUANTILE = 0.99
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -119,13 +118,6 @@ def answer(model, question):
 def whole_bytes(value):
     """None: no bound; JSON has no infinity."""
     return round(value) if math.isfinite(value) else None
-
-
-def input_bytes(inputs):
-    """As the model counts: of inputs of known size. None: there are inputs, and no size is
-    known."""
-    arrays = arrays_of(inputs)
-    return sum(array.nbytes for array in arrays) if arrays or not inputs else None
 
 
 def _number(given, what):

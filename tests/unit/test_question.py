@@ -9,7 +9,6 @@ from dwsr_probe.serve.question import (
     Question,
     answer,
     bytes_of,
-    input_bytes,
     inputs_of,
     question_of,
 )
@@ -56,16 +55,6 @@ def test_inputs_in_words():
     assert inputs_of([], [], []) == [] and inputs_of([""], ["int8"]) == [
         {"dtype": "int8", "shape": []}
     ]
-    assert input_bytes([{"dtype": "float32", "shape": [4, 5]}, {"nbytes": 7}]) == 87
-
-
-def test_inputs_of_unknown_size():
-    unknown = {"type": "Dataset", "dtype": None, "shape": None, "nbytes": None}
-    assert (
-        input_bytes([unknown, {"nbytes": 7}]) == 7
-        and input_bytes([unknown]) is None
-        and input_bytes([]) == 0
-    )
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_nothing_of_the_job_is_markup():
 
 
 def test_without_the_model_points_alone(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dwsr_probe.predict", None)
+    monkeypatch.setitem(sys.modules, "dwsr_probe.predict.model", None)
     store = Store.in_memory()
     store.add_tasks(
         [

@@ -3,12 +3,12 @@
 import random
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
+from dwsr_probe.predict.history import RunSample
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.outlook import LEARNED_MOST, Examples, Outlook
+from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.verdict import verdict
 from dwsr_probe.report.words import AtLeast, bytes_text, percent_text
@@ -321,7 +321,7 @@ def test_which_block_fits_after_a_kill():
         records, [process(395, 400, state="killed")], outlook=outlook_of(records), exit_code=137
     )
     assert (
-        "It had taken at least 300.0 MiB when it was killed. Judging by 40 tasks that finished, it"
+        "It had taken at least 300.0 MiB when it was killed. Judging by 60 tasks that finished, it"
         " needs about 4" in text
     )
     # 80 % of 400 less 44 that are held: 276 for own peak and input, 11 bytes a byte.
@@ -384,10 +384,10 @@ def test_which_memory_binds():
 
 
 def outlook_of(records):
-    examples = {}
+    sample = RunSample(VIEW_SAMPLE_MOST)
     for record in records:
-        examples.setdefault(record.task_name, Examples()).add(record)
-    return Outlook.of(examples)
+        sample.add(record)
+    return Outlook.of(sample, {record.task_name for record in records})
 
 
 def test_advice_comes_from_the_model():
@@ -453,20 +453,3 @@ def test_advice_for_a_device():
 def test_no_advice_from_too_little():
     records = [task(1)]
     assert "twice" not in words(records, [process(250, 1000)], outlook=outlook_of(records))[1]
-
-
-def test_examples_are_few_and_even():
-    some = Examples()
-    records = [task(n, size=1 + n % 7) for n in range(10_000)] + [
-        task(20_000, size=50),
-        task(20_001, state="killed"),
-    ]
-    for record in records:
-        some.add(record)
-    chosen = some.chosen()
-    assert (
-        len(chosen) <= LEARNED_MOST + 2
-        and chosen[0].input_bytes == 50 * MIB
-        and chosen[-1].state == "killed"
-    )
-    assert max(b.seq - a.seq for a, b in pairwise(chosen[1:-1])) < 1000

@@ -6,6 +6,7 @@ import base64
 import datetime
 import hashlib
 import shlex
+from functools import partial
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -43,11 +44,7 @@ def page_of(store, progress):
     on_device = binding(tasks.summaries) == "device"
     by_need = tasks.summaries
     panels = [s for s in by_need if _grows(tasks, s)][:SCATTERS]
-    done = iter(range(1, len(panels) + 1))
-    outlook = Outlook.of(
-        {s.task_name: tasks.examples[s.task_name] for s in panels},
-        lambda: progress("learning", next(done), len(panels)),
-    )
+    outlook = Outlook.of(tasks.sample, [s.task_name for s in panels], partial(progress, "learning"))
     progress("writing the page", 0, 1)
     missing = missing_tasks(processes, store.totals())
     words = verdict(by_need, processes, outlook, meta.get("exit_code"), missing)
@@ -161,10 +158,8 @@ def _span(tasks, lines, processes):
 
 def _grows(tasks, summary):
     """Has it inputs of known size, and a peak worth a plot?"""
-    largest = tasks.examples[summary.task_name].largest
     return (
-        largest is not None
-        and largest.known_input_bytes
+        tasks.sample.largest_input_bytes(summary.task_name) > 0
         and max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0) >= _PLOTTED_FROM
     )
 

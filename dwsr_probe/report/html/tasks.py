@@ -1,4 +1,4 @@
-"""One pass over a run's tasks: columns for the plots, sums by name, the largest ones, examples
+"""One pass over a run's tasks: columns for the plots, sums by name, the largest ones, a sample
 for the model. Bounded in what is kept, not in what is read."""
 
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from dwsr_probe.report.outlook import Examples
+from dwsr_probe.predict.history import RunSample
+from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST
 from dwsr_probe.report.summary import binding, ranked, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
@@ -28,7 +29,7 @@ class Tasks:
     inputs: list = field(default_factory=list)  # texts, by number
     lanes: list = field(default_factory=list)  # labels
     largest: list = field(default_factory=list)  # records
-    examples: dict = field(default_factory=dict)
+    sample: RunSample = field(default_factory=RunSample)
     number_of: dict = field(default_factory=dict)  # name as recorded → number
 
 
@@ -71,7 +72,7 @@ def collect(store, processes, progress):
         "thread": "i8",
     }
     columns, rows = {name: [np.array([], kind)] for name, kind in kinds.items()}, []
-    keys, examples, total = [], {}, store.task_count()
+    keys, sample, total = [], RunSample(VIEW_SAMPLE_MOST), store.task_count()
     # heaps; a killed one's size is a bound
     largest = {(memory, killed): [] for memory in ("host", "device") for killed in (True, False)}
 
@@ -110,9 +111,7 @@ def collect(store, processes, progress):
                 if size is not None:
                     heap = largest[memory, record.state == "killed"]
                     (heappush if len(heap) < LARGEST else heappushpop)(heap, (size, -count, record))
-            if name not in examples:
-                examples[name] = Examples()
-            examples[name].add(record)
+            sample.add(record)
             yield record
 
     summaries = summarise(noted(), processes, store.totals())
@@ -127,7 +126,7 @@ def collect(store, processes, progress):
         inputs.texts,
         [],
         _largest(largest, binding(summaries)),
-        examples,
+        sample,
         number_of=numbers,
     )
     _keep(tasks, found)

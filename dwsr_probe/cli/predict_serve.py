@@ -1,0 +1,232 @@
+"""`dwsr-probe predict serve`: options of the service (serve/), its start and its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from dwsr_probe.cli import fail
+from dwsr_probe.cli.listening import access_options, parse_listen
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_TURN_S = 0.1
+
+
+def fail_without_extra(error: ModuleNotFoundError) -> NoReturn:
+    """Exit with advice if numpy or scipy is missing, which come with an extra."""
+    missing = (error.name or "").split(".")[0]
+    if missing in ("numpy", "scipy"):
+        fail(f"forecasts need {missing}, which is not installed; pip install 'dwsr-probe[predict]'")
+    raise error
+
+
+@click.command("serve")
+@click.option(
+    "--from",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="A worker, `run --metrics` or exporter, as http://host:port; may be repeated.",
+)
+@click.option(
+    "--file-sd",
+    "files",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Targets in a file as Prometheus' file_sd has them (JSON), read again when it changes.",
+)
+@click.option(
+    "--prometheus",
+    "servers",
+    multiple=True,
+    metavar="URL",
+    help="The active targets of this Prometheus; those without /dwsr/tasks are left out.",
+)
+@click.option(
+    "--job",
+    "jobs",
+    multiple=True,
+    metavar="NAME",
+    help="Of Prometheus' targets those of this job only; may be repeated.",
+)
+@click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="A run directory on this machine, also while it is being written.",
+)
+@click.option(
+    "--from-token-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the targets the bearer token in the first line of this file.",
+)
+@click.option(
+    "--from-basic-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Send the targets the user:password in the first line of this file.",
+)
+@click.option(
+    "--from-ca-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Certificates (PEM) that the targets' HTTPS is checked with. [the system's]",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks at a target.",
+)
+@click.option(
+    "--state",
+    "state_dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="Where model and progress are kept. [~/.local/state/dwsr-probe/predict]",
+)
+@click.option(
+    "--save-every",
+    "save_s",
+    type=click.FloatRange(1, 86_400),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two saves; and at the end.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9466",
+    show_default=True,
+    metavar="[ADDR:]PORT",
+    help="Where to serve. Loopback unless an address is given; 0: any free port.",
+)
+@access_options
+def command(
+    urls,
+    files,
+    servers,
+    jobs,
+    runs,
+    from_token_file,
+    from_basic_file,
+    from_ca_file,
+    interval_s,
+    state_dir,
+    save_s,
+    listen,
+    **access,
+):
+    """Learn from running workers and say what their tasks will need: /forecast, /models and
+    /metrics over HTTP.
+
+    Reads /dwsr/tasks of many workers, finished and running tasks, and serves forecasts, their
+    error and coverage, and for each running task the probability that it exceeds its worker's
+    limit. The model is kept over restarts. Runs until SIGINT or SIGTERM.
+    """
+    import signal
+
+    from dwsr_probe.say import say
+    from dwsr_probe.signals import wait_for
+
+    if not (urls or files or servers or runs):
+        fail(
+            "name what to learn from: --from URL, --file-sd FILE, --prometheus URL or --run DIR", 2
+        )
+    if jobs and not servers:
+        fail("--job is for --prometheus URL", 2)
+    if servers and not jobs and (from_token_file or from_basic_file):
+        fail(
+            "a token or password would be shown to every target of Prometheus; say whose it is:"
+            " --job NAME",
+            2,
+        )
+    ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # before there are threads
+    try:
+        predictor, server = _opened(
+            urls,
+            files,
+            servers,
+            jobs,
+            runs,
+            (from_token_file, from_basic_file, from_ca_file),
+            interval_s,
+            state_dir,
+            save_s,
+            listen,
+            access,
+            say,
+        )
+    except ModuleNotFoundError as error:
+        fail_without_extra(error)
+    say(f"metrics at {server.url}/metrics, forecasts at {server.url}/forecast")
+    if server.warning():
+        say(server.warning())
+    try:
+        more = False
+        while not wait_for(ending, 0 if more else _TURN_S):
+            more = predictor.turn()
+    finally:
+        server.stop()
+        predictor.end()
+    sys.exit(0)
+
+
+def _opened(
+    urls, files, servers, jobs, runs, login, interval_s, state_dir, save_s, listen, access, say
+):
+    """(predictor, server), serving; exits if something is not as it should be."""
+    from functools import partial
+
+    from dwsr_probe.export.server import Access, ServeError, Server, secret
+    from dwsr_probe.launch import raise_descriptor_limit
+    from dwsr_probe.runs import find_run
+    from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
+    from dwsr_probe.serve.service import Predictor
+    from dwsr_probe.serve.state import State, StateError, default_directory
+    from dwsr_probe.serve.targets import FileSd, Listed, Prometheus
+    from dwsr_probe.serve.watch import Login, RunDirectory, Worker
+    from dwsr_probe.store import StoreError
+
+    raise_descriptor_limit()
+    token_file, basic_file, ca_file = login
+    try:
+        login = Login(
+            token_file and secret(token_file, "the token"),
+            basic_file and secret(basic_file, "user:password"),
+            ca_file,
+        )
+        for url in urls:
+            Worker(url, login)  # what is wrong is said at once
+        places = [
+            *([Listed(urls)] if urls else []),
+            *(FileSd(path, say) for path in files),
+            *(Prometheus(url, jobs, say) for url in servers),
+        ]
+        address = parse_listen(listen)
+        state = State(state_dir or default_directory(), say)
+        directories = [
+            (("run", os.path.abspath(path)), partial(RunDirectory, path))
+            for path in (find_run(run, say) for run in runs)
+        ]
+        predictor = Predictor(places, directories, login, state, interval_s, save_s, say)
+        server = Server(predictor, *address, Access(**access), routes=ROUTES, body_bytes=BODY_BYTES)
+        server.start()
+    except (ServeError, StateError, StoreError) as error:
+        fail(error)
+    except (ValueError, OSError) as error:  # of a URL, of the CA's file
+        fail(error, 2)
+    return predictor, server

@@ -1,0 +1,128 @@
+"""Larger and smaller blocks: the inputs of a task at another volume, and the largest volume that
+fits into so much memory. Used by the forecast's plot, the report's curves and its advice.
+
+A block grows along the axes along which the blocks of its task name differ (`Growth`): stacks of
+images along the first, tables along their rows, cubes along all axes. Forecasts are surest there.
+Where nothing tells, all axes grow by the same factor, except those shorter than 16.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from dwsr_probe.predict.sizes import arrays_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dwsr_probe.predict.model import Model
+
+Inputs = list[dict[str, Any]]
+
+_SHORT_AXIS = 16  # below it an axis is the columns of a table or the channels of an image
+_SCALE_MOST = 8.0
+_HALVINGS = 10
+
+
+class Growth:
+    """Which lengths differ among the inputs of the tasks of one name: of an input with a shape its
+    axes, of one without a shape its bytes."""
+
+    def __init__(self) -> None:
+        self._first: list[Sequence[int]] | None = None
+        self._axes: list[set[int]] = []  # that differ, of each input
+        self._alike = True  # all tasks had as many inputs, with as many axes
+
+    def add(self, inputs: Inputs) -> None:
+        lengths = [_lengths(given) for given in inputs]
+        if self._first is None:
+            self._first, self._axes = lengths, [set() for _ in lengths]
+        elif list(map(len, lengths)) != list(map(len, self._first)):
+            self._alike = False
+        else:
+            for axes, before, now in zip(self._axes, self._first, lengths, strict=True):
+                axes.update(axis for axis, length in enumerate(now) if length != before[axis])
+
+    def axes_of(self, inputs: Inputs) -> list[set[int]] | None:
+        """The axes that grow, for each of these inputs; None: not known."""
+        if self._first is None or not self._alike or not any(self._axes):
+            return None
+        axes_counts = [len(_lengths(given)) for given in inputs]
+        return self._axes if axes_counts == list(map(len, self._first)) else None
+
+
+def _lengths(given: dict[str, Any]) -> Sequence[int]:
+    shape = given.get("shape")
+    return (given.get("nbytes") or 0,) if shape is None else shape
+
+
+def _long_axes(given: dict[str, Any]) -> set[int]:
+    """All axes but the short ones: a table keeps its columns, an image its channels. If all axes
+    are short, all of them grow."""
+    lengths = _lengths(given)
+    return {
+        axis
+        for axis, length in enumerate(lengths)
+        if length >= _SHORT_AXIS or max(lengths) < _SHORT_AXIS or given.get("shape") is None
+    }
+
+
+def scaled(inputs: Inputs, scale: float, growth: Growth | None = None) -> Inputs:
+    """The same inputs with `scale` times their volume, as far as whole lengths allow. Inputs that
+    do not grow stay as they are."""
+    axes = growth.axes_of(inputs) if growth is not None else None
+    if axes is None:
+        axes = [_long_axes(given) for given in inputs]
+    return [_scaled(given, scale, grow) for given, grow in zip(inputs, axes, strict=True)]
+
+
+def _scaled(given: dict[str, Any], scale: float, axes: set[int]) -> dict[str, Any]:
+    shape, nbytes = given.get("shape"), given.get("nbytes")
+    if not axes:
+        return given
+    if shape is None:
+        return given if nbytes is None else {**given, "nbytes": round(nbytes * scale)}
+    factor = scale ** (1 / len(axes))
+    lengths = [
+        max(1, round(length * factor)) if axis in axes and length else length
+        for axis, length in enumerate(shape)
+    ]
+    found = {**given, "shape": lengths}
+    if nbytes is not None:
+        found["nbytes"] = round(nbytes * math.prod(lengths) / max(math.prod(shape), 1))
+    return found
+
+
+def input_bytes(inputs: Inputs) -> int | None:
+    """Bytes of the inputs whose size is known, as the model counts; None: there are inputs, and no
+    size is known."""
+    arrays = arrays_of(inputs)
+    return sum(array.nbytes for array in arrays) if arrays or not inputs else None
+
+
+def largest_scale(
+    model: Model,
+    task_name: str,
+    inputs: Inputs,
+    room_bytes: float,
+    kind: str = "alloc",
+    growth: Growth | None = None,
+) -> float | None:
+    """How many times the volume of these inputs fits into `room_bytes` with 99 % probability, at
+    most 8; None if the model's trust is too low to say so, or if nothing fits.
+
+    On the host the inputs take their part of the room."""
+    if room_bytes <= 0 or not inputs or not model.predict(inputs, task_name, kind).is_trusted:
+        return None
+
+    def fits(scale: float) -> bool:
+        block = scaled(inputs, scale, growth)
+        held = (input_bytes(block) or 0) if kind == "alloc" else 0
+        return held + model.predict(block, task_name, kind).upper(0.99) <= room_bytes
+
+    low, high = 0.0, _SCALE_MOST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low or None
