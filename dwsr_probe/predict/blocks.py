@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.predict.sizes import arrays_of
+from dwsr_probe.predict.sizes import parse_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ def _scaled(given: dict[str, Any], scale: float, axes: set[int]) -> dict[str, An
 def input_bytes(inputs: Inputs) -> int | None:
     """Bytes of the inputs whose size is known, as the model counts; None: there are inputs, and no
     size is known."""
-    arrays = arrays_of(inputs)
+    arrays = parse_inputs(inputs)
     return sum(array.nbytes for array in arrays) if arrays or not inputs else None
 
 

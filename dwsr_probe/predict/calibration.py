@@ -1,100 +1,119 @@
-"""How far past forecasts were off, in their own deviations, so that a bound of 99 % is exceeded
-one time in a hundred.
+"""Calibration: how far past forecasts were off, so that a bound of 99 % is exceeded once in a
+hundred times.
 
-A conformal factor, online: each value is compared with the forecast made before it was learned,
-the scores are counted in bins, and a quantile of all scores says how many deviations a bound
-must lie above the mean. While a task has few scores, those of all tasks and the posterior itself
-count as well (as so many scores), so that nothing jumps.
-Counts are additive and fade: models merge, and what changed is followed.
+An online conformal method. Each exact value is compared with the forecast made before it was
+learned; the score is its distance from the mean in the forecast's standard deviations. Scores are
+counted in bins, and a quantile of them says how many deviations a bound must lie above the mean.
+While a task has few scores, two substitutes count as well, so that nothing jumps: the pooled scores
+of all tasks, and the posterior itself, each as sixty scores. Counts are additive and old ones fade:
+models merge, and a change is followed.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-# Bins are as fine as a tenth of their distance from the mean.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from dwsr_probe.predict.posterior import Predictive
+
+    Floats = NDArray[np.float64]
+
+# A bin is as wide as a tenth of its distance from the mean.
 EDGES = np.sinh(np.linspace(-3.0, 7.0, 161))
-_COARSE, _FRACTIONS = 16, np.arange(9) / 8
-_MOST = 500.0  # scores that count; older ones fade
-_POSTERIOR, _OTHERS = 60.0, 60.0  # as so many scores
-_HIGH = 0.95
-_FAR = np.append(True, np.abs(EDGES) > 6)  # bins of scores that no forecast should have
+_COARSE = 16  # edges between two points of the first search
+_FRACTIONS = np.arange(9) / 8  # points of the last search, within a bin
+_SCORES_MOST = 500.0  # older scores fade
+_POSTERIOR_WEIGHT, _POOLED_WEIGHT = 60.0, 60.0  # as so many scores
+_HIGH_LEVEL = 0.95
+_OUTLIER_BINS = np.append(True, np.abs(EDGES) > 6)  # scores that no sound forecast has
 
 
 class Scores:
-    def __init__(self, counts=None):
-        self.counts = np.zeros(len(EDGES) + 1) if counts is None else counts
+    """A histogram of scores: of one task name and kind, or of all tasks (pooled)."""
+
+    def __init__(self, counts: Floats | None = None) -> None:
+        self.counts: Floats = np.zeros(len(EDGES) + 1) if counts is None else counts
 
     @property
-    def n(self):
+    def n(self) -> float:
         return float(self.counts.sum())
 
-    def add(self, z, weight=1.0):
-        self.counts[np.searchsorted(EDGES, z)] += weight
+    def add(self, score: float, weight: float = 1.0) -> None:
+        self.counts[np.searchsorted(EDGES, score)] += weight
         self._fade()
 
-    def merge(self, other):
+    def merge(self, other: Scores) -> None:
         self.counts = self.counts + other.counts
         self._fade()
 
-    def forget_surprises(self, others):
-        """Here, and among those of all: what a change was off by says nothing of what comes
-        after it."""
-        surprises = np.where(_FAR, self.counts, 0)
-        self.counts = self.counts - surprises
-        others.counts = np.maximum(others.counts - surprises, 0)
+    def forget_outliers(self, pooled: Scores) -> None:
+        """Here and in the pooled scores. After a task has changed, the scores of the change say
+        nothing about the forecasts that follow."""
+        outliers = np.where(_OUTLIER_BINS, self.counts, 0)
+        self.counts = self.counts - outliers
+        pooled.counts = np.maximum(pooled.counts - outliers, 0)
 
-    def _fade(self):
-        if (n := self.counts.sum()) > _MOST:
-            self.counts *= _MOST / n
+    def _fade(self) -> None:
+        if (n := self.counts.sum()) > _SCORES_MOST:
+            self.counts *= _SCORES_MOST / n
 
-    def below(self):
+    def cumulative(self) -> Floats:
         """Counts at or below each edge."""
         return np.cumsum(self.counts)[:-1]
 
 
 class Calibrated:
-    """A Predictive whose tails are those of past forecasts."""
+    """A Predictive whose tails are those of past forecasts. n: scores of this task."""
 
-    def __init__(self, predictive, own, others):
+    def __init__(self, predictive: Predictive, own: Scores, pooled: Scores) -> None:
         self.predictive, self.n = predictive, own.n
-        below, total = own.below(), own.n
-        # its own are among those of all: one surprise must not count twice
-        rest = np.maximum(others.counts - own.counts, 0)
-        if (n := float(rest.sum())) > 0:
-            weight = min(n, _OTHERS)
-            below, total = below + np.cumsum(rest)[:-1] * (weight / n), total + weight
-        self._below, self._total = below, total
+        cumulative, total = own.cumulative(), own.n
+        # A task's own scores are among the pooled ones: no score must count twice.
+        others = np.maximum(pooled.counts - own.counts, 0)
+        if (n := float(others.sum())) > 0:
+            weight = min(n, _POOLED_WEIGHT)
+            cumulative = cumulative + np.cumsum(others)[:-1] * (weight / n)
+            total = total + weight
+        self._cumulative, self._total = cumulative, total
 
-    def level(self, z):
+    def level(self, z: Any) -> Any:
         """P(y <= mean + z deviations), of a number or an array."""
         y = self.predictive.mean + np.asarray(z, float) * self.predictive.deviation
-        scores = np.interp(z, EDGES, self._below, left=0.0) if self._total else 0.0
-        return (_POSTERIOR * self.predictive.below(y) + scores) / (_POSTERIOR + self._total)
+        scores = np.interp(z, EDGES, self._cumulative, left=0.0) if self._total else 0.0
+        total = _POSTERIOR_WEIGHT + self._total
+        return (_POSTERIOR_WEIGHT * self.predictive.cdf(y) + scores) / total
 
-    def quantile(self, q):
-        """Found in three steps, each among a few points: a level costs more than a step. A high
-        one is not below the mean, even where few believed parts, far away, raise that."""
+    def quantile(self, q: float) -> float:
+        """Searched in three steps, each among a few points, because a level costs more than a step.
+        A quantile of 95 % or more is not below the mean. (A few improbable parts with very large
+        means can raise the mean above it.)"""
         points = EDGES[::_COARSE]
-        at = self._reaches(q, points)
-        points = EDGES[at * _COARSE : (at + 1) * _COARSE + 1]
-        at = self._reaches(q, points)
-        points = points[at] + (points[at + 1] - points[at]) * _FRACTIONS
-        z = points[self._reaches(q, points) + 1]
-        return self.predictive.mean + (max(0.0, z) if q >= _HIGH else z) * self.predictive.deviation
+        place = self._last_below(q, points)
+        points = EDGES[place * _COARSE : (place + 1) * _COARSE + 1]
+        place = self._last_below(q, points)
+        points = points[place] + (points[place + 1] - points[place]) * _FRACTIONS
+        z = points[self._last_below(q, points) + 1]
+        if q >= _HIGH_LEVEL:
+            z = max(0.0, z)
+        return self.predictive.mean + z * self.predictive.deviation
 
-    def _reaches(self, q, points):
-        """The last point before the one whose level is q."""
-        return max(
-            0,
-            min(int(np.searchsorted(np.maximum.accumulate(self.level(points)), q)), len(points) - 1)
-            - 1,
-        )
+    def _last_below(self, q: float, points: Floats) -> int:
+        """The index of the last point whose level is below q, but not the last point of all."""
+        levels = np.maximum.accumulate(self.level(points))
+        return max(0, min(int(np.searchsorted(levels, q)), len(points) - 1) - 1)
 
-    def above(self, y):
+    def survival(self, y: float) -> float:
         """P(y' > y)."""
         z = (y - self.predictive.mean) / self.predictive.deviation
-        scores = (
-            max(0.0, self._total - float(np.interp(z, EDGES, self._below, left=0.0)))
-            if self._total
-            else 0.0
-        )
-        return (_POSTERIOR * float(self.predictive.above(y)) + scores) / (_POSTERIOR + self._total)
+        scores = 0.0
+        if self._total:
+            below = float(np.interp(z, EDGES, self._cumulative, left=0.0))
+            scores = max(0.0, self._total - below)
+        total = _POSTERIOR_WEIGHT + self._total
+        return (_POSTERIOR_WEIGHT * float(self.predictive.survival(y)) + scores) / total

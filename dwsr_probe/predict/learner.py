@@ -1,204 +1,298 @@
-"""What is kept of one kind of memory of one task name: the sums of exact values, lower bounds,
-scores, a sample of shapes. model.py has one per name and kind."""
+"""The learner of one kind of memory of one task name: sums of exact values, censored values, scores
+of past forecasts, and a sample of shapes. task.py has one learner per kind."""
+
+from __future__ import annotations
 
 import math
 import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import Sums, posterior
-from dwsr_probe.predict.sizes import BY_SHAPE, INPUTS, MOST_BYTES, arrays_of, axes_of, whole
+from dwsr_probe.predict.censored import CensoredValue, undominated
+from dwsr_probe.predict.posterior import SufficientStatistics, posterior
+from dwsr_probe.predict.sizes import (
+    ALL_INPUTS,
+    BYTES_MOST,
+    USES_AXES,
+    axis_count,
+    non_negative_int,
+    parse_inputs,
+)
 
-# Bytes below which a difference means nothing: an arena of Python's, pages, the GPU pool's
-# granularity, an object's header.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dwsr_probe.predict.posterior import LowerBound, Mixture, Predictive
+    from dwsr_probe.predict.sizes import Arrays, Features
+
+# Bytes below which a difference means nothing: an arena of Python's allocator, pages, the
+# granularity of the GPU pool, the header of an object.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
-_MEMORY = 1000.0  # exact values that count; older ones fade
-_AFTER_A_CHANGE = 0.5
-_MOST_BOUNDS, MOST_RUNNING, _MOST_SHAPES = 32, 16, 64
-_MOST_NUMBERS = 2048  # in the bounds of a learner
-_MOST_AXES = 8
-_FEW = 3  # exact values before a forecast is scored: with fewer it says little
-# before it counts in full: until then its deviation is a guess, and one surprise would widen bounds
-# twentyfold for long
-_MANY = 20
-_SURE = 0.999  # a bound that everything seen implies
-_CANNOT_BE = 1e-4  # one that contradicts it: little of the past counts then
+_VALUES_MOST = 1000.0  # exact values that count; older ones fade
+_VALUES_AFTER_CHANGE = 0.5  # the weight of the past once a task has changed, in values
+_SHAPES_MOST, _AXIS_COUNTS_MOST = 64, 8
+# A forecast from fewer exact values is not scored.
+_SCORED_FROM = 3
+# A score counts in full from so many exact values on. Before, the deviation of a forecast is a
+# guess, and one surprise would widen bounds twentyfold for long.
+_FULL_WEIGHT_FROM = 20
+_RENEW_FACTOR = 1.5  # the posterior for scoring is renewed when n has grown by this factor
+_IMPLIED = 0.999  # P(y > bound) from which on a bound carries no information
+_CONTRADICTED = 1e-4  # P(y > bound) below which the task must have changed
+# The smoothed score: weight of the newest, clipping, and the value at which the task has changed.
+_DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
+_BOUND_LEVEL = 0.99  # of the bound in a Score
+
+
+class Observation(NamedTuple):
+    """An exact value of a task that finished. features: with the output that the task returned.
+    expected_features: with the output as it was estimated before, whose standard deviation is
+    output_deviation. A forecast is scored by what was known when it was made."""
+
+    arrays: Arrays
+    bytes: int
+    features: Features
+    expected_features: Features
+    output_deviation: float
+
+
+class Score(NamedTuple):
+    """A forecast, and the value that it was compared with. bound: 99 %. reward: the log score. n:
+    exact values known before."""
+
+    predicted: float
+    bound: float
+    actual: float
+    reward: float
+    n: int
+
+
+class _ShapeMoments:
+    """Count, sum and sum of squares of the values seen with one set of input shapes."""
+
+    __slots__ = ("count", "input_bytes", "squares", "total")
+
+    def __init__(
+        self, input_bytes: int, count: int = 0, total: float = 0.0, squares: float = 0.0
+    ) -> None:
+        self.input_bytes, self.count = input_bytes, count
+        self.total, self.squares = total, squares
+
+    def add(self, y: float) -> None:
+        self.count += 1
+        self.total += y
+        self.squares += y * y
+
+    def merge(self, other: _ShapeMoments) -> None:
+        self.count += other.count
+        self.total += other.total
+        self.squares += other.squares
+
+    def to_list(self) -> list[float]:
+        return [self.input_bytes, self.count, self.total, self.squares]
 
 
 class Learner:
-    def __init__(self, kind):
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.sums = Sums(FLOORS[kind])
+        self.sums = SufficientStatistics(FLOORS[kind])
         self.scores = Scores()
-        self.killed = []  # (arrays, bytes, near)
-        # hash -> [input bytes, count, sum, sum of squares]: those with the smallest hashes,
-        # whatever their order
-        self.shapes = {}
+        self.censored: list[CensoredValue] = []
+        # By a hash of the input shapes. Those with the smallest hashes are kept, so the sample does
+        # not depend on the order of arrival.
+        self.shapes: dict[int, _ShapeMoments] = {}
         self.n = 0  # exact values, ever
         self.shared = 0  # of them not this task's alone
-        self.largest_bytes = 0  # of inputs
-        self.axes = set()  # how many the largest inputs had
-        self.drift = 0.0  # smoothed score: far from zero when forecasts are wrong on one side
-        self.changed_at = None  # n when it was last seen to have changed
-        # the posterior that scores, renewed as n grows by half: predict must not change it
-        self._scoring = None
-        self._renew_at = 0
-        self._fresh = self._with_running = None
+        self.largest_bytes = 0  # of the inputs of one task
+        self.axis_counts: set[int] = set()  # of the largest inputs
+        self.drift = 0.0  # smoothed score: far from zero when forecasts err on one side
+        self.changed_at: int | None = None  # n when the task was last seen to have changed
+        # The posterior that scores has its own copy: predict must not change what is scored.
+        self._scoring: Mixture | None = None
+        self._renew_at = 0.0  # n
+        # Given the censored values; and given running tasks, too. None: to be computed.
+        self._posterior: Mixture | None = None
+        self._running_posterior: tuple[Sequence[LowerBound], Mixture] | None = None
 
     # -- learn
 
-    def learn(self, arrays, at, y, asked, output_deviation, kept, others):
-        """An exact value. at, asked: sizes as they were, and as they would have been asked for.
-        kept: gives the lower bounds as terms. others: scores of all tasks. Returns (predicted,
-        bound, actual, reward, n) once there are enough to compare."""
-        scored = None
-        if self.n >= _FEW:
+    def learn(
+        self,
+        observed: Observation,
+        bounds: Callable[[], Sequence[LowerBound]],
+        pooled: Scores,
+    ) -> Score | None:
+        """Learn an exact value. bounds: gives the censored values as lower bounds. pooled: scores
+        of all tasks. Returns None while there are too few values to score."""
+        score = None
+        if self.n >= _SCORED_FROM:
             if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = self._conclude(kept()), self.n * 1.5
-            predictive = self.expects(self._scoring, arrays, asked, output_deviation)
-            scored = (
-                predictive.mean,
-                float(Calibrated(predictive, self.scores, others).quantile(0.99)),
-                y,
-                predictive.log_density(y) + math.log(max(y, 1)),
-                self.n,
+                self._scoring, self._renew_at = self._infer(bounds()), self.n * _RENEW_FACTOR
+            predictive = self.predictive(
+                self._scoring,
+                observed.arrays,
+                observed.expected_features,
+                observed.output_deviation,
             )
-            self._score(predictive, y, others)
-        self.sums.add(at, y)
+            reward = predictive.log_density(observed.bytes) + math.log(max(observed.bytes, 1))
+            score = self._scored(predictive, observed.bytes, reward, pooled)
+            self._calibrate(predictive, observed.bytes, pooled)
+        self.sums.add(observed.features, observed.bytes)
         self.n += 1
-        if self.sums.n > _MEMORY:
-            self.sums.scale(_MEMORY / self.sums.n)
-        input_bytes = int(at[INPUTS])
+        if self.sums.n > _VALUES_MOST:
+            self.sums.discount(_VALUES_MOST / self.sums.n)
+        input_bytes = int(observed.features[ALL_INPUTS])
         self.largest_bytes = max(self.largest_bytes, input_bytes)
-        if (axes := axes_of(arrays)) is not None and len(self.axes) < _MOST_AXES:
-            self.axes.add(axes)
-        self._sample(arrays, input_bytes, y)
-        self.forget_conclusions()
-        return scored
+        axes = axis_count(observed.arrays)
+        if axes is not None and len(self.axis_counts) < _AXIS_COUNTS_MOST:
+            self.axis_counts.add(axes)
+        self._sample_shape(observed.arrays, input_bytes, observed.bytes)
+        self.invalidate()
+        return score
 
-    def _score(self, predictive, y, others):
+    def _scored(
+        self, predictive: Predictive, actual: float, reward: float, pooled: Scores
+    ) -> Score:
+        bound = float(Calibrated(predictive, self.scores, pooled).quantile(_BOUND_LEVEL))
+        return Score(predictive.mean, bound, actual, reward, self.n)
+
+    def _calibrate(self, predictive: Predictive, y: float, pooled: Scores) -> None:
         z = (y - predictive.mean) / predictive.deviation
-        weight = min(1.0, self.n / _MANY)
+        weight = min(1.0, self.n / _FULL_WEIGHT_FROM)
         self.scores.add(z, weight)
-        others.add(z, weight)
-        self.drift = 0.7 * self.drift + 0.3 * max(-6.0, min(6.0, z))
-        if abs(self.drift) > 4:
-            self._change(others)
+        pooled.add(z, weight)
+        clipped = max(-_DRIFT_CLIP, min(_DRIFT_CLIP, z))
+        self.drift = (1 - _DRIFT_WEIGHT) * self.drift + _DRIFT_WEIGHT * clipped
+        if abs(self.drift) > _DRIFT_MOST:
+            self._forget_past(pooled)
 
-    def _change(self, others):
-        """It no longer needs what it did: little of the past counts."""
-        self.scores.forget_surprises(others)
-        self.sums = self.sums.scaled(_AFTER_A_CHANGE)
+    def _forget_past(self, pooled: Scores) -> None:
+        """The task has changed: what was learned before counts little."""
+        self.scores.forget_outliers(pooled)
+        self.sums = self.sums.discounted_to(_VALUES_AFTER_CHANGE)
         self.shapes = {}
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
 
-    def learn_bound(self, arrays, at, bound, near, kept, others):
-        """A lower bound that stays. Returns as learn does."""
-        predictive = self.expects(self.posterior(kept), arrays, at)
-        share = float(predictive.above(bound))
-        scored = (
-            predictive.mean,
-            float(Calibrated(predictive, self.scores, others).quantile(0.99)),
-            bound,
-            math.log(max(share, 1e-300)),
-            self.n,
-        )
-        if self.n >= _FEW and share < _CANNOT_BE:
-            self._change(others)
-        self.killed.append((arrays, float(bound), near))
-        self.killed = _undominated(self.killed)
-        if near or share < _SURE:
+    def learn_censored(
+        self,
+        value: CensoredValue,
+        features: Features,
+        bounds: Sequence[LowerBound],
+        pooled: Scores,
+    ) -> Score:
+        """Learn a lower bound, which is kept. bounds: the censored values so far."""
+        predictive = self.predictive(self.posterior(bounds), value.arrays, features)
+        probability = float(predictive.survival(value.bytes))
+        score = self._scored(predictive, value.bytes, math.log(max(probability, 1e-300)), pooled)
+        if self.n >= _SCORED_FROM and probability < _CONTRADICTED:
+            self._forget_past(pooled)
+        self.censored = undominated([*self.censored, value])
+        if value.is_tight or probability < _IMPLIED:
             self._scoring = None
-        self.forget_conclusions()
-        return scored
+        self.invalidate()
+        return score
 
-    def _sample(self, arrays, input_bytes, y):
+    def _sample_shape(self, arrays: Arrays, input_bytes: int, y: float) -> None:
         key = zlib.crc32(repr(arrays).encode())
-        kept = self.shapes.get(key)
-        if kept is None:
-            if len(self.shapes) >= _MOST_SHAPES:
-                if key > (most := max(self.shapes)):
+        moments = self.shapes.get(key)
+        if moments is None:
+            if len(self.shapes) >= _SHAPES_MOST:
+                if key > (largest := max(self.shapes)):
                     return
-                del self.shapes[most]
-            kept = self.shapes[key] = [input_bytes, 0, 0.0, 0.0]
-        kept[1] += 1
-        kept[2] += y
-        kept[3] += y * y
+                del self.shapes[largest]
+            moments = self.shapes[key] = _ShapeMoments(input_bytes)
+        moments.add(y)
 
-    # -- ask
+    # -- predict
 
-    def posterior(self, kept=(), running=()):
-        """Given lower bounds of tasks that were killed, and of tasks that run."""
-        if self._fresh is None:
-            self._fresh = self._conclude(kept)
+    def posterior(
+        self, bounds: Sequence[LowerBound] = (), running: Sequence[LowerBound] = ()
+    ) -> Mixture:
+        """bounds: of tasks that ended early. running: of tasks that run now."""
+        if self._posterior is None:
+            self._posterior = self._infer(bounds)
         if not running:
-            return self._fresh
-        if self._with_running is None or [*map(id, self._with_running[0])] != [*map(id, running)]:
-            telling, least = self._telling(self._fresh, running)
+            return self._posterior
+        if self._running_posterior is None or not _same_objects(
+            self._running_posterior[0], running
+        ):
+            informative, least = self._informative(self._posterior, running)
             sums = (
-                self.sums.scaled(_AFTER_A_CHANGE)
-                if self.n >= _FEW and least < _CANNOT_BE
+                self.sums.discounted_to(_VALUES_AFTER_CHANGE)
+                if self.n >= _SCORED_FROM and least < _CONTRADICTED
                 else self.sums
             )
-            self._with_running = (
-                running,
-                (posterior(sums, [*kept, *telling]) if telling else self._fresh),
-            )
-        return self._with_running[1]
+            mixture = posterior(sums, [*bounds, *informative]) if informative else self._posterior
+            self._running_posterior = running, mixture
+        return self._running_posterior[1]
 
-    def _conclude(self, kept):
+    def _infer(self, bounds: Sequence[LowerBound]) -> Mixture:
         mixture = posterior(self.sums)
-        telling, _ = self._telling(mixture, kept) if kept else ([], 1.0)
-        return posterior(self.sums, telling) if telling else mixture
+        informative = self._informative(mixture, bounds)[0] if bounds else []
+        return posterior(self.sums, informative) if informative else mixture
 
-    def _telling(self, mixture, terms):
-        """Those that are not implied, and the least of all shares."""
-        shares = mixture.shares_above(terms, [self.beyond(term.sizes) for term in terms])
-        return [
-            term for term, share in zip(terms, shares, strict=True) if term.near or share < _SURE
-        ], shares.min()
+    def _informative(
+        self, mixture: Mixture, bounds: Sequence[LowerBound]
+    ) -> tuple[list[LowerBound], float]:
+        """The bounds that the mixture does not imply; and the least P(y > bound) of all."""
+        probabilities = mixture.probabilities_above(
+            bounds, [self.size_ratio(bound.features) for bound in bounds]
+        )
+        informative = [
+            bound
+            for bound, probability in zip(bounds, probabilities, strict=True)
+            if bound.is_tight or probability < _IMPLIED
+        ]
+        return informative, probabilities.min()
 
-    def forget_conclusions(self):
-        self._fresh = self._with_running = None
+    def invalidate(self) -> None:
+        """What was inferred is computed again when it is next asked for."""
+        self._posterior = self._running_posterior = None
 
-    def expects(self, mixture, arrays, at, output_deviation=0.0):
-        """What is forecast for these inputs, and their sizes."""
-        if self.misses_shape(arrays):
-            mixture = mixture.without(BY_SHAPE)
-        return mixture.predict(at, self.beyond(at), output_deviation)
+    def predictive(
+        self, mixture: Mixture, arrays: Arrays, features: Features, output_deviation: float = 0.0
+    ) -> Predictive:
+        """For these inputs and their size features, not calibrated."""
+        if self.has_unseen_axes(arrays):
+            mixture = mixture.without_functions(USES_AXES)
+        return mixture.predict(features, self.size_ratio(features), output_deviation)
 
-    def beyond(self, at):
-        """How many times larger than anything seen."""
-        return at[INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
+    def size_ratio(self, features: Features) -> float:
+        """How many times larger than the largest inputs seen."""
+        return features[ALL_INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
 
-    def misses_shape(self, arrays):
-        """Has the largest input as many axes as never before, or none, of a task that was seen
-        with some? Functions of single axes would mean something else."""
-        return bool(arrays and self.axes) and axes_of(arrays) not in self.axes
+    def has_unseen_axes(self, arrays: Arrays) -> bool:
+        """Has the largest input a number of axes that was never seen, or no shape although shapes
+        were seen? Functions of single axes would mean something else."""
+        return bool(arrays and self.axis_counts) and axis_count(arrays) not in self.axis_counts
 
-    def seen(self):
+    def seen(self) -> list[tuple[int, float, int]]:
+        """(input bytes, mean, count) of the sampled shapes, smallest first."""
         return sorted(
-            (input_bytes, total / count, count)
-            for input_bytes, count, total, _ in self.shapes.values()
+            (shape.input_bytes, shape.total / shape.count, shape.count)
+            for shape in self.shapes.values()
         )
 
-    def value_noise(self):
-        """Relative deviation among tasks of the very same shapes; None if too few recurred."""
-        free = squares = 0.0
-        for _, count, total, square in self.shapes.values():
-            mean = total / count
-            if count > 1 and mean > 0:
-                free += count - 1
-                squares += max(0.0, square - total * mean) / (mean * mean + self.sums.floor**2)
-        return math.sqrt(squares / free) if free >= 3 else None
+    def repeat_noise(self) -> float | None:
+        """Relative standard deviation among tasks with the same shapes; None if too few shapes
+        were seen again."""
+        freedom = squares = 0.0
+        for shape in self.shapes.values():
+            mean = shape.total / shape.count
+            if shape.count > 1 and mean > 0:
+                freedom += shape.count - 1
+                residual = max(0.0, shape.squares - shape.total * mean)
+                squares += residual / (mean * mean + self.sums.floor**2)
+        return math.sqrt(squares / freedom) if freedom >= 3 else None
 
-    def trust(self, arrays, mixture):
-        """A word, and the reasons why it is no better."""
-        noise, sigma = self.value_noise(), mixture.sigma_mean
+    def trust(self, arrays: Arrays, mixture: Mixture) -> tuple[str, tuple[str, ...]]:
+        """A word of forecast.TRUST, and notes on why it is no better."""
+        noise, sigma = self.repeat_noise(), mixture.sigma_mean
         input_bytes = sum(array.nbytes for array in arrays)
         notes = []
-        if self.n == 0 and self.killed:
+        if self.n == 0 and self.censored:
             notes.append("bounds-only")
         if noise is not None and noise > 0.05:
             notes.append("value-dependent")
@@ -212,34 +306,33 @@ class Learner:
             notes.append("shared")
         if not arrays:
             notes.append("no-inputs")
-        if self.misses_shape(arrays):
+        if self.has_unseen_axes(arrays):
             notes.append("no-shape")
         if self.scores.n < 99:
             notes.append("uncalibrated")
         if self.n == 0:
-            return ("low" if self.killed else "none"), tuple(notes)
+            return ("low" if self.censored else "none"), tuple(notes)
         doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared", "no-shape"}
         if (
-            self.n < _FEW
+            self.n < _SCORED_FROM
             or sigma > 0.2
-            or ("no-shape" in notes and mixture.share_of(BY_SHAPE) > 0.5)
+            or ("no-shape" in notes and mixture.probability_of(USES_AXES) > 0.5)
         ):
             return "low", tuple(notes)
         return ("fair" if doubts or self.n < 10 else "good"), tuple(notes)
 
-    # -- keep
+    # -- merge and save
 
-    def merge(self, other):
+    def merge(self, other: Learner) -> None:
         self.sums.merge(other.sums)
-        if self.sums.n > _MEMORY:
-            self.sums.scale(_MEMORY / self.sums.n)
+        if self.sums.n > _VALUES_MOST:
+            self.sums.discount(_VALUES_MOST / self.sums.n)
         self.scores.merge(other.scores)
-        self.killed = _undominated(self.killed + other.killed)
-        for key, (input_bytes, count, total, square) in other.shapes.items():
-            kept = self.shapes.setdefault(key, [input_bytes, 0, 0.0, 0.0])
-            kept[1:] = kept[1] + count, kept[2] + total, kept[3] + square
-        self.shapes = dict(sorted(self.shapes.items())[:_MOST_SHAPES])
-        since = min(
+        self.censored = undominated(self.censored + other.censored)
+        for key, theirs in other.shapes.items():
+            self.shapes.setdefault(key, _ShapeMoments(theirs.input_bytes)).merge(theirs)
+        self.shapes = dict(sorted(self.shapes.items())[:_SHAPES_MOST])
+        since_change = min(
             (
                 learner.n - learner.changed_at
                 for learner in (self, other)
@@ -248,31 +341,33 @@ class Learner:
             default=None,
         )
         self.n += other.n
-        self.changed_at = None if since is None else self.n - since
+        self.changed_at = None if since_change is None else self.n - since_change
         self.shared += other.shared
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
-        self.axes = set(sorted(self.axes | other.axes)[:_MOST_AXES])
+        self.axis_counts = set(sorted(self.axis_counts | other.axis_counts)[:_AXIS_COUNTS_MOST])
         self._scoring = None
-        self.forget_conclusions()
+        self.invalidate()
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         return {
             "scalars": self.sums.scalars.tolist(),
             "vectors": self.sums.vectors.tolist(),
             "scores": self.scores.counts.tolist(),
-            "killed": [[arrays, bound, near] for arrays, bound, near in self.killed],
-            "shapes": {str(key): kept for key, kept in self.shapes.items()},
+            "killed": [
+                [value.arrays, float(value.bytes), value.is_tight] for value in self.censored
+            ],
+            "shapes": {str(key): moments.to_list() for key, moments in self.shapes.items()},
             "n": self.n,
             "shared": self.shared,
             "largest_bytes": self.largest_bytes,
-            "axes": sorted(self.axes),
+            "axes": sorted(self.axis_counts),
             "drift": self.drift,
             "changed_at": self.changed_at,
         }
 
     @classmethod
-    def from_dict(cls, kind, kept):
-        """ValueError where it cannot be what to_dict gave: a forecast from it would be no
+    def from_dict(cls, kind: str, saved: dict[str, Any]) -> Learner:
+        """ValueError if to_dict cannot have given this: a forecast from it would not be a
         number."""
         self = cls(kind)
         for ours, name in (
@@ -280,72 +375,51 @@ class Learner:
             (self.sums.vectors, "vectors"),
             (self.scores.counts, "scores"),
         ):
-            ours[...] = numbers(kept[name], ours.shape, name)
-        if not self.sums.could_be():
+            ours[...] = parse_numbers(saved[name], ours.shape, name)
+        if not self.sums.is_consistent():
             raise ValueError("a damaged model: sums of no values")
-        for arrays, bound, near in kept["killed"]:
-            given = arrays_of(
-                [
-                    {"shape": shape, "nbytes": whole(nbytes, "bytes"), "dtype": dtype}
-                    for shape, nbytes, dtype in arrays
-                ]
+        self.censored = undominated(map(_parse_censored, saved["killed"]))
+        by_key = sorted(saved["shapes"].items(), key=lambda item: int(item[0]))
+        for key, (input_bytes, count, *sums) in by_key[:_SHAPES_MOST]:
+            self.shapes[int(key)] = _ShapeMoments(
+                non_negative_int(input_bytes, "input bytes", math.inf),
+                max(1, non_negative_int(count, "a count")),
+                *parse_numbers(sums, (2,), "shapes").tolist(),
             )
-            self.killed.append((given, float(whole(bound, "a bound")), bool(near)))
-        self.killed = _undominated(self.killed)
-        for key, (input_bytes, count, *moments) in sorted(
-            kept["shapes"].items(), key=lambda item: int(item[0])
-        )[:_MOST_SHAPES]:
-            self.shapes[int(key)] = [
-                whole(input_bytes, "input bytes", math.inf),
-                max(1, whole(count, "a count")),
-                *numbers(moments, (2,), "shapes").tolist(),
-            ]
-        self.n, self.shared, self.largest_bytes = (
-            whole(kept["n"], "n"),
-            whole(kept["shared"], "shared"),
-            whole(kept["largest_bytes"], "largest_bytes", 64 * MOST_BYTES),
+        self.n = non_negative_int(saved["n"], "n")
+        self.shared = non_negative_int(saved["shared"], "shared")
+        self.largest_bytes = non_negative_int(
+            saved["largest_bytes"], "largest_bytes", 64 * BYTES_MOST
         )
-        self.axes = {whole(axes, "axes") for axes in kept["axes"][:_MOST_AXES]}
-        self.drift = float(np.clip(kept["drift"], -6.0, 6.0))
-        self.changed_at = (
-            None if kept["changed_at"] is None else whole(kept["changed_at"], "changed_at")
-        )
+        self.axis_counts = {
+            non_negative_int(axes, "axes") for axes in saved["axes"][:_AXIS_COUNTS_MOST]
+        }
+        self.drift = float(np.clip(saved["drift"], -_DRIFT_CLIP, _DRIFT_CLIP))
+        if saved["changed_at"] is not None:
+            self.changed_at = non_negative_int(saved["changed_at"], "changed_at")
         if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):
             raise ValueError("a damaged model: n")
         return self
 
 
-def numbers(values, shape, what):
-    """Of a file: an array of numbers from zero on, or ValueError."""
+def _same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
+    return [*map(id, one)] == [*map(id, other)]
+
+
+def _parse_censored(saved: Any) -> CensoredValue:
+    arrays, bound, is_tight = saved
+    inputs = [
+        {"shape": shape, "nbytes": non_negative_int(nbytes, "bytes"), "dtype": dtype}
+        for shape, nbytes, dtype in arrays
+    ]
+    return CensoredValue(
+        parse_inputs(inputs), float(non_negative_int(bound, "a bound")), bool(is_tight)
+    )
+
+
+def parse_numbers(values: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """From a file: an array of non-negative numbers, or ValueError."""
     found = np.array(values, dtype=float)
     if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
         raise ValueError(f"a damaged model: {what}")
     return found
-
-
-def _undominated(bounds):
-    """Without those that another one implies: more bytes from smaller inputs. Few, in an order
-    of their own."""
-    kept, most = [], {False: -1.0, True: -1.0}
-    for arrays, bound, near in sorted(
-        bounds,
-        key=lambda given: (sum(a.nbytes for a in given[0]), -given[1], given[2], repr(given[0])),
-    ):
-        if bound > most[near]:
-            most[near] = bound
-            kept.append((arrays, bound, near))
-    if len(kept) > _MOST_BOUNDS or sum(map(_numbers, kept)) > _MOST_NUMBERS:
-        kept, room = (
-            sorted(kept, key=lambda given: -given[1] / (1 + sum(a.nbytes for a in given[0])))[
-                :_MOST_BOUNDS
-            ],
-            _MOST_NUMBERS,
-        )
-        kept = [given for given in kept if (room := room - _numbers(given)) >= 0] or kept[:1]
-    return kept
-
-
-def _numbers(bound):
-    """How many a bound keeps: of thousands of names, with tens of inputs of tens of axes each,
-    they would be gigabytes."""
-    return sum(3 + len(array.shape or ()) for array in bound[0])

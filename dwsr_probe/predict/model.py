@@ -1,48 +1,71 @@
 """The model: two verbs, learn(record) and predict(inputs, task_name). One learner per task name
 and kind of memory; numpy and scipy only.
 
-Finished tasks are exact values, killed and failed ones lower bounds that are kept, running ones
-open bounds that are replaced as their peak rises and dropped when they end. What
-is kept is bounded: sums, a few bounds, a sample of shapes. Order of arrival does not matter for
-what is forecast, but for forgetting (past _MEMORY values of a task, or when it changed) and for
-the calibration, which compares each value with the forecast before it. Predict changes nothing.
-Nothing here is for several threads at once.
+A record of a finished task is an exact value. A record of a killed, failed or cancelled task is a
+lower bound, which is kept. A record of a running task is a lower bound, too: it is replaced as the
+peak rises and dropped when the task ends. What is kept is bounded: sums, a few bounds, a sample of
+shapes.
+
+Means do not depend on the order of arrival, with two exceptions: forgetting (after 1,000 values of
+a task, or when it changed), and calibration, which compares each value with the forecast before it.
+Predict changes nothing. Not safe for several threads at once.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import tempfile
 from collections import OrderedDict
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.censored import CensoredValue
 from dwsr_probe.predict.forecast import Forecast, Round
-from dwsr_probe.predict.learner import FLOORS, Learner, numbers
+from dwsr_probe.predict.learner import FLOORS, Learner, Observation, parse_numbers
 from dwsr_probe.predict.shapes import OutputShape
-from dwsr_probe.predict.sizes import FUNCTIONS, Array, arrays_of, sizes, text, whole
-from dwsr_probe.predict.task import Task
+from dwsr_probe.predict.sizes import (
+    SIZE_FUNCTIONS,
+    Array,
+    non_negative_int,
+    parse_inputs,
+    short_text,
+    size_features,
+)
+from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningTask, TaskModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dwsr_probe.predict.sizes import Arrays
+    from dwsr_probe.predict.task import Identity
+
+    Peaks = dict[str, int]  # bytes by kind
+    Get = Callable[..., Any]  # a field of a record by its name, or a default
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
-_MOST_NAMES, _MOST_OPEN = 1024, 4096
-_NAME_MOST = 10_000
+_NAMES_MOST = 1024
+_RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
+_NAME_MOST = 10_000  # characters
 _ENDED_EARLY = ("error", "cancelled", "killed")
 _STATES = ("ok", "running", *_ENDED_EARLY)
 
 
 class Model:
-    def __init__(self):
-        self._tasks = OrderedDict()  # the one learned last is at the end
-        self._scores = {kind: Scores() for kind in KINDS}  # of all tasks
-        self._open = OrderedDict()  # identity -> task name
-        self._ended = OrderedDict()  # identities of those that ended last
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[str, TaskModel] = OrderedDict()  # the one learned last at the end
+        self._pooled_scores = {kind: Scores() for kind in KINDS}  # of all tasks
+        self._running: OrderedDict[Identity, str] = OrderedDict()  # task name by identity
+        self._ended: OrderedDict[Identity, None] = OrderedDict()  # of tasks that ended last
         self.evicted = 0  # names that made room for others
 
     # -- learn
 
-    def learn(self, record):
-        """One record, finished or running, as TaskRecord or dict. Returns the rounds: what had
-        been forecast, beside what came. ValueError for figures that cannot be."""
+    def learn(self, record: Any) -> list[Round]:
+        """One record, finished or running, as TaskRecord or dict. Returns the rounds: what was
+        forecast, beside what came. ValueError for impossible figures."""
         get = _getter(record)
         name, state = get("task_name"), get("state", "ok")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
@@ -53,164 +76,165 @@ class Model:
             raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
-        arrays = _with_rest(
-            arrays_of(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0
+        arrays = _with_omitted(
+            parse_inputs(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0
         )
-        figures = _figures(get)
-        output, output_bytes = _output(get("output")), figures.get("output", 0)
-        requests = _failed_requests(get("oom")) if state == "error" else {}
-        identity = _identity(get)
+        peaks = _parse_peaks(get)
+        output = _parse_output(get("output"))
+        requests = _parse_failed_request(get("oom")) if state == "error" else {}
+        identity = _parse_identity(get)
         # Nothing is refused beyond this line, so that a refused record changes nothing.
+        if state != "ok":
+            peaks.pop("output", None)
         if state == "running":
-            figures.pop("output", None)
-            # else nothing would ever close it
+            # Without an identity nothing would ever end it.
             if identity is not None and identity not in self._ended:
-                self._run(identity, name, arrays, figures)
+                self._set_running(identity, name, RunningTask(arrays, peaks))
             return []
         if identity is not None:
             self._end(identity)
         task = self._task(name)
         if state in _ENDED_EARLY:
-            figures.pop("output", None)
-            return self._learn_bounds(task, name, arrays, figures, requests)
-        rounds = []
-        # what predict would have gone by: forecasts are not scored by what they could not know
-        guess, deviation = task.output_bytes(arrays)
-        for kind, y in figures.items():
-            learner = task.learners.setdefault(kind, Learner(kind))
-            at, asked = (
-                sizes(arrays, 0 if kind == "output" else given) for given in (output_bytes, guess)
-            )
-            if (
-                scored := learner.learn(
-                    arrays,
-                    at,
-                    y,
-                    asked,
-                    0.0 if kind == "output" else deviation,
-                    partial(task.kept, kind),
-                    self._scores[kind],
-                )
-            ) is not None:
-                rounds.append(Round(name, kind, *scored))
+            return self._learn_censored(task, name, arrays, peaks, requests)
+        rounds = self._learn_exact(task, name, arrays, peaks)
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared += 1
         if output:
             task.output.learn(arrays, output)
-        task.changed()
+        task.invalidate()
         return rounds
 
-    def _learn_bounds(self, task, name, arrays, figures, requests):
+    def _learn_exact(self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks) -> list[Round]:
         rounds = []
-        for kind in sorted(figures.keys() | requests.keys()):
-            bound, near = max((figures.get(kind, 0), False), (requests.get(kind, 0), True))
+        # As predict would estimate it: a forecast is not scored by what it could not know.
+        estimate = task.estimate_output(arrays)
+        returned = OutputEstimate(peaks.get("output", 0), 0.0)
+        for kind, peak in peaks.items():
+            learner = task.learners.setdefault(kind, Learner(kind))
+            actual, expected = (NO_OUTPUT, NO_OUTPUT) if kind == "output" else (returned, estimate)
+            observed = Observation(
+                arrays,
+                peak,
+                size_features(arrays, actual.bytes),
+                size_features(arrays, expected.bytes),
+                expected.deviation,
+            )
+            score = learner.learn(observed, partial(task.bounds, kind), self._pooled_scores[kind])
+            if score is not None:
+                rounds.append(Round(name, kind, *score))
+        return rounds
+
+    def _learn_censored(
+        self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks, requests: Peaks
+    ) -> list[Round]:
+        rounds = []
+        for kind in sorted(peaks.keys() | requests.keys()):
+            bound, is_tight = max((peaks.get(kind, 0), False), (requests.get(kind, 0), True))
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
-            rounds.append(
-                Round(
-                    name,
-                    kind,
-                    *learner.learn_bound(
-                        arrays,
-                        task.sizes(kind, arrays),
-                        bound,
-                        near,
-                        task.kept(kind),
-                        self._scores[kind],
-                    ),
-                    censored=True,
-                )
+            score = learner.learn_censored(
+                CensoredValue(arrays, bound, is_tight),
+                task.features(kind, arrays),
+                task.bounds(kind),
+                self._pooled_scores[kind],
             )
-        task.changed()
+            rounds.append(Round(name, kind, *score, censored=True))
+        task.invalidate()
         return rounds
 
-    def _task(self, name):
+    def _task(self, name: str) -> TaskModel:
         task = self._tasks.get(name)
         if task is None:
-            task = self._tasks[name] = Task()
-            while len(self._tasks) > _MOST_NAMES:
-                _, gone = self._tasks.popitem(last=False)
-                for identity in gone.open:
-                    self._open.pop(identity, None)
+            task = self._tasks[name] = TaskModel()
+            while len(self._tasks) > _NAMES_MOST:
+                _, evicted = self._tasks.popitem(last=False)
+                for identity in evicted.running:
+                    self._running.pop(identity, None)
                 self.evicted += 1
         self._tasks.move_to_end(name)
         return task
 
-    def _run(self, identity, name, arrays, figures):
-        self._close(identity)  # under another name, perhaps
-        self._task(name).run(identity, (arrays, figures))
-        self._open[identity] = name
-        while len(self._open) > _MOST_OPEN:
-            self._close(next(iter(self._open)))
+    def _set_running(self, identity: Identity, name: str, task: RunningTask) -> None:
+        self._clear_running(identity)  # under another name, perhaps
+        self._task(name).set_running(identity, task)
+        self._running[identity] = name
+        while len(self._running) > _RUNNING_MOST:
+            self._clear_running(next(iter(self._running)))
 
-    def _end(self, identity):
-        """Remembered for a while: of two ways to tell of a process the slower may say that it
-        runs when it has ended."""
-        self._close(identity)
+    def _end(self, identity: Identity) -> None:
+        """The identity is remembered for a while: of two sources that report a process, the slower
+        one may report a task as running after its end."""
+        self._clear_running(identity)
         self._ended[identity] = None
-        while len(self._ended) > _MOST_OPEN:
+        while len(self._ended) > _RUNNING_MOST:
             self._ended.popitem(last=False)
 
-    def _close(self, identity):
-        name = self._open.pop(identity, None)
+    def _clear_running(self, identity: Identity) -> None:
+        name = self._running.pop(identity, None)
         if name is not None and name in self._tasks:
-            self._tasks[name].run(identity, None)
+            self._tasks[name].clear_running(identity)
 
-    def forget_running(self, process=None):
-        """Open bounds of a process that went away, or of all."""
+    def forget_running(self, process: str | None = None) -> None:
+        """Drop the running tasks of a process that went away, or of all processes."""
         for identity in [
-            identity for identity in self._open if process is None or identity[0] == process
+            identity for identity in self._running if process is None or identity[0] == process
         ]:
-            self._close(identity)
+            self._clear_running(identity)
 
     # -- predict
 
-    def predict(self, inputs, task_name, kind="alloc", output=None, running=None):
-        """What a task of this name would need for these inputs. output: what it returns, where
-        the caller knows. running: the record of this very task, if it runs, whose own bound is
+    def predict(
+        self,
+        inputs: Any,
+        task_name: str,
+        kind: str = "alloc",
+        output: dict[str, Any] | None = None,
+        running: Any = None,
+    ) -> Forecast:
+        """What a task of this name would need for these inputs. output: what the task returns, if
+        the caller knows. running: the record of this very task, if it runs; its own lower bound is
         left out (Forecast.exceeds takes it as `above`)."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
         if not isinstance(task_name, str):
             raise ValueError(f"task name is {str(task_name)[:60]!r}, not a text")
-        arrays = arrays_of(inputs)
-        task = self._tasks.get(task_name) or Task()
+        arrays = parse_inputs(inputs)
+        task = self._tasks.get(task_name) or TaskModel()
         if output is not None:
-            (given,) = arrays_of([output]) or (Array(None, 0),)
-            at, deviation = sizes(arrays, 0 if kind == "output" else given.nbytes), 0.0
+            (given,) = parse_inputs([output]) or (Array(None, 0),)
+            estimate = NO_OUTPUT if kind == "output" else OutputEstimate(given.nbytes, 0.0)
         else:
             output = task.output.predict(arrays)
-            output_bytes, deviation = (0, 0.0) if kind == "output" else task.output_bytes(arrays)
-            at = sizes(arrays, output_bytes)
+            estimate = NO_OUTPUT if kind == "output" else task.estimate_output(arrays)
+        features = size_features(arrays, estimate.bytes)
         learner = task.learners.get(kind) or Learner(kind)
-        without = _identity(_getter(running)) if running else None
-        mixture = learner.posterior(task.kept(kind), task.running(kind, without))
-        calibrated = Calibrated(
-            learner.expects(mixture, arrays, at, deviation), learner.scores, self._scores[kind]
-        )
+        without = _parse_identity(_getter(running)) if running else None
+        mixture = learner.posterior(task.bounds(kind), task.running_bounds(kind, without))
+        predictive = learner.predictive(mixture, arrays, features, estimate.deviation)
+        calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[kind])
         trust, notes = learner.trust(arrays, mixture)
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
 
-    def names(self):
+    def names(self) -> list[str]:
         return sorted(self._tasks)
 
-    def kinds(self, task_name):
+    def kinds(self, task_name: str) -> list[str]:
         return [
             kind
             for kind in KINDS
             if task_name in self._tasks and kind in self._tasks[task_name].learners
         ]
 
-    def seen(self, task_name, kind="alloc"):
+    def seen(self, task_name: str, kind: str = "alloc") -> list[tuple[int, float, int]]:
         """(input bytes, mean peak, count) of some shapes, smallest first."""
         learner = self._tasks[task_name].learners.get(kind) if task_name in self._tasks else None
         return learner.seen() if learner else []
 
-    # -- keep
+    # -- merge and save
 
-    def merge(self, other):
-        """What another model learned from other records; running tasks of both."""
+    def merge(self, other: Model) -> None:
+        """Add what another model learned from other records, and its running tasks."""
         if other is self:
             raise ValueError("a model merged with itself would count everything twice")
         for identity in other._ended:
@@ -220,22 +244,24 @@ class Model:
             for kind, learner in theirs.learners.items():
                 task.learners.setdefault(kind, Learner(kind)).merge(learner)
             task.output.merge(theirs.output)
-            task.changed()
-            for identity, running in theirs.open.items():
+            task.invalidate()
+            for identity, running in theirs.running.items():
                 if identity not in self._ended:
-                    self._run(identity, name, *running)
+                    self._set_running(identity, name, running)
         self.evicted += other.evicted
         for kind in KINDS:
-            self._scores[kind].merge(other._scores[kind])
+            self._pooled_scores[kind].merge(other._pooled_scores[kind])
 
-    def to_dict(self):
-        """Everything but the running tasks, which tell themselves again."""
+    def to_dict(self) -> dict[str, Any]:
+        """Everything except the running tasks, which are reported again."""
         return {
             "format": FORMAT,
             "version": VERSION,
-            "functions": [name for name, _ in FUNCTIONS],
+            "functions": [name for name, _ in SIZE_FUNCTIONS],
             "evicted": self.evicted,
-            "scores": {kind: scores.counts.tolist() for kind, scores in self._scores.items()},
+            "scores": {
+                kind: scores.counts.tolist() for kind, scores in self._pooled_scores.items()
+            },
             "tasks": {
                 name: {
                     "learners": {
@@ -248,26 +274,27 @@ class Model:
         }
 
     @classmethod
-    def from_dict(cls, kept):
-        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+    def from_dict(cls, saved: Any) -> Model:
+        """ValueError if to_dict cannot have given this."""
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             raise ValueError("not a model of dwsr-probe")
-        if kept.get("version") != VERSION or kept.get("functions") != [
-            name for name, _ in FUNCTIONS
+        if saved.get("version") != VERSION or saved.get("functions") != [
+            name for name, _ in SIZE_FUNCTIONS
         ]:
             raise ValueError("a model of another version of dwsr-probe; learn again from the runs")
         self = cls()
         try:
-            self.evicted = whole(kept["evicted"], "evicted")
+            self.evicted = non_negative_int(saved["evicted"], "evicted")
             for kind in KINDS:
-                self._scores[kind] = Scores(
-                    numbers(kept["scores"][kind], Scores().counts.shape, "scores")
+                self._pooled_scores[kind] = Scores(
+                    parse_numbers(saved["scores"][kind], Scores().counts.shape, "scores")
                 )
-            if len(kept["tasks"]) > _MOST_NAMES or not all(
-                0 < len(name) <= _NAME_MOST for name in kept["tasks"]
+            if len(saved["tasks"]) > _NAMES_MOST or not all(
+                0 < len(name) <= _NAME_MOST for name in saved["tasks"]
             ):
                 raise ValueError("a damaged model: task names")
-            for name, values in kept["tasks"].items():
-                task = self._tasks[name] = Task()
+            for name, values in saved["tasks"].items():
+                task = self._tasks[name] = TaskModel()
                 task.learners = {
                     kind: Learner.from_dict(kind, values["learners"][kind])
                     for kind in values["learners"]
@@ -277,8 +304,9 @@ class Model:
             raise ValueError(f"a damaged model: {error!r}") from error
         return self
 
-    def save(self, path):
-        """Atomically: a reader, or a crash, finds the old one or the new one. A link stays one."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Atomically: a reader, or a start after a crash, finds the old file or the new one. A
+        symbolic link stays a link."""
         path = os.path.realpath(path)
         handle, temporary = tempfile.mkstemp(
             dir=os.path.dirname(path), prefix=os.path.basename(path) + "."
@@ -292,28 +320,29 @@ class Model:
             raise
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | os.PathLike[str]) -> Model:
         with open(path, encoding="utf-8") as file:
             try:
-                kept = json.load(file)
+                saved = json.load(file)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}: not a model of dwsr-probe ({error})") from error
         try:
-            return cls.from_dict(kept)
+            return cls.from_dict(saved)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
-def _getter(record):
+def _getter(record: Any) -> Get:
     return (
         record.get
         if isinstance(record, dict)
-        else lambda name, otherwise=None: getattr(record, name, otherwise)
+        else lambda name, default=None: getattr(record, name, default)
     )
 
 
-def _identity(get):
-    """Of a task as it runs and ends: (process, thread, start); None if the record does not say."""
+def _parse_identity(get: Get) -> Identity | None:
+    """(process, thread, start), the same while a task runs and when it ends; None if the record
+    does not have it."""
     identity = get("process"), get("thread"), get("start")
     for part in identity:
         if part is not None and (not isinstance(part, (str, int, float)) or part != part):
@@ -323,63 +352,58 @@ def _identity(get):
     return None if identity[0] is None or identity[2] is None else identity
 
 
-def _output(given):
-    """As the record has it, checked as an input is; None if it has none."""
+def _parse_output(given: Any) -> dict[str, Any] | None:
+    """As in the record, checked as an input is; None if there is none."""
     if not given:
         return None
-    (array,) = arrays_of([given]) or (Array(None, 0),)
+    (array,) = parse_inputs([given]) or (Array(None, 0),)
     return {
-        "type": text(given.get("type")),
+        "type": short_text(given.get("type")),
         "dtype": array.dtype,
         "shape": array.shape,
         "nbytes": array.nbytes,
     }
 
 
-def _with_rest(arrays, input_bytes, omitted):
-    """Inputs that the record had no room for are one more, of bytes alone."""
+def _with_omitted(arrays: Arrays, input_bytes: Any, omitted: int) -> Arrays:
+    """Inputs for which the record had no room become one more, of bytes alone."""
     if not omitted or input_bytes is None:
         return arrays
-    rest = whole(input_bytes, "input_bytes") - sum(array.nbytes for array in arrays)
+    rest = non_negative_int(input_bytes, "input_bytes") - sum(array.nbytes for array in arrays)
     return (*arrays, Array(None, rest)) if rest > 0 else arrays
 
 
-def _figures(get):
-    """{kind: bytes} of what the record has."""
+def _parse_peaks(get: Get) -> Peaks:
+    """Bytes by kind, of what the record has."""
     found = {"alloc": get("alloc_peak_bytes"), "output": get("output_bytes")}
-    if get("overlap") in (0, None):  # beside others, the process's growth is not this task's
+    if get("overlap") in (0, None):  # else the growth of the process is not this task's alone
         before, peak = get("rss_before_bytes"), get("rss_peak_bytes")
         if before is not None and peak is not None:
-            found["rss"] = max(0, whole(peak, "rss_peak_bytes") - whole(before, "rss_before_bytes"))
+            found["rss"] = max(
+                0,
+                non_negative_int(peak, "rss_peak_bytes")
+                - non_negative_int(before, "rss_before_bytes"),
+            )
     if devices := get("gpu"):
         if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
             raise ValueError(f"gpu is {devices!r}, not a list of devices")
         found["gpu"] = max(
-            whole(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices
+            non_negative_int(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices
         )
     return {
-        kind: whole(value, f"{kind} peak") for kind, value in found.items() if value is not None
+        kind: non_negative_int(value, f"{kind} peak")
+        for kind, value in found.items()
+        if value is not None
     }
 
 
-def _failed_requests(oom):
-    """{kind: bytes} that were live and asked for when an allocation failed."""
+def _parse_failed_request(oom: Any) -> Peaks:
+    """Bytes by kind that were live and requested when an allocation failed; {} if none did."""
     if not isinstance(oom, dict) or oom.get("requested_bytes") is None:
         return {}
-    kind = (
-        "gpu"
-        if str(oom.get("where", "")).startswith("gpu")
-        else "alloc"
-        if oom.get("where") == "host"
-        else None
-    )
-    return (
-        {
-            kind: (
-                whole(oom["requested_bytes"], "oom.requested_bytes")
-                + whole(oom.get("live_bytes") or 0, "oom.live_bytes")
-            )
-        }
-        if kind
-        else {}
-    )
+    where = str(oom.get("where", ""))
+    kind = "gpu" if where.startswith("gpu") else "alloc" if where == "host" else None
+    if kind is None:
+        return {}
+    requested = non_negative_int(oom["requested_bytes"], "oom.requested_bytes")
+    return {kind: requested + non_negative_int(oom.get("live_bytes") or 0, "oom.live_bytes")}

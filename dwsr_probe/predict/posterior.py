@@ -1,323 +1,381 @@
-"""The posterior of y = c + k * s_j * (1 + e): which size function j, k, c, and the relative
-noise, from sums alone.
+"""The posterior of the model y = c + k * s_j * (1 + e), given exact values and lower bounds.
 
-    y is a peak in bytes, s_j one of the size functions (sizes.py), the noise has a deviation of
-    sigma * y: scale-free. Given j and sigma it is a linear regression with weights 1/y^2, whose
-    sums are kept (`Sums`): additive, so order does not matter, models merge, and forgetting is
-    scaling. `posterior(sums, terms)` gives all (j, sigma) as one table of bivariate normals in
-    closed form with their evidence (`Mixture`). Lower bounds (tasks that run, were killed or
-    failed) multiply it by a probability of lying above; each normal is then replaced by the one
-    with the same moments, in a fixed order of the terms. That k is positive is such a bound,
-    too.
+y is a peak in bytes and s_j one of the size functions (sizes.py). The noise e has the standard
+deviation sigma, so it is relative to y. Unknown are the function j, the slope k, the constant c and
+sigma. For each j and each of twelve values of sigma this is a linear regression with the weights
+1/y^2. It has a closed form: a bivariate normal of (c, k) and its evidence, both computed from sums
+(`SufficientStatistics`). Sums are additive: order does not matter, models merge, and forgetting is
+scaling. The posterior is the mixture of all these normals, weighted by evidence (`Mixture`).
 
-numpy and scipy only. model.py keeps the sums and terms; forecast.py asks the mixture.
+Lower bounds come from tasks that still run, were killed or failed. Each multiplies the posterior
+with P(y > bound). Each normal is then replaced by the normal with the same moments, bounds in a
+fixed order. That k is positive is such a bound, too.
+
+numpy and scipy only. learner.py keeps the statistics; calibration.py asks the predictive.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from dwsr_probe.predict.sizes import COUNT, INPUTS, LOG_PRIOR, MOST_BYTES, OUTPUT_SHARE
+from dwsr_probe.predict.sizes import (
+    ALL_INPUTS,
+    BYTES_MOST,
+    FUNCTION_COUNT,
+    LOG_PRIOR,
+    OUTPUT_SHARE,
+)
 
-SIGMAS = np.geomspace(5e-4, 0.9, 12)  # relative residuals of a fit by 1/y^2 are below 1
-_SIGMA_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
-# Before anything was seen: bytes needed per byte of input, of operators at large (copies 1 to 3,
-# filters 2 to 7, structure tensors 20 and more).
-_UNSEEN_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
-_UNSEEN_WEIGHT = -0.5 * (np.log(_UNSEEN_K / 3) / 1.1) ** 2
-_UNSEEN_C = 1 << 20
-_CONSTANT_BYTES = 8 << 20  # what a task may need whatever its size: buffers, caches
-# that the line goes on beyond what was seen: a relative deviation per e-fold, divided by the number
-# of values
-_DOUBT = 0.06
-_MOST_PARTS = 64
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+
+SIGMAS = np.geomspace(5e-4, 0.9, 12)  # relative residuals of a fit with weights 1/y^2 are below 1
+_SIGMA_LOG_PRIOR = -0.5 * (np.log(SIGMAS / 0.01) / 1.3) ** 2
+# The prior of k while nothing was seen: bytes needed per byte of input, from operators at large
+# (copies 1 to 3, filters 2 to 7, structure tensors 20 and more).
+_PRIOR_K = np.array([0.5, 1, 2, 4, 8, 16, 32, 64])
+_PRIOR_K_LOG_WEIGHT = -0.5 * (np.log(_PRIOR_K / 3) / 1.1) ** 2
+_PRIOR_K_DEVIATION = 0.35  # relative
+_PRIOR_SIGMAS = SIGMAS[5:10:2]
+_PRIOR_C = 1 << 20
+_PRIOR_C_DEVIATION = 8 << 20  # what a task may need at any size: buffers, caches
+# Relative standard deviation per factor of e beyond the largest input seen, divided by the number
+# of exact values: few values cannot exclude another line.
+_EXTRAPOLATION_DEVIATION = 0.06
+_PARTS_MOST = 64
+# Parts with a log weight so far below the best are dropped: before k > 0 is applied, at the end.
+_PRUNED_FIRST, _PRUNED_LAST = 20.0, 9.0
+# A tight bound: the value is expected at 1.1 times the bound, with this relative deviation.
+_TIGHT_MEAN, _TIGHT_DEVIATION = 1.1, 0.2
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 
 
-class Sums:
-    """Sufficient statistics of exact values. floor: bytes below which a difference means nothing
-    (an arena, a page)."""
+class SufficientStatistics:
+    """Sums over the exact values. w = 1 / (y^2 + floor^2) is a value's weight; floor: bytes below
+    which a difference means nothing (an arena, a page)."""
 
-    def __init__(self, floor):
+    def __init__(self, floor: int) -> None:
         self.floor = floor
-        self.scalars = np.zeros(4)  # n, sum w, sum wy, sum wyy
-        self.vectors = np.zeros((3, COUNT))  # sum ws, wss, wsy
+        self.scalars: Floats = np.zeros(4)  # n, sum w, sum wy, sum wyy
+        self.vectors: Floats = np.zeros((3, FUNCTION_COUNT))  # sum ws, wss, wsy
 
     @property
-    def n(self):
+    def n(self) -> float:
         return self.scalars[0]
 
-    def add(self, sizes, y):
+    def add(self, features: Floats, y: float) -> None:
         w = 1 / (y * y + self.floor * self.floor)
         self.scalars += (1, w, w * y, w * y * y)
-        ws = w * sizes
+        ws = w * features
         self.vectors[0] += ws
-        self.vectors[1] += ws * sizes
+        self.vectors[1] += ws * features
         self.vectors[2] += ws * y
 
-    def could_be(self):
-        """Are these sums of values? By what each adds at most, and by Cauchy and Schwarz,
-        without whom a variance is negative."""
+    def is_consistent(self) -> bool:
+        """Can these be sums of values? Checked by what one value adds at most, and by the
+        Cauchy-Schwarz inequality: without it a variance would be negative."""
         n, w, wy, wyy = self.scalars
         ws, wss, wsy = self.vectors
-        more = 1 + 1e-6  # rounding
+        rounding = 1 + 1e-6
         return bool(
-            w * self.floor**2 <= n * more
-            and n <= w * 2 * MOST_BYTES**2
-            and wyy <= n * more
-            and wy**2 <= w * wyy * more
+            w * self.floor**2 <= n * rounding
+            and n <= w * 2 * BYTES_MOST**2
+            and wyy <= n * rounding
+            and wy**2 <= w * wyy * rounding
             and (wss < 1e150).all()
-            and (ws**2 <= w * wss * more).all()
-            and (wsy**2 <= wss * wyy * more).all()
+            and (ws**2 <= w * wss * rounding).all()
+            and (wsy**2 <= wss * wyy * rounding).all()
         )
 
-    def scale(self, factor):
+    def discount(self, factor: float) -> None:
+        """Forget: all values count `factor` times as much."""
         self.scalars *= factor
         self.vectors *= factor
 
-    def scaled(self, most):
-        """A copy that counts as at most so many values."""
-        copy = Sums(self.floor)
+    def discounted_to(self, n: float) -> SufficientStatistics:
+        """A copy that counts as at most n values."""
+        copy = SufficientStatistics(self.floor)
         copy.merge(self)
-        copy.scale(min(1.0, most / self.n) if self.n else 1.0)
+        copy.discount(min(1.0, n / self.n) if self.n else 1.0)
         return copy
 
-    def merge(self, other):
+    def merge(self, other: SufficientStatistics) -> None:
         self.scalars += other.scalars
         self.vectors += other.vectors
 
 
-@dataclass(frozen=True)
-class Term:
-    """A lower bound: this task needs more than `bytes`. near: it is nearly that much (an
-    allocation that failed named its size)."""
+class LowerBound(NamedTuple):
+    """A censored value: the task with these size features needs more than `bytes`. is_tight: not
+    much more, because an allocation that failed named its size."""
 
-    sizes: np.ndarray
+    features: Floats
     bytes: float
-    near: bool = False
+    is_tight: bool = False
+
+
+class _Moments(NamedTuple):
+    """Of y in each part of a mixture: mean, variance, and the covariances of c and k with y."""
+
+    mean: Floats
+    variance: Floats
+    cov_c: Floats
+    cov_k: Floats
 
 
 class Mixture:
-    """Weighted normals of (c, k), each with its j and sigma."""
+    """Weighted bivariate normals of (c, k), each with its size function and sigma.
 
-    def __init__(self, log_weight, mean, cov, j, sigma, floor, doubt=0.0):
-        self.log_weight, self.mean, self.cov, self.j, self.sigma, self.floor, self.doubt = (
-            log_weight,
-            mean,
-            cov,
-            j,
-            sigma,
-            floor,
-            doubt,
-        )
-        # Weights of 1/y^2 trust small values most: of noise whose logarithm is normal, residuals of
-        # sigma mean that the truth lies so much higher, and scatters so much.
+    mean: (2, parts). cov: (3, parts), the variance of c, the covariance, the variance of k.
+    function: the index j of each part. extrapolation: relative deviation per factor of e beyond
+    the largest input seen."""
+
+    def __init__(
+        self,
+        log_weight: Floats,
+        mean: Floats,
+        cov: Floats,
+        function: NDArray[np.intp],
+        sigma: Floats,
+        floor: int,
+        extrapolation: float = 0.0,
+    ) -> None:
+        self.log_weight, self.mean, self.cov = log_weight, mean, cov
+        self.function, self.sigma = function, sigma
+        self.floor, self.extrapolation = floor, extrapolation
+        # Weights of 1/y^2 favour small values, so the fit lies low. For log-normal noise with
+        # residuals of sigma, y scatters by 1/(1 - sigma^2) - 1 (relative variance) and the mean is
+        # multiplied by 1/(1 - sigma^2)^2.
         self._noise = 1 / (1 - sigma**2) - 1
-        self._lift = (1 + self._noise) ** 2
+        self._bias_correction = (1 + self._noise) ** 2
 
-    def at(self, sizes):
-        """Mean and variance of y in each part, and the covariances of c and k with it, for these
-        sizes."""
-        s = sizes[..., self.j]
-        mean = self._lift * (self.mean[0] + self.mean[1] * s)
-        gain_c = self._lift * (self.cov[0] + self.cov[1] * s)
-        gain_k = self._lift * (self.cov[1] + self.cov[2] * s)
-        spread = np.maximum(self._lift * (gain_c + gain_k * s), 0)
-        return mean, spread + self._noise * (mean**2 + self.floor**2), gain_c, gain_k
+    def moments(self, features: Floats) -> _Moments:
+        """features: one vector, or an array of vectors."""
+        s = features[..., self.function]
+        mean = self._bias_correction * (self.mean[0] + self.mean[1] * s)
+        cov_c = self._bias_correction * (self.cov[0] + self.cov[1] * s)
+        cov_k = self._bias_correction * (self.cov[1] + self.cov[2] * s)
+        of_line = np.maximum(self._bias_correction * (cov_c + cov_k * s), 0)
+        return _Moments(mean, of_line + self._noise * (mean**2 + self.floor**2), cov_c, cov_k)
 
-    def lies_above(self, sizes, bound):
+    def condition_on_lower_bound(self, features: Floats, bound: float) -> None:
         """Multiply by P(y > bound)."""
-        mean, variance, gain_c, gain_k = self.at(sizes)
-        self._tilt(mean - bound, variance, gain_c, gain_k)
+        y = self.moments(features)
+        self._truncate(y.mean - bound, y.variance, y.cov_c, y.cov_k)
 
-    def k_is_positive(self):
-        self._tilt(self.mean[1], self.cov[2], self.cov[1], self.cov[2])
+    def truncate_slope_at_zero(self) -> None:
+        """Multiply by P(k > 0)."""
+        self._truncate(self.mean[1], self.cov[2], self.cov[1], self.cov[2])
 
-    def _tilt(self, above, variance, gain_c, gain_k):
+    def _truncate(self, distance: Floats, variance: Floats, cov_c: Floats, cov_k: Floats) -> None:
+        """Keep the side above a bound, for a variable whose mean lies `distance` above the bound;
+        then match the moments."""
         deviation = np.sqrt(variance)
-        z = np.maximum(above / deviation, -1e3)  # beyond it is all the same impossible
-        log_share = log_ndtr(z)
-        ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_share)
-        # between them for numbers without rounding
-        shrink = np.clip(ratio * (ratio + z), 0, 1) / variance
-        self.log_weight = self.log_weight + log_share
-        self.mean = self.mean + (ratio / deviation) * np.stack((gain_c, gain_k))
-        self._shrink(shrink, gain_c, gain_k)
+        z = np.maximum(distance / deviation, -1e3)  # further below, all is equally impossible
+        log_probability = log_ndtr(z)
+        ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_probability)  # inverse Mills ratio
+        # Between 0 and 1 in exact arithmetic.
+        shrinkage = np.clip(ratio * (ratio + z), 0, 1) / variance
+        self.log_weight = self.log_weight + log_probability
+        self.mean = self.mean + (ratio / deviation) * np.stack((cov_c, cov_k))
+        self._reduce_covariance(shrinkage, cov_c, cov_k)
 
-    def _shrink(self, by, gain_c, gain_k):
-        least = 1e-12 * self.cov  # of a variance, against rounding
-        self.cov = self.cov - by * np.stack((gain_c * gain_c, gain_c * gain_k, gain_k * gain_k))
+    def _reduce_covariance(self, by: Floats, cov_c: Floats, cov_k: Floats) -> None:
+        least = 1e-12 * self.cov  # rounding must not make a variance negative
+        self.cov = self.cov - by * np.stack((cov_c * cov_c, cov_c * cov_k, cov_k * cov_k))
         self.cov[0::2] = np.maximum(self.cov[0::2], least[0::2])
 
-    def lies_near(self, sizes, y, deviation):
-        """Multiply by a normal density of y: an uncertain value."""
-        mean, variance, gain_c, gain_k = self.at(sizes)
+    def condition_on_uncertain_value(self, features: Floats, y: float, deviation: float) -> None:
+        """Multiply by a normal density of y."""
+        mean, variance, cov_c, cov_k = self.moments(features)
         variance = variance + deviation**2
-        off = y - mean
-        self.log_weight = self.log_weight - 0.5 * off * off / variance - 0.5 * np.log(variance)
-        self.mean = self.mean + (off / variance) * np.stack((gain_c, gain_k))
-        self._shrink(1 / variance, gain_c, gain_k)
+        residual = y - mean
+        self.log_weight = (
+            self.log_weight - 0.5 * residual * residual / variance - 0.5 * np.log(variance)
+        )
+        self.mean = self.mean + (residual / variance) * np.stack((cov_c, cov_k))
+        self._reduce_covariance(1 / variance, cov_c, cov_k)
 
-    def pruned(self, folds=9.0, most=None):
-        """Without the parts that are so much less likely than the best, weights normalised."""
+    def pruned(self, log_ratio: float, most: int | None = None) -> Mixture:
+        """Without the parts whose log weight is more than `log_ratio` below the best, and with at
+        most so many parts. Weights are normalised."""
         log_weight = self.log_weight - self.log_weight.max()
-        keep = np.flatnonzero(log_weight > -folds)
+        keep = np.flatnonzero(log_weight > -log_ratio)
         if most is not None and len(keep) > most:
             keep = keep[np.argsort(-log_weight[keep], kind="stable")[:most]]
-        return self._only(keep)
+        return self._subset(keep)
 
-    def without(self, functions):
+    def without_functions(self, functions: NDArray[np.bool_]) -> Mixture:
         """Without the parts of these size functions, if there are others."""
-        keep = np.flatnonzero(~functions[self.j])
-        return self._only(keep) if len(keep) else self
+        keep = np.flatnonzero(~functions[self.function])
+        return self._subset(keep) if len(keep) else self
 
-    def share_of(self, functions):
-        """How far these are believed to hold."""
-        return float(self.weight[functions[self.j]].sum())
+    def probability_of(self, functions: NDArray[np.bool_]) -> float:
+        """That one of these size functions holds."""
+        return float(self.weight[functions[self.function]].sum())
 
-    def _only(self, keep):
+    def _subset(self, keep: NDArray[np.intp]) -> Mixture:
         weight = np.exp(self.log_weight[keep] - self.log_weight[keep].max())
         return Mixture(
             np.log(weight / weight.sum()),
             self.mean[:, keep],
             self.cov[:, keep],
-            self.j[keep],
+            self.function[keep],
             self.sigma[keep],
             self.floor,
-            self.doubt,
+            self.extrapolation,
         )
 
     @property
-    def weight(self):
+    def weight(self) -> Floats:
         return np.exp(self.log_weight)
 
     @property
-    def sigma_mean(self):
+    def sigma_mean(self) -> float:
         return float(self.weight @ self.sigma)
 
-    def predict(self, sizes, beyond=1.0, output_deviation=0.0):
-        """Of y for these sizes: a Predictive. beyond: how many times larger than anything seen;
-        what the line does not explain grows with it. output_deviation: of the bytes that the
-        task will return, where those are themselves a guess."""
-        mean, variance, _, _ = self.at(sizes)
-        if beyond > 1:
-            variance = variance + self._unexplained(np.log(beyond)) * mean**2
+    def predict(
+        self, features: Floats, size_ratio: float = 1.0, output_deviation: float = 0.0
+    ) -> Predictive:
+        """The predictive distribution of y. size_ratio: how many times larger the inputs are than
+        any seen; above 1 the variance grows. output_deviation: standard deviation of the bytes that
+        the task will return, where they are an estimate."""
+        mean, variance, _, _ = self.moments(features)
+        if size_ratio > 1:
+            variance = variance + self._extrapolation_variance(np.log(size_ratio)) * mean**2
         if output_deviation:
-            variance = variance + (OUTPUT_SHARE[self.j] * output_deviation * self.mean[1]) ** 2
+            of_output = OUTPUT_SHARE[self.function] * output_deviation * self.mean[1]
+            variance = variance + of_output**2
         return Predictive(self.weight, mean, np.sqrt(variance))
 
-    def _unexplained(self, folds):
-        """Relative variance so many e-folds beyond what was seen: of what the line does not
-        explain there, and of its being another line, which few values cannot exclude."""
-        return (self._noise + self.doubt**2) * folds**2
+    def _extrapolation_variance(self, log_ratio: Any) -> Any:
+        """Relative variance at so many factors of e beyond what was seen: the noise of each part,
+        and the possibility of another line."""
+        return (self._noise + self.extrapolation**2) * log_ratio**2
 
-    def shares_above(self, terms, beyond):
-        """P(y > its bound) of each term, as predict would say."""
-        mean, variance, _, _ = self.at(np.array([term.sizes for term in terms]))
-        variance = variance + self._unexplained(np.log(np.maximum(beyond, 1))[:, None]) * mean**2
-        return (
-            ndtr((mean - np.array([[term.bytes] for term in terms])) / np.sqrt(variance))
-            @ self.weight
-        )
+    def probabilities_above(
+        self, bounds: Sequence[LowerBound], size_ratios: Sequence[float]
+    ) -> Floats:
+        """P(y > bound) of each bound, as `predict` would give it."""
+        mean, variance, _, _ = self.moments(np.array([bound.features for bound in bounds]))
+        log_ratios = np.log(np.maximum(size_ratios, 1))[:, None]
+        variance = variance + self._extrapolation_variance(log_ratios) * mean**2
+        limits = np.array([[bound.bytes] for bound in bounds])
+        return ndtr((mean - limits) / np.sqrt(variance)) @ self.weight
 
 
 class Predictive:
-    """Weighted normals of y."""
+    """Weighted normals of y: means and deviations of the parts, mean and deviation of all."""
 
-    def __init__(self, weight, means, deviations):
+    def __init__(self, weight: Floats, means: Floats, deviations: Floats) -> None:
         self.weight, self.means, self.deviations = weight, means, deviations
         self.mean = float(weight @ means)
-        self.deviation = float(
-            np.sqrt(
-                max(weight @ (deviations**2 + means**2) - self.mean**2, 1e-12 * self.mean**2 + 1)
-            )
-        )
+        variance = weight @ (deviations**2 + means**2) - self.mean**2
+        self.deviation = float(np.sqrt(max(variance, 1e-12 * self.mean**2 + 1)))
 
-    def below(self, y):
-        """P(y' <= y), of a number or an array of them."""
+    def cdf(self, y: ArrayLike) -> Any:
+        """P(y' <= y), of a number or an array of numbers."""
         return ndtr((np.asarray(y)[..., None] - self.means) / self.deviations) @ self.weight
 
-    def above(self, y):
+    def survival(self, y: ArrayLike) -> Any:
+        """P(y' > y)."""
         return ndtr((self.means - np.asarray(y)[..., None]) / self.deviations) @ self.weight
 
-    def log_density(self, y):
+    def log_density(self, y: float) -> float:
         z = (y - self.means) / self.deviations
         logs = -0.5 * z * z - np.log(self.deviations) - _LOG_SQRT_2PI + np.log(self.weight)
-        most = logs.max()
-        return float(most + np.log(np.exp(logs - most).sum()))
+        largest = logs.max()
+        return float(largest + np.log(np.exp(logs - largest).sum()))
 
 
-def _unseen(floor):
-    """Nothing is known but that it is a program: k from operators at large."""
-    k, sigma = (grid.ravel() for grid in np.meshgrid(_UNSEEN_K, SIGMAS[5:10:2], indexing="ij"))
-    log_weight = np.repeat(_UNSEEN_WEIGHT, len(SIGMAS[5:10:2]))
-    mean = np.stack((np.full_like(k, _UNSEEN_C), k))
+def _prior(floor: int) -> Mixture:
+    """While no exact value is known: peaks proportional to the inputs, k from operators at
+    large."""
+    k, sigma = (grid.ravel() for grid in np.meshgrid(_PRIOR_K, _PRIOR_SIGMAS, indexing="ij"))
+    log_weight = np.repeat(_PRIOR_K_LOG_WEIGHT, len(_PRIOR_SIGMAS))
+    mean = np.stack((np.full_like(k, _PRIOR_C), k))
     cov = np.stack(
-        (np.full_like(k, float(_CONSTANT_BYTES) ** 2), np.zeros_like(k), (0.35 * k) ** 2)
+        (
+            np.full_like(k, float(_PRIOR_C_DEVIATION) ** 2),
+            np.zeros_like(k),
+            (_PRIOR_K_DEVIATION * k) ** 2,
+        )
     )
-    return Mixture(log_weight, mean, cov, np.full(len(k), INPUTS), sigma, floor)
+    return Mixture(log_weight, mean, cov, np.full(len(k), ALL_INPUTS), sigma, floor)
 
 
-def _seen(sums):
-    """All (j, sigma), given exact values. Units: c in typical peaks, k in typical peaks per
-    size, so that no function is favoured by its scale."""
+def _regressions(sums: SufficientStatistics) -> Mixture:
+    """The regressions of all (j, sigma) on the exact values, with their evidence.
+
+    Units: c in typical peaks, k in typical peaks per size, so that the scale of a function does not
+    favour it."""
     n, w, wy, wyy = sums.scalars
     ws, wss, wsy = sums.vectors
     y_unit = np.sqrt(n / w)
     k_unit = np.where(wss > 0, wsy / np.where(wss > 0, wss, 1), 0.0)
     k_unit = np.where(k_unit > 0, k_unit, 1e-12)
-    # About the means, c taken out first: with p00 * p11 - p01^2 the evidence of a shape seen a
-    # thousand times would be rounding alone.
+    # Sums about the means, with c eliminated first: with the determinant p00 * p11 - p01^2 the
+    # evidence of a shape seen a thousand times would be rounding alone.
     mean_y, mean_s = wy / (w * y_unit), ws * k_unit / (w * y_unit)
     yy = max(wyy - n * mean_y**2, 0.0)
     ss = np.maximum(wss * k_unit**2 - n * mean_s**2, 0)[:, None]
     sy = (wsy * k_unit - n * mean_s * mean_y)[:, None]
     mean_s = mean_s[:, None]
-    precision_c = 1 / ((_CONSTANT_BYTES / y_unit) ** 2 + 0.25)
+    precision_c = 1 / ((_PRIOR_C_DEVIATION / y_unit) ** 2 + 0.25)
     prior_k, precision_k = 0.7, 1.0
     inverse = 1 / SIGMAS**2
-    known = n * inverse / (n * inverse + precision_c)  # of c: how much is from the values
-    held = known * precision_c
-    p = ss * inverse + held * mean_s**2 + precision_k
-    r = sy * inverse + held * mean_s * mean_y + precision_k * prior_k
+    from_values = n * inverse / (n * inverse + precision_c)  # share of c that is not prior
+    pull = from_values * precision_c
+    p = ss * inverse + pull * mean_s**2 + precision_k
+    r = sy * inverse + pull * mean_s * mean_y + precision_k * prior_k
     mean_k = r / p
-    mean_c = known * (mean_y - mean_k * mean_s)
-    evidence = (
+    mean_c = from_values * (mean_y - mean_k * mean_s)
+    log_evidence = (
         -n * np.log(SIGMAS)
-        - 0.5 * (yy * inverse + held * mean_y**2 - r * mean_k)
+        - 0.5 * (yy * inverse + pull * mean_y**2 - r * mean_k)
         - 0.5 * np.log((n * inverse + precision_c) * p)
-        + _SIGMA_PRIOR
+        + _SIGMA_LOG_PRIOR
         + LOG_PRIOR[:, None]
     )
     y, k = y_unit, k_unit[:, None]
     mean = np.stack((mean_c * y, mean_k * k)).reshape(2, -1)
-    slope = known * mean_s
+    slope = from_values * mean_s
     cov = np.stack(
         ((1 / (n * inverse + precision_c) + slope**2 / p) * y * y, -slope / p * y * k, k * k / p)
     ).reshape(3, -1)
     return Mixture(
-        evidence.ravel(),
+        log_evidence.ravel(),
         mean,
         cov,
-        np.repeat(np.arange(COUNT), len(SIGMAS)),
-        np.tile(SIGMAS, COUNT),
+        np.repeat(np.arange(FUNCTION_COUNT), len(SIGMAS)),
+        np.tile(SIGMAS, FUNCTION_COUNT),
         sums.floor,
-        _DOUBT / n,
+        _EXTRAPOLATION_DEVIATION / n,
     )
 
 
-def posterior(sums, terms=()):
-    """The mixture, given exact values and lower bounds."""
+def posterior(sums: SufficientStatistics, bounds: Sequence[LowerBound] = ()) -> Mixture:
+    """Given exact values and lower bounds."""
     if sums.n > 0:
-        mixture = _seen(sums)
-        if not terms:  # which could make any part the best
-            mixture = mixture.pruned(20.0)
-        mixture.k_is_positive()
+        mixture = _regressions(sums)
+        if not bounds:  # a bound could make any part the best
+            mixture = mixture.pruned(_PRUNED_FIRST)
+        mixture.truncate_slope_at_zero()
     else:
-        mixture = _unseen(sums.floor)
-    for term in sorted(terms, key=lambda term: (term.bytes, term.sizes[INPUTS], term.near)):
-        mixture.lies_above(term.sizes, term.bytes)
-        if term.near:
-            mixture.lies_near(term.sizes, 1.1 * term.bytes, 0.2 * term.bytes)
-    return mixture.pruned(most=_MOST_PARTS)
+        mixture = _prior(sums.floor)
+    for bound in sorted(
+        bounds, key=lambda one: (one.bytes, one.features[ALL_INPUTS], one.is_tight)
+    ):
+        mixture.condition_on_lower_bound(bound.features, bound.bytes)
+        if bound.is_tight:
+            mixture.condition_on_uncertain_value(
+                bound.features, _TIGHT_MEAN * bound.bytes, _TIGHT_DEVIATION * bound.bytes
+            )
+    return mixture.pruned(_PRUNED_LAST, _PARTS_MOST)

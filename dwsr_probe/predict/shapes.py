@@ -1,52 +1,60 @@
 """The shape of what a task returns, learned per dimension from pairs of inputs and output, so
-that forecasts can be chained through a graph.
+that forecasts can be chained through a graph. task.py has one OutputShape per task name.
 
 Each dimension of the output has a set of rules that explain all pairs seen so far (kept, padded,
-scaled, frequencies, summed over the inputs, constant); those that a pair contradicts are
-dropped. Sets only shrink, so the order does not matter. Where none is left, or those left
-disagree about the inputs asked for, the answer is unknown, not a guess.
+scaled, frequencies, summed over the inputs, constant). Rules that a pair contradicts are dropped.
+Sets only shrink, so the order of pairs does not matter. Where no rule is left, or the rules left
+disagree about the inputs in question, the answer is unknown, not a guess.
 """
+
+from __future__ import annotations
 
 import math
 from math import gcd
+from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.predict.sizes import MOST_BYTES, itemsize_of, text, whole
+from dwsr_probe.predict.sizes import BYTES_MOST, itemsize_of, non_negative_int, short_text
 
-_INPUTS, _AXES = 4, 8  # looked at
-_MOST_RATIO = 16
-_APART = 0.1  # of a length: rules that differ less are one answer
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dwsr_probe.predict.sizes import Arrays
+
+    # The place of a length: (number of the input, axis), or ("sum", axis) over all inputs.
+    Source = tuple[Any, int]
+    # ("constant", length), ("kept", source), ("frequencies", source), ("padded", source, by) or
+    # ("scaled", source, numerator, denominator, "down" or "up"). Saved models have the same lists.
+    Rule = tuple[Any, ...]
+
+_INPUTS_MOST, _AXES_MOST = 4, 8  # that rules refer to
+_RATIO_MOST = 16  # numerator and denominator
+_TOLERANCE = 0.1  # relative: rules whose lengths differ less agree
 
 
-def _sources(shapes):
-    """Lengths that a dimension of the output may come from, by reference: (input, axis), or
-    ("sum", axis) of all inputs."""
-    found = {
-        (i, axis): length
-        for i, shape in enumerate(shapes[:_INPUTS])
+def _sources(arrays: Arrays) -> dict[Source, int]:
+    """The lengths that a dimension of the output may come from."""
+    shapes = [array.shape for array in arrays]
+    found: dict[Source, int] = {
+        (number, axis): length
+        for number, shape in enumerate(shapes[:_INPUTS_MOST])
         if shape
-        for axis, length in enumerate(shape[:_AXES])
+        for axis, length in enumerate(shape[:_AXES_MOST])
     }
-    if len(shapes) > 1 and all(
-        shape is not None and len(shape) == len(shapes[0] or ()) for shape in shapes
-    ):
-        found.update(
-            {
-                ("sum", axis): sum(shape[axis] for shape in shapes)
-                for axis in range(min(len(shapes[0]), _AXES))
-            }
-        )
+    known = [shape for shape in shapes if shape is not None]
+    if len(shapes) > 1 and len(known) == len(shapes) and len({*map(len, known)}) == 1:
+        for axis in range(min(len(known[0]), _AXES_MOST)):
+            found["sum", axis] = sum(shape[axis] for shape in known)
     return found
 
 
-def _rules(sources, length):
-    """All that give this length: ("kept", source), ("padded", source, by), ("scaled", source,
-    numerator, denominator, rounding), ("constant", length)."""
-    rules = {("constant", length)}
+def _rules(sources: dict[Source, int], length: int) -> set[Rule]:
+    """All rules that give this length."""
+    rules: set[Rule] = {("constant", length)}
     for source, given in sources.items():
         rules.add(("kept", source) if given == length else ("padded", source, length - given))
         if given // 2 + 1 == length:
             rules.add(("frequencies", source))  # of a real Fourier transform
-        for numerator, denominator in _near(length, given):
+        for numerator, denominator in _ratios(length, given):
             rules.update(
                 rule
                 for rounding in ("down", "up")
@@ -56,18 +64,18 @@ def _rules(sources, length):
     return rules
 
 
-def _near(length, given):
-    """Ratios of small numbers other than 1 that could take one to the other: all of them, so
-    that it does not matter which pair comes first."""
-    for denominator in range(1, _MOST_RATIO + 1):
+def _ratios(length: int, given: int) -> Iterator[tuple[int, int]]:
+    """All ratios of small numbers other than 1 that could turn `given` into `length`. All of them,
+    so that it does not matter which pair comes first."""
+    for denominator in range(1, _RATIO_MOST + 1):
         low = max(1, (length - 1) * denominator // max(given, 1))
-        high = min(_MOST_RATIO, (length + 1) * denominator // max(given, 1) + 1)
+        high = min(_RATIO_MOST, (length + 1) * denominator // max(given, 1) + 1)
         for numerator in range(low, high + 1):
             if numerator != denominator and gcd(numerator, denominator) == 1:
                 yield numerator, denominator
 
 
-def _apply(rule, sources):
+def _apply(rule: Rule, sources: dict[Source, int]) -> int | None:
     """The length that a rule gives for these sources, or None."""
     if rule[0] == "constant":
         return rule[1]
@@ -84,9 +92,10 @@ def _apply(rule, sources):
     return product // rule[3] if rule[4] == "down" else -(-product // rule[3])
 
 
-def _rank(rule, axis, shift):
-    """Which rule is believed first while several explain everything: the same axis kept, then
-    aligned at the end, then simpler ratios, constants last."""
+def _rank(rule: Rule, axis: int, shift: int) -> tuple[Any, ...]:
+    """The order of preference while several rules explain all pairs: the same axis kept, then axes
+    aligned at the end, then simpler ratios, constants last. shift: axes that the inputs have more
+    than the output."""
     kind = ("kept", "scaled", "frequencies", "padded", "constant").index(rule[0])
     if rule[0] == "constant":
         return (kind,)
@@ -101,42 +110,43 @@ def _rank(rule, axis, shift):
     )
 
 
-def _agree(length, rules, sources, axis):
-    """Do the rules that explain everything seen say about the same here? Shapes seen were too
-    alike to tell them apart otherwise (cubes: which axis was reduced?), and the bytes alone
-    (model.py) are then a better guess. An axis that stays is believed at once: most operators
-    keep the shape."""
-    staying = (
+def _agree(length: int, rules: set[Rule], sources: dict[Source, int], axis: int | None) -> bool:
+    """Do all rules give about this length here? If not, the shapes seen were too alike to tell the
+    rules apart (cubes: which axis was reduced?), and the learner of the bytes is the better guess.
+    A rule that keeps this axis is believed at once, because most operators keep the shape. axis:
+    None if inputs and output have different numbers of axes."""
+    keeping = (
         [rule for rule in rules if rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"]
         if axis is not None
         else []
     )
-    found = [other for rule in staying or rules if (other := _apply(rule, sources)) is not None]
-    return all(abs(other - length) <= max(1, _APART * length) for other in found)
+    found = [other for rule in keeping or rules if (other := _apply(rule, sources)) is not None]
+    return all(abs(other - length) <= max(1, _TOLERANCE * length) for other in found)
 
 
 class OutputShape:
-    """Of one task name."""
+    """The output of one task name."""
 
-    def __init__(self):
-        self.dimensions = None  # a set of rules each; None: nothing seen, or too different
-        self.dtype = self.type = None
-        self.same_dtype = True  # as the first input's, all of the time
-        self.bytes_per_element = None  # of outputs whose dtype does not tell
+    def __init__(self) -> None:
+        self.dimensions: list[set[Rule]] | None = None  # None: nothing seen
+        self.dtype: str | None = None
+        self.type: str | None = None
+        self.same_dtype = True  # always that of the first input
+        self.bytes_per_element: float | None = None  # of dtypes without a fixed size
         self.n = 0
-        self.unknown = False
+        self.unknown = False  # no rule explains all pairs
 
-    def learn(self, arrays, output):
+    def learn(self, arrays: Arrays, output: dict[str, Any]) -> None:
         shape = output.get("shape")
         if (
             self.unknown
             or not isinstance(shape, (list, tuple))
             or not all(isinstance(length, int) and length >= 0 for length in shape)
-            or len(shape) > _AXES
+            or len(shape) > _AXES_MOST
         ):
-            self.unknown = True  # the first as well as a later one: order does not matter
+            self.unknown = True  # for good, so that the order of pairs does not matter
             return
-        sources = _sources([array.shape for array in arrays])
+        sources = _sources(arrays)
         if self.dimensions is None:
             self.dimensions = [_rules(sources, length) for length in shape]
             self.dtype, self.type = output.get("dtype"), output.get("type")
@@ -163,19 +173,16 @@ class OutputShape:
             self.bytes_per_element = max(self.bytes_per_element or 0.0, output["nbytes"] / elements)
         self.n += 1
 
-    def predict(self, arrays):
+    def predict(self, arrays: Arrays) -> dict[str, Any] | None:
         """{type, dtype, shape, nbytes}, or None: unknown."""
         if self.unknown or self.dimensions is None:
             return None
-        sources = _sources([array.shape for array in arrays])
-        most = max((len(array.shape or ()) for array in arrays), default=0)
+        sources = _sources(arrays)
+        shift = max((len(array.shape or ()) for array in arrays), default=0) - len(self.dimensions)
         shape = []
         for axis, rules in enumerate(self.dimensions):
-            rule = min(rules, key=lambda rule: _rank(rule, axis, most - len(self.dimensions)))
-            length = _apply(rule, sources)
-            if length is None or not _agree(
-                length, rules, sources, axis if most == len(self.dimensions) else None
-            ):
+            length = _apply(_preferred(rules, axis, shift), sources)
+            if length is None or not _agree(length, rules, sources, None if shift else axis):
                 return None
             shape.append(length)
         dtype = arrays[0].dtype if self.same_dtype and arrays else self.dtype
@@ -185,11 +192,11 @@ class OutputShape:
         nbytes = round(math.prod(shape) * itemsize)
         return (
             {"type": self.type, "dtype": dtype, "shape": shape, "nbytes": nbytes}
-            if nbytes <= MOST_BYTES
+            if nbytes <= BYTES_MOST
             else None
         )
 
-    def merge(self, other):
+    def merge(self, other: OutputShape) -> None:
         if self.unknown or other.unknown:
             self.unknown = True
             return
@@ -198,12 +205,10 @@ class OutputShape:
         if self.n == 0:
             self.__dict__.update(other.__dict__)  # sets are replaced, never changed
             return
-        self.unknown = len(self.dimensions) != len(other.dimensions)
+        ours, theirs = self.dimensions or [], other.dimensions or []
+        self.unknown = len(ours) != len(theirs)
         if not self.unknown:
-            self.dimensions = [
-                mine & theirs
-                for mine, theirs in zip(self.dimensions, other.dimensions, strict=True)
-            ]
+            self.dimensions = [one & two for one, two in zip(ours, theirs, strict=True)]
             self.unknown = not all(self.dimensions)
         self.dtype = self.dtype if self.dtype == other.dtype else None
         self.type = self.type if self.type == other.type else None
@@ -213,7 +218,7 @@ class OutputShape:
         )
         self.n += other.n
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         dimensions = (
             None
             if self.dimensions is None
@@ -239,29 +244,26 @@ class OutputShape:
         }
 
     @classmethod
-    def from_dict(cls, kept):
+    def from_dict(cls, saved: dict[str, Any]) -> OutputShape:
+        """ValueError if to_dict cannot have given this."""
         self = cls()
-        self.dtype, self.type, self.same_dtype, self.unknown, self.n = (
-            text(kept["dtype"]),
-            text(kept["type"]),
-            bool(kept["same_dtype"]),
-            bool(kept["unknown"]),
-            whole(kept["n"], "n"),
-        )
-        if kept["bytes_per_element"] is not None:
-            self.bytes_per_element = float(kept["bytes_per_element"])
-            if not 0 <= self.bytes_per_element <= MOST_BYTES:
+        self.dtype, self.type = short_text(saved["dtype"]), short_text(saved["type"])
+        self.same_dtype, self.unknown = bool(saved["same_dtype"]), bool(saved["unknown"])
+        self.n = non_negative_int(saved["n"], "n")
+        if saved["bytes_per_element"] is not None:
+            self.bytes_per_element = float(saved["bytes_per_element"])
+            if not 0 <= self.bytes_per_element <= BYTES_MOST:
                 raise ValueError("a damaged model: bytes per element")
-        if kept["dimensions"] is not None:
+        if saved["dimensions"] is not None:
             self.dimensions = [
                 {
                     tuple(tuple(part) if isinstance(part, list) else part for part in rule)
                     for rule in rules
                 }
-                for rules in kept["dimensions"]
+                for rules in saved["dimensions"]
             ]
             if (
-                len(self.dimensions) > _AXES
+                len(self.dimensions) > _AXES_MOST
                 or not all(_is_rule(rule) for rules in self.dimensions for rule in rules)
                 or not (self.unknown or all(self.dimensions))
             ):
@@ -271,19 +273,23 @@ class OutputShape:
         return self
 
 
-def _is_rule(rule):
+def _preferred(rules: set[Rule], axis: int, shift: int) -> Rule:
+    return min(rules, key=lambda rule: _rank(rule, axis, shift))
+
+
+def _is_rule(rule: Rule) -> bool:
     kind, *rest = rule
     if kind == "constant":
-        return len(rest) == 1 and whole(rest[0], "a length") == rest[0]
+        return len(rest) == 1 and non_negative_int(rest[0], "a length") == rest[0]
     (which, axis), *parts = rest
-    if axis not in range(_AXES) or not (which == "sum" or which in range(_INPUTS)):
+    if axis not in range(_AXES_MOST) or not (which == "sum" or which in range(_INPUTS_MOST)):
         return False
     if kind == "padded":
-        return len(parts) == 1 and whole(abs(parts[0]), "a length") == abs(parts[0])
+        return len(parts) == 1 and non_negative_int(abs(parts[0]), "a length") == abs(parts[0])
     if kind == "scaled":
         return (
             len(parts) == 3
-            and all(part in range(1, _MOST_RATIO + 1) for part in parts[:2])
+            and all(part in range(1, _RATIO_MOST + 1) for part in parts[:2])
             and parts[2] in ("down", "up")
         )
     return kind in ("kept", "frequencies") and not parts

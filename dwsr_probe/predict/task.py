@@ -1,88 +1,106 @@
-"""What is known of one task name: a learner per kind of memory, the shape of what it returns,
-and those that run now. model.py has one per name."""
+"""What is known of one task name: a learner per kind of memory, the shape of the output, and the
+tasks that run now. model.py has one TaskModel per name."""
+
+from __future__ import annotations
 
 from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dwsr_probe.predict.learner import FLOORS, MOST_RUNNING
-from dwsr_probe.predict.posterior import Term
+from dwsr_probe.predict.learner import FLOORS
+from dwsr_probe.predict.posterior import LowerBound
 from dwsr_probe.predict.shapes import OutputShape
-from dwsr_probe.predict.sizes import sizes
+from dwsr_probe.predict.sizes import size_features
+
+if TYPE_CHECKING:
+    from dwsr_probe.predict.learner import Learner
+    from dwsr_probe.predict.sizes import Arrays, Features
+
+_RUNNING_MOST = 16  # lower bounds of running tasks that a forecast uses
+
+Identity = tuple[Any, Any, Any]  # process, thread and start of a task
 
 
-class Task:
-    def __init__(self):
-        self.learners = {}  # by kind
+class RunningTask(NamedTuple):
+    arrays: Arrays
+    peaks: dict[str, int]  # bytes so far, by kind
+
+
+class OutputEstimate(NamedTuple):
+    bytes: int
+    deviation: float  # standard deviation; 0 where the shape is known
+
+
+# For the features of the output itself, and where nothing is known of it.
+NO_OUTPUT = OutputEstimate(0, 0.0)
+
+
+class TaskModel:
+    def __init__(self) -> None:
+        self.learners: dict[str, Learner] = {}  # by kind
         self.output = OutputShape()
-        self.open = {}  # running: identity -> (arrays, {kind: bytes})
-        self._kept, self._running = {}, {}  # lower bounds by kind as terms, made when asked for
+        self.running: dict[Identity, RunningTask] = {}
+        # Lower bounds by kind, computed when they are asked for.
+        self._bounds: dict[str, list[LowerBound]] = {}
+        self._running_bounds: dict[str, list[tuple[Identity, LowerBound]]] = {}
 
-    def changed(self):
-        """Another exact value, bound or output: what was concluded from them no longer holds.
-        Sizes of bounds look at the output, so it is for all kinds."""
-        self._kept.clear()
-        self._running.clear()
+    def invalidate(self) -> None:
+        """After another exact value, bound or output: what was inferred no longer holds. Size
+        features contain the output, so this is for all kinds."""
+        self._bounds.clear()
+        self._running_bounds.clear()
         for learner in self.learners.values():
-            learner.forget_conclusions()
+            learner.invalidate()
 
-    def run(self, identity, running):
-        """running: (arrays, {kind: bytes}), or None: it ended."""
-        if running is None:
-            self.open.pop(identity, None)
-        else:
-            self.open[identity] = running
-        self._running.clear()
+    def set_running(self, identity: Identity, task: RunningTask) -> None:
+        self.running[identity] = task
+        self._running_bounds.clear()
 
-    def output_bytes(self, arrays):
-        """What it will return and how sure that is (mean, deviation), for the size functions
-        that look at it."""
+    def clear_running(self, identity: Identity) -> None:
+        self.running.pop(identity, None)
+        self._running_bounds.clear()
+
+    def estimate_output(self, arrays: Arrays) -> OutputEstimate:
+        """What the task will return: by the rules of its shape, else by the learner of its
+        bytes."""
         if found := self.output.predict(arrays):
-            return found["nbytes"], 0.0
+            return OutputEstimate(found["nbytes"], 0.0)
         learner = self.learners.get("output")
         if learner is None or not learner.n:
-            return 0, 0.0
-        at = sizes(arrays, 0)
-        guess = learner.expects(learner.posterior(), arrays, at)
-        return max(0, round(guess.mean)), guess.deviation
+            return NO_OUTPUT
+        predictive = learner.predictive(learner.posterior(), arrays, size_features(arrays, 0))
+        return OutputEstimate(max(0, round(predictive.mean)), predictive.deviation)
 
-    def sizes(self, kind, arrays):
-        return sizes(arrays, 0 if kind == "output" else self.output_bytes(arrays)[0])
+    def features(self, kind: str, arrays: Arrays) -> Features:
+        """Size features with the estimated output. The output's own learner has none."""
+        return size_features(arrays, 0 if kind == "output" else self.estimate_output(arrays).bytes)
 
-    def kept(self, kind):
-        """The learner's lower bounds, as terms."""
-        if kind not in self._kept:
-            self._kept[kind] = (
-                [
-                    Term(self.sizes(kind, arrays), bound, near)
-                    for arrays, bound, near in self.learners[kind].killed
-                ]
-                if kind in self.learners
-                else []
-            )
-        return self._kept[kind]
+    def bounds(self, kind: str) -> list[LowerBound]:
+        """The censored values of a learner as lower bounds."""
+        if kind not in self._bounds:
+            learner = self.learners.get(kind)
+            self._bounds[kind] = [
+                LowerBound(self.features(kind, value.arrays), value.bytes, value.is_tight)
+                for value in (learner.censored if learner else ())
+            ]
+        return self._bounds[kind]
 
-    def running(self, kind, without=None):
-        """The lower bounds of running tasks that say most, as terms: of thousands, those that
-        need most for their inputs."""
-        if kind not in self._running:
+    def running_bounds(self, kind: str, without: Identity | None = None) -> list[LowerBound]:
+        """The lower bounds of running tasks that say most: of thousands, those with the most bytes
+        per byte of input. without: leave out this task."""
+        if kind not in self._running_bounds:
             floor = FLOORS[kind]
             ranked = nsmallest(
-                MOST_RUNNING + 1,
+                _RUNNING_MOST + 1,  # one of them may be left out
                 (
-                    (
-                        -figures[kind] / (sum(array.nbytes for array in arrays) + floor),
-                        figures[kind],
-                        identity,
-                        arrays,
-                    )
-                    for identity, (arrays, figures) in self.open.items()
-                    if kind in figures
+                    (-peak / (sum(array.nbytes for array in task.arrays) + floor), peak, identity)
+                    for identity, task in self.running.items()
+                    if (peak := task.peaks.get(kind)) is not None
                 ),
-                key=lambda given: given[:2],
+                key=lambda one: one[:2],
             )
-            self._running[kind] = [
-                (identity, Term(self.sizes(kind, arrays), bound))
-                for _, bound, identity, arrays in ranked
+            self._running_bounds[kind] = [
+                (identity, LowerBound(self.features(kind, self.running[identity].arrays), peak))
+                for _, peak, identity in ranked
             ]
-        return [term for identity, term in self._running[kind] if identity != without][
-            :MOST_RUNNING
-        ]
+        bounds = [bound for identity, bound in self._running_bounds[kind] if identity != without]
+        return bounds[:_RUNNING_MOST]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
 from dwsr_probe.predict.learner import FLOORS
-from dwsr_probe.predict.sizes import MOST_BYTES, arrays_of, whole
+from dwsr_probe.predict.sizes import BYTES_MOST, non_negative_int, parse_inputs
 
 # of the newest round in the relative error: it forgets within some twenty rounds
 ERROR_WEIGHT = 0.1
@@ -55,7 +55,7 @@ class Ledger:
         self.learned += 1
         name, size = record["task_name"], record.get("input_bytes")
         if size is None:  # of some input it is not known: the others count
-            size = sum(array.nbytes for array in arrays_of(record["inputs"] or []))
+            size = sum(array.nbytes for array in parse_inputs(record["inputs"] or []))
         self.accounts.setdefault(self.label(name), {})
         if (
             name in self._largest or len(self._largest) < _LARGEST_MOST
@@ -66,8 +66,8 @@ class Ledger:
         """Of a look. A target may claim any number: the sum stays one that can be shown and read
         again."""
         self.lost, self.refused = (
-            min(MOST_BYTES, self.lost + lost),
-            min(MOST_BYTES, self.refused + refused),
+            min(BYTES_MOST, self.lost + lost),
+            min(BYTES_MOST, self.refused + refused),
         )
 
     def account(self, name, kind):
@@ -111,13 +111,13 @@ class Ledger:
             for name, kinds in found["accounts"].items()
         }
         made._largest = {
-            _name(name): (whole(size, "input bytes", MOST_BYTES << 10), _inputs(inputs))
+            _name(name): (non_negative_int(size, "input bytes", BYTES_MOST << 10), _inputs(inputs))
             for name, (size, inputs) in found["largest"].items()
         }
         if len(made.accounts) > NAMES_MOST + 1 or len(made._largest) > _LARGEST_MOST:
             raise ValueError("damaged scores: names")
         made.learned, made.refused, made.lost = (
-            whole(found[count], count) for count in ("learned", "refused", "lost")
+            non_negative_int(found[count], count) for count in ("learned", "refused", "lost")
         )
         return made
 
@@ -136,15 +136,15 @@ def _kind(kind):
 
 def _account(found):
     account = Account(**found)
-    if whole(account.exceeded, "exceeded") > whole(account.scored, "scored") or not all(
-        map(math.isfinite, (account.reward, account.error or 0.0))
-    ):
+    if non_negative_int(account.exceeded, "exceeded") > non_negative_int(
+        account.scored, "scored"
+    ) or not all(map(math.isfinite, (account.reward, account.error or 0.0))):
         raise ValueError("damaged scores: not a number")
     return account
 
 
 def _inputs(inputs):
-    arrays_of(inputs)
+    parse_inputs(inputs)
     if len(inputs) > _INPUTS_MOST:
         raise ValueError("damaged scores: inputs")
     return inputs

@@ -21,7 +21,7 @@ from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources import Source
 from dwsr_probe.export.totals import visible
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.sizes import whole
+from dwsr_probe.predict.sizes import non_negative_int
 from dwsr_probe.serve.ledger import Ledger
 from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.pool import Pool
@@ -364,7 +364,7 @@ class Predictor(Source):
             dict(found["seen"]),
         )
         if len(seen) > _PROCESSES_MOST or not all(
-            len(who) <= _WHO_MOST and whole(seq, "seq", SEQ_MOST) == seq
+            len(who) <= _WHO_MOST and non_negative_int(seq, "seq", SEQ_MOST) == seq
             for who, seq in seen.items()
         ):
             raise ValueError("what was learned of each process")
@@ -376,7 +376,7 @@ class Predictor(Source):
             if isinstance(name, str):
                 state_of(state)
             else:
-                whole(state["position"], "position")
+                non_negative_int(state["position"], "position")
         before = self.model, self.ledger
         self.model, self.ledger = model, ledger
         try:

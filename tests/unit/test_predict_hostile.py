@@ -36,7 +36,7 @@ def figures(nbytes, y, **fields):
 
 
 def state_of(model):
-    return model.to_dict(), dict(model._open), dict(model._ended)
+    return model.to_dict(), dict(model._running), dict(model._ended)
 
 
 # -- figures
@@ -254,12 +254,12 @@ def test_a_task_that_ended_does_not_run_again():
     model.learn({**running, "state": "cancelled", "alloc_peak_bytes": 1})
     before = answers(model)
     model.learn(running)
-    assert not model._open and answers(model) == before
+    assert not model._running and answers(model) == before
     other = learned([running])
     model.merge(other)  # nor by a merge
-    assert not model._open
+    assert not model._running
     other.merge(model)
-    assert not other._open
+    assert not other._running
     for i in range(5000):  # and what is remembered is bounded
         model.learn(record([30, 30, 30], start=float(i)))
     assert len(model._ended) == 4096
@@ -277,7 +277,7 @@ def test_a_running_task_may_change_its_name():
     model = Model()
     for name in ("one", "other"):
         model.learn(record([300, 300, 300], name=name, state="running"))
-    assert list(model._open.values()) == ["other"] and not model._tasks["one"].open
+    assert list(model._running.values()) == ["other"] and not model._tasks["one"].running
     itself = TaskRecord(**record([300, 300, 300], name="other", state="running"))
     assert (
         model.predict(inputs(300, 300, 300), "other", running=itself).mean
@@ -318,7 +318,7 @@ def test_running_tasks_of_merged_models_are_bounded():
         for process in ("1-1", "2-2")
     )
     one.merge(other)
-    assert len(one._open) == 4096 == len(one._tasks["filter"].open)
+    assert len(one._running) == 4096 == len(one._tasks["filter"].running)
 
 
 # -- files
@@ -518,9 +518,9 @@ def test_thousands_of_running_tasks_are_ranked_once():
         model.learn(record([100, 100, 100 + i % 50], k=2.5, state="running", start=1e6 + i))
     quiet = model.predict(inputs(100, 100, 100), "filter").mean
     model.learn(loud)
-    terms = model._tasks["filter"].running("alloc")
-    assert len(terms) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 3 * quiet
-    assert model._tasks["filter"].running("alloc")[0] is terms[0]
+    bounds = model._tasks["filter"].running_bounds("alloc")
+    assert len(bounds) == 16 and model.predict(inputs(100, 100, 100), "filter").mean > 3 * quiet
+    assert model._tasks["filter"].running_bounds("alloc")[0] is bounds[0]
     assert model.predict(inputs(100, 100, 100), "filter", running=loud).mean == quiet
 
 
@@ -544,14 +544,14 @@ def test_one_surprise_while_values_are_few_does_not_widen_the_bound_for_long(see
 
 
 def test_what_a_task_was_off_is_not_counted_among_the_others_again():
-    own, others = Scores(), Scores()
-    for scores in (own, others):
+    own, pooled = Scores(), Scores()
+    for scores in (own, pooled):
         scores.add(50.0)
     predictive = Predictive(np.ones(1), np.array([100.0]), np.array([1.0]))
-    assert Calibrated(predictive, own, others).quantile(0.9) == Calibrated(
+    assert Calibrated(predictive, own, pooled).quantile(0.9) == Calibrated(
         predictive, own, Scores()
     ).quantile(0.9)
-    assert Calibrated(predictive, own, others).above(140.0) == pytest.approx(1 / 61, rel=0.01)
+    assert Calibrated(predictive, own, pooled).survival(140.0) == pytest.approx(1 / 61, rel=0.01)
 
 
 def test_equal_blocks_a_thousand_times_say_nothing_about_larger_ones():
@@ -581,7 +581,7 @@ def test_lower_bounds_of_many_large_inputs_are_bounded():
                 "alloc_peak_bytes": (n + 1) << 30,
             }
         )
-    kept = model._tasks["filter"].learners["alloc"].killed
+    kept = model._tasks["filter"].learners["alloc"].censored
     assert 1 <= len(kept) < 32 and len(json.dumps(model.to_dict())) < 100_000
     assert all(
         map(math.isfinite, answers(Model.from_dict(json.loads(json.dumps(model.to_dict())))))

@@ -146,7 +146,7 @@ def test_a_running_task_raises_the_forecast_and_is_swapped_for_its_end():
     model.learn({**low, "alloc_peak_bytes": round(1.8 * before.mean)})  # it replaces the last one
     assert model.predict(inputs(300, 300, 300), "filter").mean > 1.3 * risen.mean
     model.learn({**low, "state": "ok", "alloc_peak_bytes": round(2 * before.mean)})
-    assert not model._open and model.predict(inputs(300, 300, 300), "filter").n == 3
+    assert not model._running and model.predict(inputs(300, 300, 300), "filter").n == 3
     assert model.predict(inputs(300, 300, 300), "filter").mean == pytest.approx(
         2 * before.mean, rel=0.05
     )
@@ -347,7 +347,7 @@ def test_it_does_not_grow():
             )
         sizes.append(len(json.dumps(model.to_dict())))
     assert max(sizes[1:]) < 1.2 * sizes[1] and max(sizes) < 100_000
-    assert len(model._open) <= 4096
+    assert len(model._running) <= 4096
 
 
 def test_ten_thousand_names_are_bounded():
@@ -366,7 +366,7 @@ def test_ten_thousand_running_tasks_are_bounded():
     model = learned(many(5))
     for i in range(10_000):
         model.learn(record([100, 100, 100], state="running", start=1e6 + i))
-    assert len(model._open) == 4096
+    assert len(model._running) == 4096
     answers(model)
 
 

@@ -1,4 +1,4 @@
-"""The posterior and the calibration beside what others compute: scikit-learn on exact values,
+"""The posterior and the calibration beside what pooled compute: scikit-learn on exact values,
 lifelines on lower bounds, crepes on scores."""
 
 import math
@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import Predictive, Sums, Term, posterior
-from dwsr_probe.predict.sizes import COUNT, FUNCTIONS, Array, sizes
+from dwsr_probe.predict.posterior import LowerBound, Predictive, SufficientStatistics, posterior
+from dwsr_probe.predict.sizes import FUNCTION_COUNT, SIZE_FUNCTIONS, Array, size_features
 
 FLOOR = 64 << 10
 
@@ -19,17 +19,17 @@ def shapes(count, chance, low=40, high=300):
     return [tuple(int(side) for side in chance.integers(low, high, 3)) for _ in range(count)]
 
 
-def at(shape, output_bytes=None):
+def features(shape, output_bytes=None):
     nbytes = 4 * math.prod(shape)
-    return sizes(
+    return size_features(
         (Array(shape, nbytes, "float32"),), nbytes if output_bytes is None else output_bytes
     )
 
 
-def summed(pairs):
-    sums = Sums(FLOOR)
-    for where, y in pairs:
-        sums.add(where, y)
+def sums_of(pairs):
+    sums = SufficientStatistics(FLOOR)
+    for size, y in pairs:
+        sums.add(size, y)
     return sums
 
 
@@ -44,19 +44,19 @@ def test_as_scikit_learn_on_exact_values(k, c, noise):
     next."""
     linear_model = pytest.importorskip("sklearn.linear_model")
     chance = np.random.default_rng(1)
-    seen = [at(shape) for shape in shapes(80, chance)]
-    y = np.array([c + k * where[0] * (1 + noise * chance.standard_normal()) for where in seen])
-    s, unit = np.array([where[0] for where in seen]), y.mean()
+    seen = [features(shape) for shape in shapes(80, chance)]
+    y = np.array([c + k * size[0] * (1 + noise * chance.standard_normal()) for size in seen])
+    s, unit = np.array([size[0] for size in seen]), y.mean()
     ridge = linear_model.BayesianRidge(fit_intercept=False, tol=1e-9, max_iter=1000)
     # relative: every value is one of itself
     ridge.fit(np.stack((unit / y, s / y), axis=1), np.ones_like(y))
-    mixture = posterior(summed(zip(seen, y, strict=True)))
+    mixture = posterior(sums_of(zip(seen, y, strict=True)))
     for side in (100, 300, 600):
-        where = at((side, side, side))
-        ours = mixture.predict(where)
-        mean = ridge.coef_ @ (unit, where[0])
+        size = features((side, side, side))
+        ours = mixture.predict(size)
+        mean = ridge.coef_ @ (unit, size[0])
         deviation = math.sqrt(
-            (unit, where[0]) @ ridge.sigma_ @ (unit, where[0]) + (mean**2 + FLOOR**2) / ridge.alpha_
+            (unit, size[0]) @ ridge.sigma_ @ (unit, size[0]) + (mean**2 + FLOOR**2) / ridge.alpha_
         )
         # ours adds what weights of 1/y^2 hide
         assert ours.mean == pytest.approx(mean * (1 + 2 * noise**2), rel=0.012)
@@ -70,18 +70,18 @@ def test_exact_by_brute_force():
     from dwsr_probe.predict import posterior as module
 
     chance = np.random.default_rng(2)
-    seen = [at(shape) for shape in shapes(6, chance, 60, 120)]
-    y = np.array([3e6 + 4 * where[0] * (1 + 0.03 * chance.standard_normal()) for where in seen])
-    sums = summed(zip(seen, y, strict=True))
-    table, at_sigma = module._seen(sums), 6
-    sigma = module.SIGMAS[at_sigma]
-    part = 0 * len(module.SIGMAS) + at_sigma
+    seen = [features(shape) for shape in shapes(6, chance, 60, 120)]
+    y = np.array([3e6 + 4 * size[0] * (1 + 0.03 * chance.standard_normal()) for size in seen])
+    sums = sums_of(zip(seen, y, strict=True))
+    table, sigma_index = module._regressions(sums), 6
+    sigma = module.SIGMAS[sigma_index]
+    part = 0 * len(module.SIGMAS) + sigma_index
     c, k = np.meshgrid(np.linspace(-4e7, 4e7, 1501), np.linspace(0.01, 9, 1501), indexing="ij")
     y_unit, k_unit = math.sqrt(sums.n / sums.scalars[1]), sums.vectors[2, 0] / sums.vectors[1, 0]
-    variance_c = module._CONSTANT_BYTES**2 + 0.25 * y_unit**2
+    variance_c = module._PRIOR_C_DEVIATION**2 + 0.25 * y_unit**2
     log = -0.5 * c**2 / variance_c - 0.5 * ((k - 0.7 * k_unit) / k_unit) ** 2
-    for where, value in zip(seen, y, strict=True):
-        log = log - 0.5 * ((value - c - k * where[0]) / sigma) ** 2 / (value**2 + FLOOR**2)
+    for size, value in zip(seen, y, strict=True):
+        log = log - 0.5 * ((value - c - k * size[0]) / sigma) ** 2 / (value**2 + FLOOR**2)
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     assert table.mean[0, part] == pytest.approx((weight * c).sum(), abs=2e5)
@@ -91,35 +91,35 @@ def test_exact_by_brute_force():
     )
 
 
-@pytest.mark.parametrize("function", [name for name, _ in FUNCTIONS if name not in ("constant",)])
+@pytest.mark.parametrize(
+    "function", [name for name, _ in SIZE_FUNCTIONS if name not in ("constant",)]
+)
 def test_each_size_function_is_recognised(function):
     """From a few dozen exact values the one that made them explains them, and what it says of a
     larger shape is right."""
-    j = [name for name, _ in FUNCTIONS].index(function)
+    j = [name for name, _ in SIZE_FUNCTIONS].index(function)
     chance = np.random.default_rng(3)
     axes = 4 if "3" in function.split("axes")[-1] and function.startswith("axes") else 3
     seen = [tuple(int(side) for side in chance.integers(12, 80, axes)) for _ in range(30)]
 
-    def where(shape):
-        return at(shape, 8 * shape[0] * shape[-1] * 50)
+    def size(shape):
+        return features(shape, 8 * shape[0] * shape[-1] * 50)
 
     pairs = [
-        (where(shape), 2e6 + 3 * where(shape)[j] * (1 + 1e-3 * chance.standard_normal()))
+        (size(shape), 2e6 + 3 * size(shape)[j] * (1 + 1e-3 * chance.standard_normal()))
         for shape in seen
     ]
-    mixture = posterior(summed(pairs))
-    larger = where((100,) * axes)
+    mixture = posterior(sums_of(pairs))
+    larger = size((100,) * axes)
     assert mixture.predict(larger).mean == pytest.approx(2e6 + 3 * larger[j], rel=0.02)
 
 
 def test_noise_is_found():
     for noise in (0.001, 0.01, 0.1):
         chance = np.random.default_rng(4)
-        seen = [at(shape) for shape in shapes(200, chance)]
+        seen = [features(shape) for shape in shapes(200, chance)]
         mixture = posterior(
-            summed(
-                [(where, 3 * where[0] * (1 + noise * chance.standard_normal())) for where in seen]
-            )
+            sums_of([(size, 3 * size[0] * (1 + noise * chance.standard_normal())) for size in seen])
         )
         assert mixture.sigma_mean == pytest.approx(noise, rel=0.4)
 
@@ -133,20 +133,20 @@ def test_as_lifelines_on_lower_bounds(seed):
     as lower bounds only."""
     lifelines = pytest.importorskip("lifelines")
     chance = np.random.default_rng(seed)
-    seen = [at(shape) for shape in shapes(100, chance, 100, 300)]
-    s = np.array([where[0] for where in seen])
+    seen = [features(shape) for shape in shapes(100, chance, 100, 300)]
+    s = np.array([size[0] for size in seen])
     y = 4 * s * np.exp(0.12 * chance.standard_normal(100))
     limit = y * np.where(chance.random(100) < 0.45, chance.uniform(0.7, 1.0, 100), 2)
     ended = y <= limit
     mixture = posterior(
-        summed([(where, value) for where, value, end in zip(seen, y, ended, strict=True) if end]),
+        sums_of([(size, value) for size, value, end in zip(seen, y, ended, strict=True) if end]),
         [
-            Term(where, bound)
-            for where, bound, end in zip(seen, limit, ended, strict=True)
+            LowerBound(size, bound)
+            for size, bound, end in zip(seen, limit, ended, strict=True)
             if not end
         ],
     )
-    naive = posterior(summed(zip(seen, np.minimum(y, limit), strict=True)))
+    naive = posterior(sums_of(zip(seen, np.minimum(y, limit), strict=True)))
     frame = pd.DataFrame(
         {"duration": np.minimum(y, limit) / 1e6, "event": ended, "log_bytes": np.log(s / 1e6)}
     )
@@ -154,16 +154,16 @@ def test_as_lifelines_on_lower_bounds(seed):
         warnings.simplefilter("ignore")
         fitter = lifelines.LogNormalAFTFitter().fit(frame, "duration", "event")
         for side in (150, 250):
-            where = at((side, side, side))
+            size = features((side, side, side))
             oracle = (
                 float(
                     fitter.predict_median(
-                        pd.DataFrame({"log_bytes": [math.log(where[0] / 1e6)]})
+                        pd.DataFrame({"log_bytes": [math.log(size[0] / 1e6)]})
                     ).iloc[0]
                 )
                 * 1e6
             )
-            ours, exact = mixture.predict(where).mean, naive.predict(where).mean
+            ours, exact = mixture.predict(size).mean, naive.predict(size).mean
             assert ours == pytest.approx(oracle, rel=0.05)
             # than bounds taken for values
             assert abs(math.log(ours / oracle)) < abs(math.log(exact / oracle))
@@ -172,18 +172,18 @@ def test_as_lifelines_on_lower_bounds(seed):
 def test_one_bound_by_brute_force():
     """Moments after one bound, against a sum over a grid."""
     chance = np.random.default_rng(5)
-    sums = summed(
+    sums = sums_of(
         [
-            (at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal()))
+            (features(shape), 3 * features(shape)[0] * (1 + 0.1 * chance.standard_normal()))
             for shape in shapes(5, chance, 60, 100)
         ]
     )
     before = posterior(sums)
-    where = at((200, 200, 200))
-    bound = before.predict(where).mean * 1.1
-    after = posterior(sums, [Term(where, bound)])
+    size = features((200, 200, 200))
+    bound = before.predict(size).mean * 1.1
+    after = posterior(sums, [LowerBound(size, bound)])
     draws = np.random.default_rng(6)
-    part = draws.choice(len(before.j), 200_000, p=before.weight / before.weight.sum())
+    part = draws.choice(len(before.function), 200_000, p=before.weight / before.weight.sum())
     cov = np.stack([[before.cov[0], before.cov[1]], [before.cov[1], before.cov[2]]])[:, :, part]
     low = np.sqrt(np.maximum(cov[0, 0], 0))
     one, two = draws.standard_normal((2, 200_000))
@@ -193,26 +193,26 @@ def test_one_bound_by_brute_force():
         + cov[1, 0] / low * one
         + np.sqrt(np.maximum(cov[1, 1] - (cov[1, 0] / low) ** 2, 0)) * two
     )
-    mean = c + k * where[before.j[part]]
+    mean = c + k * size[before.function[part]]
     share = 1 - np.array(
         [
             0.5 * math.erfc(-x / math.sqrt(2))
             for x in (bound - mean) / (before.sigma[part] * np.abs(mean))
         ]
     )
-    assert after.predict(where).mean == pytest.approx((share * mean).sum() / share.sum(), rel=0.02)
+    assert after.predict(size).mean == pytest.approx((share * mean).sum() / share.sum(), rel=0.02)
 
 
 def test_a_bound_far_below_changes_nothing_and_one_far_above_does_not_break():
     chance = np.random.default_rng(7)
-    sums = summed([(at(shape), 3 * at(shape)[0]) for shape in shapes(10, chance)])
-    where = at((200, 200, 200))
-    plain = posterior(sums).predict(where)
-    assert posterior(sums, [Term(where, 1e6)]).predict(where).mean == pytest.approx(
+    sums = sums_of([(features(shape), 3 * features(shape)[0]) for shape in shapes(10, chance)])
+    size = features((200, 200, 200))
+    plain = posterior(sums).predict(size)
+    assert posterior(sums, [LowerBound(size, 1e6)]).predict(size).mean == pytest.approx(
         plain.mean, rel=1e-9
     )
     for bound in (10 * plain.mean, 1e6 * plain.mean):
-        far = posterior(sums, [Term(where, bound)] * 5).predict(where)
+        far = posterior(sums, [LowerBound(size, bound)] * 5).predict(size)
         assert (
             np.isfinite([far.mean, far.deviation]).all()
             and np.isfinite(far.means).all()
@@ -222,17 +222,17 @@ def test_a_bound_far_below_changes_nothing_and_one_far_above_does_not_break():
 
 def test_bounds_come_in_any_order():
     chance = np.random.default_rng(8)
-    sums = summed(
+    sums = sums_of(
         [
-            (at(shape), 3 * at(shape)[0] * (1 + 0.1 * chance.standard_normal()))
+            (features(shape), 3 * features(shape)[0] * (1 + 0.1 * chance.standard_normal()))
             for shape in shapes(4, chance)
         ]
     )
-    terms = [Term(at(shape), 3.3 * at(shape)[0]) for shape in shapes(6, chance)]
-    where = at((300, 300, 300))
+    bounds = [LowerBound(features(shape), 3.3 * features(shape)[0]) for shape in shapes(6, chance)]
+    size = features((300, 300, 300))
     assert (
-        posterior(sums, terms).predict(where).mean
-        == posterior(sums, terms[::-1]).predict(where).mean
+        posterior(sums, bounds).predict(size).mean
+        == posterior(sums, bounds[::-1]).predict(size).mean
     )
 
 
@@ -268,20 +268,20 @@ def test_without_scores_it_is_the_posterior():
     predictive = Predictive(np.array([0.5, 0.5]), np.array([100.0, 120.0]), np.array([5.0, 9.0]))
     calibrated = Calibrated(predictive, Scores(), Scores())
     for q in (0.01, 0.1, 0.5, 0.9, 0.99, 0.999):
-        assert float(predictive.below(calibrated.quantile(q))) == pytest.approx(q, abs=0.003)
-    assert calibrated.above(120.0) == pytest.approx(float(predictive.above(120.0)))
+        assert float(predictive.cdf(calibrated.quantile(q))) == pytest.approx(q, abs=0.003)
+    assert calibrated.survival(120.0) == pytest.approx(float(predictive.survival(120.0)))
 
 
 def test_few_scores_of_its_own_lean_on_those_of_all():
     predictive = Predictive(np.ones(1), np.array([100.0]), np.array([1.0]))
-    others, own = Scores(), Scores()
+    pooled, own = Scores(), Scores()
     for one in np.random.default_rng(0).standard_normal(500) * 4:
-        others.add(one)
+        pooled.add(one)
     alone, leaning = (
         Calibrated(predictive, own, Scores()).quantile(0.99),
-        Calibrated(predictive, own, others).quantile(0.99),
+        Calibrated(predictive, own, pooled).quantile(0.99),
     )
-    assert alone < leaning  # wider: forecasts of others were worse than they said
+    assert alone < leaning  # wider: forecasts of pooled were worse than they said
 
 
 @pytest.mark.parametrize(("tails", "seed"), [("normal", 0), ("student", 1), ("skewed", 2)])
@@ -320,5 +320,5 @@ def test_sizes_of_shapes_that_are_odd():
         (Array((1,) * 12, 4),),
         (Array((2, 3, 4, 5, 6, 7), 20160), Array(None, 7)),
     ):
-        found = sizes(arrays, 0)
-        assert found.shape == (COUNT,) and np.isfinite(found).all() and (found >= 0).all()
+        found = size_features(arrays, 0)
+        assert found.shape == (FUNCTION_COUNT,) and np.isfinite(found).all() and (found >= 0).all()

@@ -1,0 +1,52 @@
+"""Censored values: tasks that were killed, failed or cancelled needed at least what they had used.
+learner.py keeps a bounded number of them per task name and kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dwsr_probe.predict.sizes import Arrays
+
+_CENSORED_MOST = 32
+# Lengths and sizes in all censored values of a learner: thousands of names, with tens of inputs of
+# tens of axes each, would be gigabytes.
+_NUMBERS_MOST = 2048
+
+
+class CensoredValue(NamedTuple):
+    """The task with these inputs needed more than `bytes`. is_tight: an allocation that failed
+    named its size, so the need is not much more."""
+
+    arrays: Arrays
+    bytes: float
+    is_tight: bool
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def _number_count(self) -> int:
+        return sum(3 + len(array.shape or ()) for array in self.arrays)
+
+
+def undominated(values: Iterable[CensoredValue]) -> list[CensoredValue]:
+    """Without the values that another one implies: one of more bytes with smaller inputs. Of too
+    many, those with the most bytes per byte of input. The result does not depend on the order of
+    `values`."""
+    kept: list[CensoredValue] = []
+    largest = {False: -1.0, True: -1.0}  # by is_tight
+    for value in sorted(
+        values, key=lambda one: (one.input_bytes, -one.bytes, one.is_tight, repr(one.arrays))
+    ):
+        if value.bytes > largest[value.is_tight]:
+            largest[value.is_tight] = value.bytes
+            kept.append(value)
+    if len(kept) > _CENSORED_MOST or sum(one._number_count for one in kept) > _NUMBERS_MOST:
+        kept = sorted(kept, key=lambda one: -one.bytes / (1 + one.input_bytes))[:_CENSORED_MOST]
+        room = _NUMBERS_MOST
+        kept = [one for one in kept if (room := room - one._number_count) >= 0] or kept[:1]
+    return kept
