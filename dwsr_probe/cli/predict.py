@@ -211,7 +211,7 @@ def _print_one(
 ) -> None:
     """has_inputs: the user gave them. limit_text: as the user wrote it."""
     from dwsr_probe.predict.blocks import input_bytes, scaled
-    from dwsr_probe.report.forecast import input_text, plot, words
+    from dwsr_probe.report.forecast import CurvePoint, input_text, plot, words
     from dwsr_probe.report.words import line_of
     from dwsr_probe.serve.question import answer
 
@@ -239,7 +239,7 @@ def _print_one(
     for point in range(1, _CURVE_POINTS + 1):
         inputs = scaled(asked.inputs, largest * point / _CURVE_POINTS, growth)
         forecast = model.predict(inputs, asked.task, kind=asked.kind)
-        curve.append((input_bytes(inputs), forecast.mean, forecast.upper(asked.q)))
+        curve.append(CurvePoint(input_bytes(inputs) or 0, forecast.mean, forecast.upper(asked.q)))
     mean = found["mean_bytes"]
     print()
     print("\n".join(plot(curve, seen, None if mean is None else (size, mean), asked.limit)))
@@ -248,7 +248,7 @@ def _print_one(
 def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None:
     from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.blocks import input_bytes
-    from dwsr_probe.report.forecast import print_names
+    from dwsr_probe.report.forecast import NameRow, print_names
     from dwsr_probe.report.words import count_text
     from dwsr_probe.serve.question import Question, answer
 
@@ -277,15 +277,15 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
             else f"no task has figures of the kind {kind or 'alloc'}"
         )
     rows = [
-        (name, k, input_bytes(inputs), model.predict(inputs, name, kind=k))
+        NameRow(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k))
         for name, k, inputs in asked
     ]
     largest: dict[str, float] = {}
-    for name, _, _, forecast in rows:
-        largest[name] = max(largest.get(name, 0.0), forecast.mean)
+    for row in rows:
+        largest[row.task_name] = max(largest.get(row.task_name, 0.0), row.forecast.mean)
     names = sorted(largest, key=lambda name: (-largest[name], name))
     shown = names[:_NAMES_MOST]
-    print_names([row for name in shown for row in rows if row[0] == name], q, sys.stdout)
+    print_names([row for name in shown for row in rows if row.task_name == name], q, sys.stdout)
     if rest := len(names) - len(shown):
         print(
             f"and {count_text(rest, 'smaller task', 'smaller tasks', '1')}: --task"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,9 +12,25 @@ from dwsr_probe.cli import fail
 from dwsr_probe.cli.listening import access_options, parse_listen
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
+
+    from dwsr_probe.export.server import Server
+    from dwsr_probe.serve.service import Predictor
 
 _TURN_S = 0.1
+
+
+class _Sources(NamedTuple):
+    """What the service learns from, and how it logs in there."""
+
+    urls: tuple[str, ...]
+    files: tuple[str, ...]  # of targets, as Prometheus' file_sd
+    servers: tuple[str, ...]  # of Prometheus
+    jobs: tuple[str, ...]  # of Prometheus' targets
+    runs: tuple[str, ...]  # directories
+    token_file: str | None
+    basic_file: str | None
+    ca_file: str | None
 
 
 def fail_without_extra(error: ModuleNotFoundError) -> NoReturn:
@@ -115,20 +131,20 @@ def fail_without_extra(error: ModuleNotFoundError) -> NoReturn:
 )
 @access_options
 def command(
-    urls,
-    files,
-    servers,
-    jobs,
-    runs,
-    from_token_file,
-    from_basic_file,
-    from_ca_file,
-    interval_s,
-    state_dir,
-    save_s,
-    listen,
-    **access,
-):
+    urls: tuple[str, ...],
+    files: tuple[str, ...],
+    servers: tuple[str, ...],
+    jobs: tuple[str, ...],
+    runs: tuple[str, ...],
+    from_token_file: str | None,
+    from_basic_file: str | None,
+    from_ca_file: str | None,
+    interval_s: float,
+    state_dir: str | None,
+    save_s: float,
+    listen: str,
+    **access: Any,
+) -> None:
     """Learn from running workers and say what their tasks will need: /forecast, /models and
     /metrics over HTTP.
 
@@ -155,20 +171,17 @@ def command(
         )
     ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # before there are threads
+    sources = _Sources(
+        urls, files, servers, jobs, runs, from_token_file, from_basic_file, from_ca_file
+    )
     try:
-        predictor, server = _opened(
-            urls,
-            files,
-            servers,
-            jobs,
-            runs,
-            (from_token_file, from_basic_file, from_ca_file),
-            interval_s,
-            state_dir,
-            save_s,
-            listen,
-            access,
-            say,
+        predictor, server = _start(
+            sources,
+            interval_s=interval_s,
+            state_dir=state_dir,
+            save_s=save_s,
+            listen=listen,
+            access=access,
         )
     except ModuleNotFoundError as error:
         fail_without_extra(error)
@@ -185,15 +198,22 @@ def command(
     sys.exit(0)
 
 
-def _opened(
-    urls, files, servers, jobs, runs, login, interval_s, state_dir, save_s, listen, access, say
-):
-    """(predictor, server), serving; exits if something is not as it should be."""
+def _start(
+    sources: _Sources,
+    *,
+    interval_s: float,
+    state_dir: str | None,
+    save_s: float,
+    listen: str,
+    access: dict[str, Any],
+) -> tuple[Predictor, Server]:
+    """The predictor and its server, which serves already; exits if an option cannot be used."""
     from functools import partial
 
     from dwsr_probe.export.server import Access, ServeError, Server, secret
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.runs import find_run
+    from dwsr_probe.say import say
     from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
     from dwsr_probe.serve.service import Predictor
     from dwsr_probe.serve.state import State, StateError, default_directory
@@ -202,31 +222,32 @@ def _opened(
     from dwsr_probe.store import StoreError
 
     raise_descriptor_limit()
-    token_file, basic_file, ca_file = login
     try:
         login = Login(
-            token_file and secret(token_file, "the token"),
-            basic_file and secret(basic_file, "user:password"),
-            ca_file,
+            sources.token_file and secret(sources.token_file, "the token"),
+            sources.basic_file and secret(sources.basic_file, "user:password"),
+            sources.ca_file,
         )
-        for url in urls:
-            Worker(url, login)  # what is wrong is said at once
+        for url in sources.urls:
+            Worker(url, login)  # an invalid URL is reported at once
         places = [
-            *([Listed(urls)] if urls else []),
-            *(FileSd(path, say) for path in files),
-            *(Prometheus(url, jobs, say) for url in servers),
+            *([Listed(sources.urls)] if sources.urls else []),
+            *(FileSd(path, say) for path in sources.files),
+            *(Prometheus(url, sources.jobs, say) for url in sources.servers),
         ]
-        address = parse_listen(listen)
+        address, port = parse_listen(listen)
         state = State(state_dir or default_directory(), say)
         directories = [
             (("run", os.path.abspath(path)), partial(RunDirectory, path))
-            for path in (find_run(run, say) for run in runs)
+            for path in (find_run(run, say) for run in sources.runs)
         ]
         predictor = Predictor(places, directories, login, state, interval_s, save_s, say)
-        server = Server(predictor, *address, Access(**access), routes=ROUTES, body_bytes=BODY_BYTES)
+        server = Server(
+            predictor, address, port, Access(**access), routes=ROUTES, body_bytes=BODY_BYTES
+        )
         server.start()
     except (ServeError, StateError, StoreError) as error:
         fail(error)
-    except (ValueError, OSError) as error:  # of a URL, of the CA's file
+    except (ValueError, OSError) as error:  # of a URL, of the file of certificates
         fail(error, 2)
     return predictor, server

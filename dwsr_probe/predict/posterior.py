@@ -277,7 +277,7 @@ class Predictive:
     def __init__(self, weight: Floats, means: Floats, deviations: Floats) -> None:
         self.weight, self.means, self.deviations = weight, means, deviations
         self.mean = float(weight @ means)
-        variance = weight @ (deviations**2 + means**2) - self.mean**2
+        variance = float(weight @ (deviations**2 + means**2)) - self.mean**2
         self.deviation = float(np.sqrt(max(variance, 1e-12 * self.mean**2 + 1)))
 
     def cdf(self, y: ArrayLike) -> Any:

@@ -1,15 +1,24 @@
 """A forecast for the terminal: in words, as a small plot of peak against input bytes, and as a
 table of all task names. Called by cli/predict.py."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.report.lines import Column, Lines
 from dwsr_probe.report.words import bytes_text, count_text
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import TextIO
+
+    from dwsr_probe.predict import Forecast
+
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
 TRUST = {
     "none": "none: nothing of this name was seen, this is the prior alone",
-    "low": "low: too few tasks were seen, or they tell too little",
+    "low": "low: too few tasks were seen, or they vary too much",
     "fair": "fair: its error is known roughly",
     "good": "good: its error is known",
 }
@@ -19,10 +28,10 @@ NOTES = {
     "drifting": "newer tasks differ from older ones: older ones are forgotten",
     "bounds-only": "no task has ended well: only lower bounds are known",
     "extrapolating": "no input of this size was seen",
-    "uncalibrated": "too few forecasts were scored to promise the bound",
-    "shared": "figures of several tasks at once that cannot be told apart",
-    "no-inputs": "it has no inputs whose size could tell",
-    "no-shape": "no input with so many axes was seen, or here are bytes alone: by bytes only",
+    "uncalibrated": "too few forecasts were scored to confirm the bound",
+    "shared": "figures of several tasks at once that cannot be separated",
+    "no-inputs": "the task has no inputs of known size",
+    "no-shape": "no input with this number of axes was seen: the forecast uses bytes only",
 }
 KINDS = {
     "alloc": "own peak",
@@ -32,7 +41,22 @@ KINDS = {
 }
 
 
-def input_text(given):
+class CurvePoint(NamedTuple):
+    input_bytes: float
+    mean: float
+    bound: float
+
+
+class NameRow(NamedTuple):
+    """A row of the table: a task name at its largest inputs."""
+
+    task_name: str
+    kind: str
+    input_bytes: int | None
+    forecast: Forecast
+
+
+def input_text(given: dict[str, Any]) -> str:
     """ "512×512 float32", "1,000 bytes", "Dataset of unknown size": one of the record's inputs."""
     if given.get("shape") is not None:
         return " ".join(
@@ -47,17 +71,18 @@ def input_text(given):
     )
 
 
-def words(found, limit=None):
-    """Lines of text from an answer (serve/question.py). limit: as it was given."""
+def words(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
+    """Lines of text from an answer (serve/question.py). limit: as the user wrote it."""
     yield (
-        f"{KINDS[found['kind']]}: {_bytes(found['mean_bytes'])} expected,"
-        f" {_bytes(found['upper_bytes'])} at most with {100 * found['q']:g} % probability"
-        + ("" if found["promised"] else " (not promised yet)")
+        f"{KINDS[found['kind']]}: {_bound_text(found['mean_bytes'])} expected,"
+        f" {_bound_text(found['upper_bytes'])} at most with {100 * found['q']:g} % probability"
+        + ("" if found["promised"] else " (not yet calibrated)")
     )
     if "limit_bytes" in found:
-        yield f"more than {limit or bytes_text(found['limit_bytes'])}: {_chance(found['exceeds'])}"
+        limit = limit or bytes_text(found["limit_bytes"])
+        yield f"more than {limit}: {_probability_text(found['exceeds'])}"
     if found["kind"] != "output":
-        yield f"output: {_output(found['output'])}"
+        yield f"output: {_output_text(found['output'])}"
     yield (
         f"learned from {count_text(found['n'], 'task', 'tasks', '1')}; trust"
         f" {TRUST.get(found['trust'], found['trust'])}"
@@ -66,23 +91,19 @@ def words(found, limit=None):
         yield f"note: {note}" + (f": {NOTES[note]}" if note in NOTES else "")
 
 
-def _chance(chance):
-    if chance is None:
+def _probability_text(probability: float | None) -> str:
+    if probability is None:
         return "not known"
-    return (
-        "less than 0.1 % probable"
-        if chance < 0.001
-        else f"{100 * chance:.1f} % probable"
-        if chance < 0.9995
-        else "as good as certain"
-    )
+    if probability < 0.001:
+        return "less than 0.1 % probable"
+    return f"{100 * probability:.1f} % probable" if probability < 0.9995 else "as good as certain"
 
 
-def _bytes(value):
+def _bound_text(value: float | None) -> str:
     return "no bound" if value is None else bytes_text(value)
 
 
-def _output(output):
+def _output_text(output: dict[str, Any] | None) -> str:
     if not output:
         return "its shape is not known"
     shape = output.get("shape")
@@ -99,51 +120,67 @@ def _output(output):
     )
 
 
-def plot(curve, seen, asked=None, limit=None):
-    """Lines of a picture. curve: (input bytes, mean, bound) by size; seen: (input bytes, peak,
-    count); asked: (input bytes, mean)."""
+class _Canvas:
+    """The cells of the plot, and its scale: 0 to `right` and 0 to `top`, in bytes."""
+
+    def __init__(self, right: float, top: float) -> None:
+        self.right, self.top = right, top
+        self.cells = [[" "] * WIDTH for _ in range(ROWS)]
+
+    def x_of(self, column: int) -> float:
+        return column / (WIDTH - 1) * self.right
+
+    def height_of(self, y: float) -> int:
+        """Rows above the lowest."""
+        return round(y / self.top * (ROWS - 1))
+
+    def put(self, x: float, y: float, mark: str, over: str) -> None:
+        """Draw a mark unless the cell has one that is not in `over`."""
+        column = min(WIDTH - 1, round(x / self.right * (WIDTH - 1)))
+        row = ROWS - 1 - min(ROWS - 1, max(0, self.height_of(y)))
+        if self.cells[row][column] in over:
+            self.cells[row][column] = mark
+
+
+def plot(
+    curve: Sequence[CurvePoint],
+    seen: Sequence[tuple[int, float, int]],
+    asked: tuple[float, float] | None = None,
+    limit: float | None = None,
+) -> Iterator[str]:
+    """Lines of a picture. curve: by size. seen: input bytes, mean peak and count, as Model.seen
+    gives them. asked: input bytes and mean of the forecast in question."""
     points = [(x, y) for x, y, *_ in seen] + ([asked] if asked else [])
     right = max([x for x, *_ in curve] + [x for x, _ in points] + [1])
-    tops = (
-        [y for _, y in points]
-        + [bound for *_, bound in curve if math.isfinite(bound)]
-        + [mean for _, mean, _ in curve]
-    )
+    tops = [y for _, y in points] + [mean for _, mean, _ in curve]
+    tops += [bound for *_, bound in curve if math.isfinite(bound)]
     top = max([*tops, 1])
     if limit is not None and limit <= 2 * top:
         top = max(top, limit)
-    cells = [[" "] * WIDTH for _ in range(ROWS)]
-
-    def put(x, y, mark, over=" ░"):
-        column, row = (
-            min(WIDTH - 1, round(x / right * (WIDTH - 1))),
-            ROWS - 1 - min(ROWS - 1, max(0, round(y / top * (ROWS - 1)))),
-        )
-        if cells[row][column] in over:
-            cells[row][column] = mark
-
+    canvas = _Canvas(right, top)
     for column in range(WIDTH):
-        x, mean, bound = _at(curve, column / (WIDTH - 1) * right)
+        x = canvas.x_of(column)
+        mean, bound = _interpolated(curve, x)
         low, high = (
-            round(min(y, top) / top * (ROWS - 1))
-            for y in (mean, bound if math.isfinite(bound) else top)
+            canvas.height_of(min(y, top)) for y in (mean, bound if math.isfinite(bound) else top)
         )
         for row in range(low, high + 1):
-            put(x, row / (ROWS - 1) * top, "░", " ")
-        put(x, mean, "─")
-    if limit is not None and limit <= top:
+            canvas.put(x, row / (ROWS - 1) * top, "░", " ")
+        canvas.put(x, mean, "─", " ░")
+    shows_limit = limit is not None and limit <= top
+    if limit is not None and shows_limit:
         for column in range(0, WIDTH, 2):
-            put(column / (WIDTH - 1) * right, limit, "┄", " ")
+            canvas.put(canvas.x_of(column), limit, "┄", " ")
     for x, y, *_ in seen:
-        put(x, y, "●", " ░─┄")
+        canvas.put(x, y, "●", " ░─┄")
     if asked:
-        put(*asked, "◆", " ░─┄●")
+        canvas.put(*asked, "◆", " ░─┄●")
     labels = {
         0: bytes_text(top),
         ROWS // 2: bytes_text(top * (ROWS - 1 - ROWS // 2) / (ROWS - 1)),
         ROWS - 1: "0 B",
     }
-    for row, line in enumerate(cells):
+    for row, line in enumerate(canvas.cells):
         yield f"{labels.get(row, ''):>10} ┤{''.join(line).rstrip()}"
     yield " " * 11 + "└" + "─" * WIDTH
     left, end = "0 B", f"{bytes_text(right)} of input"
@@ -152,32 +189,37 @@ def plot(curve, seen, asked=None, limit=None):
         " " * 12
         + "● seen  ─ expected  ░ up to the bound"
         + ("  ◆ asked for" if asked else "")
-        + ("  ┄ limit" if limit is not None and limit <= top else "")
+        + ("  ┄ limit" if shows_limit else "")
     )
 
 
-def _at(curve, x):
-    """Between the nearest points of the curve."""
+def _interpolated(curve: Sequence[CurvePoint], x: float) -> tuple[float, float]:
+    """Mean and bound between the nearest points of the curve."""
     after = next((i for i, point in enumerate(curve) if point[0] >= x), len(curve) - 1)
-    (x0, *low), (x1, *high) = curve[max(0, after - 1)], curve[after]
+    (x0, mean0, bound0), (x1, mean1, bound1) = curve[max(0, after - 1)], curve[after]
     share = min(1.0, (x - x0) / (x1 - x0)) if x1 > x0 else 1.0
-    return x, *(b if math.isinf(b) else a + share * (b - a) for a, b in zip(low, high, strict=True))
+
+    def between(a: float, b: float) -> float:
+        return b if math.isinf(b) else a + share * (b - a)
+
+    return between(mean0, mean1), between(bound0, bound1)
 
 
-def print_names(rows, q, file):
-    """rows: (name, kind, input bytes, Forecast)."""
+def print_names(rows: Sequence[NameRow], q: float, file: TextIO) -> None:
+    """A table of forecasts, each with its mean and its bound at the quantile q."""
     names, kinds, sizes, forecasts = zip(*rows, strict=True)
-    notes = [", ".join(f.notes) for f in forecasts]
+    notes = [", ".join(forecast.notes) for forecast in forecasts]
     bounds = [
-        _bytes(bound if math.isfinite(bound) else None) for bound in (f.upper(q) for f in forecasts)
+        _bound_text(bound if math.isfinite(bound) else None)
+        for bound in (forecast.upper(q) for forecast in forecasts)
     ]
     columns = [
         Column("kind", 1 if len(set(kinds)) > 1 else 6, kinds, True),
-        Column("tasks", 5, [f"{f.n:,}" for f in forecasts]),
+        Column("tasks", 5, [f"{forecast.n:,}" for forecast in forecasts]),
         Column("largest input", 4, [bytes_text(size) for size in sizes]),
-        Column("expected", 3, [bytes_text(f.mean) for f in forecasts]),
+        Column("expected", 3, [bytes_text(forecast.mean) for forecast in forecasts]),
         Column(f"{100 * q:g} % bound", 0, bounds),
-        Column("trust", 2, [f.trust for f in forecasts], True),
+        Column("trust", 2, [forecast.trust for forecast in forecasts], True),
     ]
     if any(notes):
         columns.append(Column("notes", 7, notes, True))

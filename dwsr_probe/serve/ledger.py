@@ -1,30 +1,45 @@
-"""What forecasts were worth: error, coverage and reward by task name and kind, in bounded space;
-and the largest inputs seen of each name. Fed by the service, read by its metrics.
+"""The quality of past forecasts: error, coverage and reward by task name and kind, in bounded
+space; and the largest inputs seen of each name. Fed by the service, read by its metrics and by
+/models, saved with its state.
 
-Names are kept as in export/totals.py: the first 80, then `other`.
+Names are bounded as in export/totals.py: the first 80, then `other`.
 """
+
+from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
 from dwsr_probe.predict.learner import FLOORS
 from dwsr_probe.predict.sizes import BYTES_MOST, non_negative_int, parse_inputs
 
-# of the newest round in the relative error: it forgets within some twenty rounds
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dwsr_probe.predict import Model, Round
+
+    Inputs = list[dict[str, Any]]
+
+# Weight of the newest round in the relative error: older rounds are forgotten within about twenty.
 ERROR_WEIGHT = 0.1
-_LARGEST_MOST, _INPUTS_MOST = 1_000, 256
-_NAME_MOST = 100_000  # of a model's name ten characters for each that cannot be printed
+_LARGEST_MOST = 1_000  # names whose largest inputs are kept
+_INPUTS_MOST = 256
+# Characters. A model's name has up to 10,000, and one that cannot be printed is shown as ten.
+_NAME_MOST = 100_000
 
 
 @dataclass
 class Account:
-    scored: int = 0  # with those that were killed above their bound
-    exceeded: int = 0  # the truth lay above the 99 % bound
-    error: float | None = None  # relative, of the mean; weighted towards the newest
-    reward: float = 0.0
+    """Of one task name and kind."""
 
-    def add(self, round_):
+    scored: int = 0  # rounds, with those of tasks that were killed above their bound
+    exceeded: int = 0  # of them: the value lay above the 99 % bound
+    error: float | None = None  # relative error of the mean, exponentially weighted
+    reward: float = 0.0  # sum
+
+    def add(self, round_: Round) -> None:
         self.reward += round_.reward
         exceeded = round_.actual > round_.bound
         if not round_.censored:
@@ -33,28 +48,30 @@ class Account:
                 error if self.error is None else self.error + ERROR_WEIGHT * (error - self.error)
             )
         elif not exceeded:
-            return  # a lower bound below the bound says nothing
+            return  # a killed task below the forecast's bound neither confirms nor refutes it
         self.scored += 1
         self.exceeded += exceeded
 
 
 class Ledger:
-    def __init__(self):
-        self.accounts = {}  # name → {kind: Account}
-        self._largest = {}  # name → (input bytes, inputs)
+    """learned, refused, lost: counts of records."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, dict[str, Account]] = {}  # by name as shown, and kind
+        self._largest: dict[str, tuple[int, Inputs]] = {}  # input bytes and inputs, by task name
         self.learned = self.refused = self.lost = 0
 
-    def add(self, rounds):
+    def add(self, rounds: Iterable[Round]) -> None:
         for round_ in rounds:
             self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(
                 round_.kind, Account()
             ).add(round_)
 
-    def note(self, record):
-        """A record that was learned."""
+    def note(self, record: dict[str, Any]) -> None:
+        """Count a record that was learned, and keep its inputs if they are the largest."""
         self.learned += 1
         name, size = record["task_name"], record.get("input_bytes")
-        if size is None:  # of some input it is not known: the others count
+        if size is None:  # unknown for some input: the others count
             size = sum(array.nbytes for array in parse_inputs(record["inputs"] or []))
         self.accounts.setdefault(self.label(name), {})
         if (
@@ -62,26 +79,27 @@ class Ledger:
         ) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]
 
-    def miss(self, lost, refused):
-        """Of a look. A target may claim any number: the sum stays one that can be shown and read
-        again."""
+    def miss(self, lost: int, refused: int) -> None:
+        """Count records that a target lost or that were refused. A target may claim any number:
+        the sums are limited to what can be shown and saved."""
         self.lost, self.refused = (
             min(BYTES_MOST, self.lost + lost),
             min(BYTES_MOST, self.refused + refused),
         )
 
-    def account(self, name, kind):
+    def account(self, name: str, kind: str) -> Account | None:
         return self.accounts.get(visible(name), {}).get(kind)
 
-    def inputs_of(self, name, model, kind):
-        """The largest inputs seen of a task name, as far as they are known."""
+    def inputs_of(self, name: str, model: Model, kind: str) -> Inputs:
+        """The largest inputs seen of a task name; of a name without a place here, as many bytes as
+        the model has seen."""
         if name in self._largest:
             return self._largest[name][1]
         seen = model.seen(name, kind)
         return [{"nbytes": max(size for size, *_ in seen)}] if seen else []
 
-    def label(self, name):
-        """What a name is called in metrics."""
+    def label(self, name: str) -> str:
+        """The label of a task name in metrics."""
         name = visible(name)
         return (
             name
@@ -89,7 +107,7 @@ class Ledger:
             else OTHER
         )
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         return {
             "accounts": {
                 name: {kind: asdict(account) for kind, account in kinds.items()}
@@ -102,40 +120,45 @@ class Ledger:
         }
 
     @classmethod
-    def from_dict(cls, found):
-        """Of its own to_dict; TypeError, KeyError, ValueError, OverflowError or AttributeError
-        of anything else."""
+    def from_dict(cls, saved: Any) -> Ledger:
+        """From to_dict. TypeError, KeyError, ValueError, OverflowError or AttributeError from
+        anything else."""
         made = cls()
         made.accounts = {
-            _name(name): {_kind(kind): _account(account) for kind, account in kinds.items()}
-            for name, kinds in found["accounts"].items()
+            _checked_name(name): {
+                _checked_kind(kind): _parse_account(account) for kind, account in kinds.items()
+            }
+            for name, kinds in saved["accounts"].items()
         }
         made._largest = {
-            _name(name): (non_negative_int(size, "input bytes", BYTES_MOST << 10), _inputs(inputs))
-            for name, (size, inputs) in found["largest"].items()
+            _checked_name(name): (
+                non_negative_int(size, "input bytes", BYTES_MOST << 10),
+                _checked_inputs(inputs),
+            )
+            for name, (size, inputs) in saved["largest"].items()
         }
         if len(made.accounts) > NAMES_MOST + 1 or len(made._largest) > _LARGEST_MOST:
             raise ValueError("damaged scores: names")
         made.learned, made.refused, made.lost = (
-            non_negative_int(found[count], count) for count in ("learned", "refused", "lost")
+            non_negative_int(saved[count], count) for count in ("learned", "refused", "lost")
         )
         return made
 
 
-def _name(name):
+def _checked_name(name: str) -> str:
     if len(name) > _NAME_MOST:
         raise ValueError("damaged scores: a name that is too long")
     return name
 
 
-def _kind(kind):
+def _checked_kind(kind: str) -> str:
     if kind not in FLOORS:
         raise ValueError("damaged scores: a kind")
     return kind
 
 
-def _account(found):
-    account = Account(**found)
+def _parse_account(saved: dict[str, Any]) -> Account:
+    account = Account(**saved)
     if non_negative_int(account.exceeded, "exceeded") > non_negative_int(
         account.scored, "scored"
     ) or not all(map(math.isfinite, (account.reward, account.error or 0.0))):
@@ -143,7 +166,7 @@ def _account(found):
     return account
 
 
-def _inputs(inputs):
+def _checked_inputs(inputs: Inputs) -> Inputs:
     parse_inputs(inputs)
     if len(inputs) > _INPUTS_MOST:
         raise ValueError("damaged scores: inputs")

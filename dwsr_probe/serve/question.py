@@ -1,46 +1,58 @@
-"""A question to the model and its answer, as the command line and the service's HTTP side ask
-it: texts and JSON in, JSON out."""
+"""A question to the model and its answer: texts and JSON in, JSON out. Used by `dwsr-probe predict`
+and by the service's /forecast."""
+
+from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dwsr_probe.predict import KINDS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dwsr_probe.predict import Model
+
 QUANTILE = 0.99
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_INPUTS_MOST, _AXES_MOST, _NAME_MOST = 256, 64, 10_000
+_UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
+_INPUTS_MOST, _AXES_MOST = 256, 64
+_NAME_MOST = 10_000  # characters
 _FIELDS = {"task", "inputs", "kind", "q", "limit", "above"}
 
 
 @dataclass
 class Question:
+    """ValueError, with a text for the user, if it cannot be answered. limit and above may be given
+    as texts with units."""
+
     task: str
-    inputs: list = field(default_factory=list)  # as in the record: {dtype, shape} or {nbytes}
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # {dtype, shape} or {nbytes}
     kind: str = "alloc"
     q: float = QUANTILE
-    limit: float | None = None  # bytes: how probable is more?
-    above: float = 0.0  # bytes that a running task has had already
+    limit: Any = None  # bytes: how probable is more?
+    above: Any = 0.0  # bytes that a running task has used already
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= _NAME_MOST:
             raise ValueError("name the task, as in the record's task_name")
         if self.kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(KINDS)}")
         if not isinstance(self.inputs, list) or len(self.inputs) > _INPUTS_MOST:
             raise ValueError(f"inputs are a list of at most {_INPUTS_MOST}")
-        self.inputs = [_checked(given) for given in self.inputs]
-        self.q = _number(self.q, "q")
+        self.inputs = [_checked_input(given) for given in self.inputs]
+        self.q = _parse_number(self.q, "q")
         if not 0 < self.q < 1:
             raise ValueError("q is a probability between 0 and 1, such as 0.99")
         self.limit = None if self.limit is None else bytes_of(self.limit)
         self.above = bytes_of(self.above)
 
 
-def question_of(given):
-    """From JSON; ValueError with a text for whoever asks."""
+def question_of(given: Any) -> Question:
+    """From JSON; ValueError with a text for the user."""
     if not isinstance(given, dict):
         raise ValueError(
             'a question is an object, such as {"task": "smooth", "inputs": [{"dtype": "float32",'
@@ -51,32 +63,31 @@ def question_of(given):
         raise ValueError(
             f"{min(unknown)!r} is not known; a question has {', '.join(sorted(_FIELDS))}"
         )
-    return Question(
-        given.get("task"),
-        **{name: value for name, value in given.items() if name != "task" and value is not None},
-    )
+    present = {name: value for name, value in given.items() if value is not None}
+    return Question(present.pop("task", None), **present)
 
 
-def inputs_of(shapes, dtypes, sizes=()):
-    """From words: shapes as 512,512,512, with a dtype each or one for all; sizes in bytes of
-    inputs that have no shape."""
+def inputs_of(
+    shapes: Sequence[str], dtypes: Sequence[str], sizes: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """From texts: shapes as 512,512,512, with one dtype for each or one for all; sizes in bytes of
+    inputs without a shape."""
     if len(dtypes) not in (1, len(shapes)) and shapes:
         raise ValueError(
             "give one dtype for all shapes, or one for each"
             if dtypes
             else "a shape needs its dtype, such as float32"
         )
-    found = [
-        {"dtype": dtype, "shape": _shape(shape)}
-        for shape, dtype in zip(
-            shapes, dtypes * len(shapes) if len(dtypes) == 1 else dtypes, strict=False
-        )
+    of_each = [*dtypes] * len(shapes) if len(dtypes) == 1 else dtypes
+    found: list[dict[str, Any]] = [
+        {"dtype": dtype, "shape": _parse_shape(shape)}
+        for shape, dtype in zip(shapes, of_each, strict=False)
     ]
     return found + [{"nbytes": int(bytes_of(size))} for size in sizes]
 
 
-def bytes_of(given):
-    """8GiB, 500 MB, 1e9, 123: bytes. As everywhere, GB is 10**9 and GiB is 2**30."""
+def bytes_of(given: Any) -> float:
+    """Bytes from "8GiB", "500 MB", "1e9" or a number. GB is 10**9 and GiB is 2**30."""
     if isinstance(given, str):
         found = re.fullmatch(
             r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*", given, re.IGNORECASE
@@ -84,15 +95,18 @@ def bytes_of(given):
         if not found:
             raise ValueError(f"{given!r} is not a number of bytes; write 8GiB, 500MB or 1000000")
         number, unit, binary = found.groups()
-        given = _number(number, "a size") * (1024 if binary else 1000) ** _UNITS[unit.lower()]
-    given = _number(given, "a size")
-    if given < 0:
+        given = (
+            _parse_number(number, "a size")
+            * (1024 if binary else 1000) ** _UNIT_EXPONENTS[unit.lower()]
+        )
+    value = _parse_number(given, "a size")
+    if value < 0:
         raise ValueError("a number of bytes is not negative")
-    return given
+    return value
 
 
-def answer(model, question):
-    """JSON-able."""
+def answer(model: Model, question: Question) -> dict[str, Any]:
+    """As JSON has it: the same for the command and the service."""
     forecast = model.predict(question.inputs, question.task, kind=question.kind)
     found = {
         "task": question.task,
@@ -115,12 +129,12 @@ def answer(model, question):
     return found
 
 
-def whole_bytes(value):
-    """None: no bound; JSON has no infinity."""
+def whole_bytes(value: float) -> int | None:
+    """Rounded. None where there is no bound, because JSON has no infinity."""
     return round(value) if math.isfinite(value) else None
 
 
-def _number(given, what):
+def _parse_number(given: Any, what: str) -> float:
     try:
         value = None if isinstance(given, bool) else float(given)
     except (TypeError, ValueError, OverflowError):
@@ -130,14 +144,14 @@ def _number(given, what):
     return value
 
 
-def _shape(text):
+def _parse_shape(text: str) -> list[int]:
     words = [word for word in re.split(r"[,x× ]+", text.strip().strip("()[]")) if word]
     if not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words) or len(words) > _AXES_MOST:
         raise ValueError(f"{text!r} is not a shape; write 512,512,512")
     return [int(word) for word in words]
 
 
-def _checked(given):
+def _checked_input(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError(
             'an input is an object: {"dtype": "float32", "shape": [512, 512]} or {"nbytes":'
@@ -159,7 +173,7 @@ def _checked(given):
             if not isinstance(dtype, str):
                 raise TypeError
             np.dtype(dtype)
-        # SyntaxError: of texts with commas in them
+        # NumPy raises SyntaxError for texts with commas in them.
         except (TypeError, ValueError, SyntaxError) as error:
             if nbytes is None:
                 raise ValueError(

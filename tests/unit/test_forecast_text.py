@@ -28,7 +28,7 @@ def test_words(model):
     )
     assert (
         "own peak: 24." in found
-        and "MiB at most with 99 % probability (not promised yet)" in found
+        and "MiB at most with 99 % probability (not yet calibrated)" in found
         and "more than 1.0 GiB: less than 0.1 % probable" in found
     )
     assert (
