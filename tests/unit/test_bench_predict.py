@@ -9,6 +9,7 @@ from tests.bench.predict import coldstart, protocol, replay, speed
 from tests.bench.predict.baselines import (
     METHODS,
     Baseline,
+    Estimate,
     Gradient,
     Linear,
     MaxSeen,
@@ -20,7 +21,7 @@ from tests.bench.predict.baselines import (
 )
 from tests.bench.predict.operators import COUNT, GROUPS, OPERATORS, SMALL
 from tests.bench.predict.protocol import Score
-from tests.bench.predict.unicamp import described, record_of
+from tests.bench.predict.unicamp import inputs_of, record_of
 
 
 def records(*pairs, name="op"):
@@ -47,7 +48,7 @@ def test_operators():
 def test_baselines_answer_what_they_say():
     # 4 bytes each: peak = 2 × bytes + 50
     linear = records((100, 2 * 400 + 50), (200, 2 * 800 + 50), (300, 2 * 1200 + 50))
-    asked = described((1000,))
+    asked = inputs_of((1000,))
     assert taught(MaxSeen, linear).predict(asked, "op") == (2450, 2450)
     assert taught(Percentile95, linear).predict(asked, "op") == pytest.approx((2370, 2370))
     assert taught(Linear, linear).predict(asked, "op") == pytest.approx((8050, 8050 / 0.8))
@@ -61,25 +62,25 @@ def test_baselines_answer_what_they_say():
 def test_witt_adds_its_misses():
     # a line through 1100 and 2100, ±100
     rows = records((100, 1000), (100, 1200), (200, 2000), (200, 2200))
-    assert taught(WittMax, rows).predict(described((300,)), "op") == pytest.approx((3100, 3200))
-    assert taught(WittSd, rows).predict(described((300,)), "op") == pytest.approx(
+    assert taught(WittMax, rows).predict(inputs_of((300,)), "op") == pytest.approx((3100, 3200))
+    assert taught(WittSd, rows).predict(inputs_of((300,)), "op") == pytest.approx(
         (3100, 3100 + 232.6)
     )
 
 
 def test_tovar_takes_the_allocation_of_least_waste():
     # 10 + 1000 / 100 < 1000
-    assert taught(Tovar, records(*[(1, 10)] * 99, (1, 1000))).predict(described((1,)), "op") == (
+    assert taught(Tovar, records(*[(1, 10)] * 99, (1, 1000))).predict(inputs_of((1,)), "op") == (
         10,
         10,
     )
     # 100 < 90 + 100 / 2
-    assert taught(Tovar, records((1, 90), (1, 100))).predict(described((1,)), "op") == (100, 100)
+    assert taught(Tovar, records((1, 90), (1, 100))).predict(inputs_of((1,)), "op") == (100, 100)
 
 
 def test_gradient_learns_a_ratio():
     method = taught(Gradient, records(*[(100, 1200), (1000, 12000)] * 100))
-    mean, bound = method.predict(described((500,)), "op")
+    mean, bound = method.predict(inputs_of((500,)), "op")
     assert abs(mean - 6000) / 6000 < 0.15 and bound >= mean
 
 
@@ -89,13 +90,13 @@ def test_gradient_learns_a_ratio():
 def test_regressors_follow_what_they_saw(name):
     pytest.importorskip("sklearn")
     method = taught(METHODS[name], records(*[(n, 10 * n) for n in range(100, 200, 10)]))
-    mean, bound = method.predict(described((150,)), "op")
+    mean, bound = method.predict(inputs_of((150,)), "op")
     assert mean == pytest.approx(1500, rel=0.1) and bound >= mean
 
 
 def test_a_kill_is_twice_its_limit_to_a_baseline():
     assert taught(MaxSeen, [{**records((1, 100))[0], "state": "killed"}]).predict(
-        described((1,)), "op"
+        inputs_of((1,)), "op"
     ) == (200, 200)
 
 
@@ -113,7 +114,9 @@ def test_rolling_forecasts_before_it_learns():
 def test_after_learns_only_what_is_given():
     assert [
         s.mean
-        for s in protocol.after(records((1, 10), (2, 20)), records((9, 90), (10, 100)), MaxSeen)
+        for s in protocol.train_and_test(
+            records((1, 10), (2, 20)), records((9, 90), (10, 100)), MaxSeen
+        )
     ] == [20, 20]
 
 
@@ -124,8 +127,8 @@ def test_shapes_of_outputs_are_compared():
         ({"shape": [4, 3]}, "wrong"),
         (None, "unknown"),
     ):
-        assert protocol.output_of(answer, record) == word
-    assert protocol.output_of(answer, {"output": None}) is None
+        assert protocol.output_verdict(answer, record) == word
+    assert protocol.output_verdict(answer, {"output": None}) is None
 
 
 def test_figures():
@@ -154,7 +157,7 @@ def test_targets_are_reached_by_each_operator_or_not():
         Score("broken", 100, 99, 100),
         Score("loose", 100, 200, 100),
     ]
-    assert protocol.reached(scores, 0.02) == "1 of 4"
+    assert protocol.operators_on_target(scores, 0.02) == "1 of 4"
 
 
 def test_intervals_are_paired_over_operators():
@@ -198,12 +201,12 @@ class Knows(Baseline):
         self.learned.append((record["state"], record["alloc_peak_bytes"]))
 
     def predict(self, inputs, name):
-        return 10 * inputs[0]["nbytes"], self.factor * 10 * inputs[0]["nbytes"]
+        return Estimate(10 * inputs[0]["nbytes"], self.factor * 10 * inputs[0]["nbytes"])
 
 
 def test_cold_start_with_a_limit():
     rows = records(*[(n, 40 * n) for n in (10, 20, 40, 60, 80, 100)])
-    blocks = coldstart.shapes_of(rows)
+    blocks = coldstart.blocks_of(rows)
     assert [size for size, _ in blocks] == [40, 80, 160, 240, 320, 400] and coldstart.limits(
         blocks
     ) == [600, 1400, 2400, 3400]
@@ -241,16 +244,16 @@ def test_replay_says_how_long_before():
     samples, model = [(0.0, 20.0), (1.0, 50.0), (2.0, 90.0), (3.0, 100.0), (4.0, 30.0)], Certain()
     below, above = replay.replay(model, "op", (10,), samples, (0.8, 1.2))
     assert (
-        (below.seconds, below.part, below.raised) == (2.0, 0.5, True)
+        (below.lead_seconds, below.lead_share, below.raised) == (2.0, 0.5, True)
         and not above.raised
         and model.forgotten == "replayed"
     )
     late, never = replay.threshold("op", samples, 0.6, (0.8, 1.7))
-    assert (late.seconds, late.raised, never.raised) == (1.0, True, False)
+    assert (late.lead_seconds, late.raised, never.raised) == (1.0, True, False)
 
 
 def test_speed_times_single_calls():
-    learned, predicted = speed.times(MaxSeen, 10)
+    learned, predicted = speed.call_times(MaxSeen, 10)
     assert len(learned) == len(predicted) >= speed.CALLS and min(learned) >= 0
 
 

@@ -1,11 +1,12 @@
 """python -m tests.bench.predict [--quick] [--measure] [PART...]: evaluate the forecasts, all
-parts or those named. --measure: measure the operators anew. Quick: fewer orders and records;
+parts or those named. --measure: measure the operators again. --quick: fewer orders and records.
 BENCHMARKS.md is written only by a full run."""
 
 import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,16 +26,23 @@ def shape_index(record):
     return int(record["key"].partition(".")[0])
 
 
+class Split(NamedTuple):
+    """Records to learn, and records to forecast."""
+
+    train: list
+    test: list
+
+
 def small_and_larger(data):
-    """dataset → (records to learn, records to forecast). Own operators: the first repetition of
-    the three small shapes."""
+    """Split by dataset. Of our own operators the first repetition of the three small shapes is
+    learned."""
     own = [r for rows in data.own.values() for r in rows]
     train, test = (
         [r for r in own if shape_index(r) < SMALL and r["key"].endswith(".0")],
         [r for r in own if shape_index(r) >= SMALL],
     )
     found = {
-        f"own, {group}": (train, [r for r in test if r["task_name"] in names])
+        f"own, {group}": Split(train, [r for r in test if r["task_name"] in names])
         for group, names in GROUPS.items()
     }
     if data.unicamp:
@@ -44,11 +52,11 @@ def small_and_larger(data):
             for r in rows
             if unicamp.is_cube(r) and r["inputs"][0]["shape"][0] <= 300
         ]
-        found["UNICAMP, cubes of 100, 200, 300"] = (
+        found["UNICAMP, cubes of 100, 200, 300"] = Split(
             cubes,
             [r for rows in data.unicamp.values() for r in rows if r["input_bytes"] > 4 * 300**3],
         )
-        found["UNICAMP, three smallest"] = (
+        found["UNICAMP, three smallest"] = Split(
             [r for rows in data.unicamp.values() for r in rows[:3]],
             [r for rows in data.unicamp.values() for r in rows[3:]],
         )
@@ -72,7 +80,7 @@ def small(data):
             "operators that reach all three",
         ),
     )
-    each = Section(
+    by_operator = Section(
         "The same, by operator: ours",
         "as above",
         (
@@ -88,7 +96,9 @@ def small(data):
         ),
     )
     for dataset, (train, test) in small_and_larger(data).items():
-        scores = {name: protocol.after(train, test, make) for name, make in data.methods.items()}
+        scores = {
+            name: protocol.train_and_test(train, test, make) for name, make in data.methods.items()
+        }
         for name, found in scores.items():
             f = protocol.figures(found)
             section.rows.append(
@@ -100,18 +110,22 @@ def small(data):
                     percent(f["failures"]),
                     f"{f['slack']:.2f}",
                     f"{f['slack_95']:.2f}",
-                    protocol.reached(found, 0.02 if dataset.startswith("own") else 0.04),
+                    protocol.operators_on_target(
+                        found, 0.02 if dataset.startswith("own") else 0.04
+                    ),
                 )
             )
-        others = {name: protocol.by_name(found) for name, found in scores.items() if name != "ours"}
+        baselines = {
+            name: protocol.by_name(found) for name, found in scores.items() if name != "ours"
+        }
         for operator, found in protocol.by_name(scores.get("ours", [])).items():
             f = protocol.figures(found)
             best = min(
-                others,
-                key=lambda name: protocol.figures(others[name][operator])["error"],
+                baselines,
+                key=lambda name: protocol.figures(baselines[name][operator])["error"],
                 default=None,
             )
-            each.rows.append(
+            by_operator.rows.append(
                 (
                     operator,
                     dataset,
@@ -120,16 +134,16 @@ def small(data):
                     f"{f['slack']:.2f}",
                     f"{f['slack_95']:.2f}",
                     found[-1].trust,
-                    said(found),
+                    output_verdicts(found),
                     best
-                    and f"{percent(protocol.figures(others[best][operator])['error'])} ({best})",
+                    and f"{percent(protocol.figures(baselines[best][operator])['error'])} ({best})",
                 )
             )
-    return [section, each]
+    return [section, by_operator]
 
 
-def said(scores):
-    """How often the output's shape was forecast so."""
+def output_verdicts(scores):
+    """How often the output's shape was forecast right, wrong, or not at all."""
     counts = Counter(s.output for s in scores if s.output)
     return (
         ", ".join(
@@ -139,7 +153,7 @@ def said(scores):
     )
 
 
-def rolled(data):
+def rolling(data):
     """Rolling: every record forecast before it is learned."""
     sections, seeds = [], range(3 if data.quick else 10)
     sets = {"own operators": [r for rows in data.own.values() for r in rows]}
@@ -176,17 +190,15 @@ def rolled(data):
                     protocol.figures(scores),
                     protocol.figures([s for s in scores if s.fresh]),
                 )
-                pairs = (
-                    [("–", "–")]
+                differences = (
+                    ("–", "–")
                     if name == "ours" or "ours" not in found
-                    else [
-                        tuple(
-                            "{:+.3f} ({:+.3f} to {:+.3f})".format(
-                                *protocol.difference(found["ours"], scores, of)
-                            )
-                            for of in (lambda s: min(s.error, 10.0), protocol.cost)
+                    else (
+                        "{:+.3f} ({:+.3f} to {:+.3f})".format(
+                            *protocol.difference(found["ours"], scores, quantity)
                         )
-                    ]
+                        for quantity in (lambda s: min(s.error, 10.0), protocol.cost)
+                    )
                 )
                 section.rows.append(
                     (
@@ -200,13 +212,13 @@ def rolled(data):
                         f"{fresh['slack']:.2f}",
                         f"{fresh['slack_95']:.2f}",
                         percent(f["waste"], 0),
-                        *pairs[0],
+                        *differences,
                     )
                 )
             if "ours" in found:
                 section.notes += [
-                    of_trust(found["ours"], first),
-                    of_groups(found["ours"], GROUPS if dataset == "own operators" else {}),
+                    figures_by_trust(found["ours"], first),
+                    failures_by_group(found["ours"], GROUPS if dataset == "own operators" else {}),
                 ]
             if not growing and dataset == "own operators":
                 section.notes.append(
@@ -225,7 +237,8 @@ def rolled(data):
     return sections
 
 
-def of_trust(scores, first):
+def figures_by_trust(scores, first):
+    """first: scores of the first record of each name."""
     f = protocol.figures(first)
     parts = [
         f"nothing of that name seen: {f['count']} forecasts, error {percent(f['error'])}, failures"
@@ -242,9 +255,9 @@ def of_trust(scores, first):
     return "Ours, by the forecast's trust: " + "; ".join(parts) + "."
 
 
-def of_groups(scores, groups):
-    """Failures of shapes not seen before: of each group, and where they are; how far above the
-    bound."""
+def failures_by_group(scores, groups):
+    """Failures of shapes not seen before, by group and by operator, and how far above the bound the
+    truths were."""
     fresh = [s for s in scores if s.fresh]
     parts = [
         f"{group} {percent(protocol.figures(chosen)['failures'], 2)}"
@@ -352,7 +365,7 @@ def cold(data):
 
 
 def replayed(data):
-    """Partial runs of UNICAMP, replayed."""
+    """Runs of UNICAMP's operators, replayed sample by sample."""
     if not data.unicamp or "ours" not in data.methods:
         return []
     section = Section(
@@ -373,11 +386,7 @@ def replayed(data):
         for record in rows:
             if unicamp.is_cube(record) and record["inputs"][0]["shape"][0] <= 300:
                 model.learn(record)
-    runs = [
-        (name, shape, samples)
-        for name, shape, samples in unicamp.histories()
-        if np.prod(shape) > 300**3
-    ]
+    runs = [run for run in unicamp.histories() if np.prod(run.shape) > 300**3]
     found = {
         "ours: P(exceeds) > 0.5": [],
         "80 % of the limit in use": [],
@@ -387,19 +396,19 @@ def replayed(data):
         found["ours: P(exceeds) > 0.5"] += replay.replay(model, name, shape, samples)
         found["80 % of the limit in use"] += replay.threshold(name, samples, 0.8)
         found["95 % of the limit in use"] += replay.threshold(name, samples, 0.95)
-    for alarm, all_of in found.items():
+    for alarm, alarms in found.items():
         for share in replay.BELOW + replay.ABOVE:
-            of = [a for a in all_of if a.share == share]
-            leads = [(a.part or 0.0, a.seconds or 0.0) for a in of]
-            part, seconds = (np.median([lead[i] for lead in leads]) for i in (0, 1))
+            chosen = [a for a in alarms if a.share == share]
+            lead_share = np.median([a.lead_share or 0.0 for a in chosen])
+            seconds = np.median([a.lead_seconds or 0.0 for a in chosen])
             if share < 1:
                 section.rows.append(
                     (
                         alarm,
                         share,
-                        len(of),
-                        percent(np.mean([a.seconds is not None for a in of]), 0),
-                        percent(part, 0),
+                        len(chosen),
+                        percent(np.mean([a.lead_seconds is not None for a in chosen]), 0),
+                        percent(lead_share, 0),
                         f"{seconds:.2f}",
                         "–",
                     )
@@ -409,11 +418,11 @@ def replayed(data):
                     (
                         alarm,
                         share,
-                        len(of),
+                        len(chosen),
                         "–",
                         "–",
                         "–",
-                        f"{percent(np.mean([a.raised for a in of]), 0)} (false)",
+                        f"{percent(np.mean([a.raised for a in chosen]), 0)} (false)",
                     )
                 )
     section.notes.append(
@@ -424,7 +433,7 @@ def replayed(data):
     return [section]
 
 
-def timed(data):
+def call_times(data):
     """CPU time of single calls."""
     section = Section(
         "CPU time of single calls",
@@ -435,7 +444,7 @@ def timed(data):
         print(f"... time of calls after {count:,} records", file=sys.stderr, flush=True)
         row = [
             f"{value:.3f}"
-            for calls in speed.times(Ours, count)
+            for calls in speed.call_times(Ours, count)
             for value in np.percentile(calls, [50, 99])
         ]
         section.rows.append((f"{count:,}", *row))
@@ -446,7 +455,7 @@ def timed(data):
     return [section] if "ours" in data.methods else []
 
 
-PARTS = {"small": small, "rolling": rolled, "cold": cold, "replay": replayed, "speed": timed}
+PARTS = {"small": small, "rolling": rolling, "cold": cold, "replay": replayed, "speed": call_times}
 
 
 class Data:
@@ -457,9 +466,10 @@ class Data:
 
 
 def main():
-    words = sys.argv[1:]
-    data, quick = Data("--quick" in words, "--measure" in words), "--quick" in words
-    chosen = [word for word in words if not word.startswith("-")] or list(PARTS)
+    arguments = sys.argv[1:]
+    quick = "--quick" in arguments
+    data = Data(quick, "--measure" in arguments)
+    chosen = [word for word in arguments if not word.startswith("-")] or list(PARTS)
     text = (
         f"## Prediction\n\n{len(OPERATORS)} operators measured here by the probe,"
         f" {sum(map(len, data.own.values())):,} tasks:"

@@ -1,17 +1,25 @@
-"""What forecasts are compared with. One interface: learn(record), predict(inputs, name) → (mean,
-99 % bound) in bytes, or None while nothing of that name was seen. METHODS has them all, ours
-first.
+"""The methods that are compared, ours first (METHODS). One interface: learn(record), and
+predict(inputs, name) → Estimate, or None while nothing of that name was seen.
 
-A killed task is learned as twice the limit it met, the doubling that schedulers retry with: none
-of these knows a lower bound.
+The baselines know no lower bounds: they learn a killed task as twice the limit that it met, as
+schedulers double the memory of a retry.
 """
 
+from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 LEVEL = 0.99
 NORMAL_99 = 2.326
+
+
+class Estimate(NamedTuple):
+    """Bytes; bound: 99 %."""
+
+    mean: float
+    bound: float
 
 
 def bytes_of(inputs):
@@ -26,53 +34,62 @@ def volume_of(inputs):
     return float(prod(largest(inputs)["shape"]))
 
 
+class Seen(NamedTuple):
+    inputs: list
+    peak: float
+
+
 class Baseline:
     def __init__(self):
-        self.seen = {}  # name → (inputs, peak bytes)s
+        self.seen = {}  # lists of Seen, by name
 
     def learn(self, record):
         peak = record["alloc_peak_bytes"] * (1 if record["state"] == "ok" else 2)
-        self.seen.setdefault(record["task_name"], []).append((record["inputs"], float(peak)))
+        self.seen.setdefault(record["task_name"], []).append(Seen(record["inputs"], float(peak)))
 
     def predict(self, inputs, name):
         rows = self.seen.get(name)
         return rows and self.estimate(rows, inputs)
 
     def bound(self, inputs, name, level):
-        """They have one, whatever the level."""
-        return self.predict(inputs, name)[1]
+        """Baselines have one bound for all levels."""
+        return self.predict(inputs, name).bound
 
 
 class MaxSeen(Baseline):
     def estimate(self, rows, inputs):
-        return (max(y for _, y in rows),) * 2
+        largest_peak = max(seen.peak for seen in rows)
+        return Estimate(largest_peak, largest_peak)
 
 
 class Percentile95(Baseline):
     def estimate(self, rows, inputs):
-        return (float(np.percentile([y for _, y in rows], 95)),) * 2
+        percentile = float(np.percentile([seen.peak for seen in rows], 95))
+        return Estimate(percentile, percentile)
 
 
 class Tovar(Baseline):
-    """First allocation of least expected waste: a for all, and the largest seen once more for
-    those above a (Tovar et al. 2018)."""
+    """The first allocation of least expected waste (Tovar et al. 2018): every task gets `a` bytes,
+    and a task that needs more gets the largest peak seen in a second run."""
 
     def estimate(self, rows, inputs):
-        peaks = np.sort([y for _, y in rows])
-        above = 1 - np.arange(1, len(peaks) + 1) / len(peaks)
-        return (float(peaks[np.argmin(peaks + peaks[-1] * above)]),) * 2
+        peaks = np.sort([seen.peak for seen in rows])
+        retried = 1 - np.arange(1, len(peaks) + 1) / len(peaks)
+        allocation = float(peaks[np.argmin(peaks + peaks[-1] * retried)])
+        return Estimate(allocation, allocation)
 
 
 class Linear(Baseline):
     """Least squares on the bytes of all inputs, with an intercept once two sizes were seen. The
-    bound: a fixed share of it, as large as 0.8 leaves free."""
+    bound is the mean divided by 0.8."""
 
     @staticmethod
     def size(inputs):
         return bytes_of(inputs)
 
     def estimate(self, rows, inputs):
-        x, y = np.array([self.size(i) for i, _ in rows]), np.array([y for _, y in rows])
+        x = np.array([self.size(seen.inputs) for seen in rows])
+        y = np.array([seen.peak for seen in rows])
         if np.ptp(x) == 0:
             slope, offset = y.mean() / max(x.mean(), 1.0), 0.0
         else:
@@ -80,7 +97,7 @@ class Linear(Baseline):
             slope = centred @ y / (centred @ centred)
             offset = y.mean() - slope * x.mean()
         mean = max(slope * self.size(inputs) + offset, 1.0)
-        return float(mean), float(mean + self.margin(mean, y - slope * x - offset))
+        return Estimate(float(mean), float(mean + self.margin(mean, y - slope * x - offset)))
 
     def margin(self, mean, residuals):
         return mean / 0.8 - mean
@@ -116,7 +133,7 @@ class Fitted(Baseline):
 
     def __init__(self):
         super().__init__()
-        self.fits = {}  # name → (rows it was fitted to, fitted)
+        self.fits = {}  # by name: the number of records, and the regressor fitted to them
 
     @staticmethod
     def features(inputs):
@@ -129,12 +146,13 @@ class Fitted(Baseline):
             return None
         count, fitted = self.fits.get(name, (0, None))
         if count * 1.5 < len(rows) or count < len(rows) < 4:
-            # comes with scikit-learn; two threads take four times as long for so few rows
+            # It comes with scikit-learn. Two threads take four times as long for so few rows.
             from threadpoolctl import threadpool_limits
 
             with threadpool_limits(1):
                 fitted = self.fit(
-                    np.array([self.features(i) for i, _ in rows]), np.array([y for _, y in rows])
+                    np.array([self.features(seen.inputs) for seen in rows]),
+                    np.array([seen.peak for seen in rows]),
                 )
             self.fits[name] = len(rows), fitted
         return self.apply(fitted, np.array([self.features(inputs)]))
@@ -148,7 +166,7 @@ class Tree(Fitted):
 
     def apply(self, fitted, x):
         mean = float(fitted.predict(x)[0])
-        return mean, mean / 0.8
+        return Estimate(mean, mean / 0.8)
 
 
 class Boosting(Fitted):
@@ -164,7 +182,7 @@ class Boosting(Fitted):
 
     def apply(self, fitted, x):
         mean, bound = (float(part.predict(x)[0]) for part in fitted)
-        return mean, max(mean, bound)
+        return Estimate(mean, max(mean, bound))
 
 
 class GaussianProcess(Fitted):
@@ -185,52 +203,60 @@ class GaussianProcess(Fitted):
 
     def apply(self, fitted, x):
         mean, sd = fitted.predict(np.log(x), return_std=True)
-        return max(float(mean[0]), 1.0), max(float(mean[0] + NORMAL_99 * sd[0]), 1.0)
+        return Estimate(max(float(mean[0]), 1.0), max(float(mean[0] + NORMAL_99 * sd[0]), 1.0))
+
+
+@dataclass(slots=True)
+class Policy:
+    """Of one name. kappa = peak / bytes of inputs."""
+
+    log_kappa: float
+    log_margin: float  # of bound / predicted
+    rounds: int = 0
 
 
 class Gradient(Baseline):
-    """Reinforcement learning, as small as it gets: the action is κ = peak / bytes of inputs, the
-    reward -|predicted - actual| / actual. One chance in ten it tries a κ nearby (ε-greedy); each
-    round follows the gradient of the reward in log κ, with steps that shrink. The bound follows
-    the 99 % quantile of actual / predicted in the same way.
+    """A minimal reinforcement learner. The action is κ = peak / bytes of inputs, the reward
+    -|predicted - actual| / actual. With probability 0.1 it tries a κ nearby (ε-greedy). Each round
+    follows the gradient of the reward in log κ, with shrinking steps. The bound follows the 99 %
+    quantile of actual / predicted in the same way.
     """
 
-    # of five steps from 0.02 to 0.5 the one with the best reward on the tuning operators
+    # Of five steps from 0.02 to 0.5 this one has the best reward on the tuning operators.
     EPSILON, STEP = 0.1, 0.2
 
     def __init__(self):
         super().__init__()
-        # name → [log κ, log of bound / predicted, rounds]
-        self.chance, self.policy = np.random.default_rng(0), {}
+        self.random, self.policies = np.random.default_rng(0), {}
 
     def learn(self, record):
         size, name = max(bytes_of(record["inputs"]), 1.0), record["task_name"]
         actual = np.log(
             max(record["alloc_peak_bytes"], 1) * (1 if record["state"] == "ok" else 2) / size
         )
-        state = self.policy.setdefault(name, [actual, np.log(1.25), 0])
-        state[2] += 1
-        step = self.STEP / np.sqrt(state[2])
-        tried = state[0] + (
-            self.chance.normal(0, step) if self.chance.random() < self.EPSILON else 0.0
-        )
-        # of the reward; where it predicts too much, no steeper than 1, or one round could undo all
-        # others
+        policy = self.policies.setdefault(name, Policy(actual, np.log(1.25)))
+        policy.rounds += 1
+        step = self.STEP / np.sqrt(policy.rounds)
+        explores = self.random.random() < self.EPSILON
+        tried = policy.log_kappa + (self.random.normal(0, step) if explores else 0.0)
+        # The slope of the reward. Where the prediction is too high it is limited to 1, or one round
+        # could undo all others.
         slope = -np.sign(tried - actual) * np.exp(min(tried - actual, 0.0))
-        state[1] = max(0.0, state[1] + step * (LEVEL if actual > tried + state[1] else LEVEL - 1))
-        state[0] = tried + step * slope
+        exceeded = actual > tried + policy.log_margin
+        margin = policy.log_margin + step * (LEVEL if exceeded else LEVEL - 1)
+        policy.log_margin = max(0.0, margin)
+        policy.log_kappa = tried + step * slope
 
     def predict(self, inputs, name):
-        if name not in self.policy:
+        policy = self.policies.get(name)
+        if policy is None:
             return None
-        log_kappa, above, _ = self.policy[name]
-        mean = float(np.exp(log_kappa) * max(bytes_of(inputs), 1.0))
-        return mean, mean * float(np.exp(above))
+        mean = float(np.exp(policy.log_kappa) * max(bytes_of(inputs), 1.0))
+        return Estimate(mean, mean * float(np.exp(policy.log_margin)))
 
 
 class Ours:
-    """dwsr_probe.predict.Model behind the same interface; `forecast` is the last one made, with
-    its trust."""
+    """dwsr_probe.predict.Model behind the same interface. forecast: the last one made."""
 
     def __init__(self):
         from dwsr_probe.predict import Model
@@ -242,7 +268,7 @@ class Ours:
 
     def predict(self, inputs, name):
         self.forecast = self.model.predict(inputs, name)
-        return self.forecast.mean, self.forecast.upper(LEVEL)
+        return Estimate(self.forecast.mean, self.forecast.upper(LEVEL))
 
     def bound(self, inputs, name, level):
         return self.model.predict(inputs, name).upper(level)

@@ -1,45 +1,56 @@
-"""Cold start with a limit: nothing known, the largest block that is believed to fit is run next.
-Blocks are the measured shapes, a block over the limit is a kill. Called by __main__."""
+"""Cold start with a limit: a method that knows nothing runs, block after block, the largest one
+whose bound fits. Blocks are the measured shapes; a block with a peak above the limit is killed.
+Called by __main__."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BLOCKS = 10
-# of the bound of the second block, the third, and all later ones: while little is known, a kill
-# teaches more than another small block
+# Quantile of the bound for the second block, the third, and all later ones. While little is known,
+# a kill teaches more than another small block.
 LEVELS = (0.8, 0.9, 0.99)
-SHARES = (0.15, 0.35, 0.6, 0.85)  # of the largest peak measured: the limits
+SHARES = (0.15, 0.35, 0.6, 0.85)  # limits, as shares of the largest peak measured
+
+
+class Block(NamedTuple):
+    input_bytes: int
+    records: list  # repetitions of this shape
 
 
 @dataclass(slots=True)
 class Start:
+    """reached: the largest block that ran among the first three, divided by the largest that fits.
+    reached_last: the same among all."""
+
     name: str
     limit: float
     kills: int
-    reached: float  # largest block that ran among the first three, by the largest that fits
-    reached_last: float  # among all
+    reached: float
+    reached_last: float
 
 
-def shapes_of(records):
-    """Blocks from small to large: [(input bytes, records of this shape)]."""
+def blocks_of(records):
+    """A Block for each shape, from small to large."""
     found = {}
     for record in records:
         found.setdefault(
             str(record["key"]).partition(".")[0] if record.get("key") else str(record["inputs"]), []
         ).append(record)
     return sorted(
-        ((rows[0]["input_bytes"], rows) for rows in found.values()), key=lambda block: block[0]
+        (Block(rows[0]["input_bytes"], rows) for rows in found.values()),
+        key=lambda block: block.input_bytes,
     )
 
 
 def start(blocks, limit, method):
-    """First the smallest block, then the largest whose bound fits, boldly at first; none fits:
-    the smallest. Repetitions of a shape take turns, each asked for with its own inputs."""
-    done, kills = [], 0
-    for turn in range(BLOCKS):
-        offered = [rows[turn % len(rows)] for _, rows in blocks]
+    """First the smallest block, then the largest whose bound fits, or the smallest if none fits.
+    Repetitions of a shape are used in turn, each forecast with its own inputs."""
+    sizes_run, kills = [], 0
+    for number in range(BLOCKS):
+        offered = [block.records[number % len(block.records)] for block in blocks]
         record = offered[0]
-        if turn:
-            level = LEVELS[min(turn, len(LEVELS)) - 1]
+        if number:
+            level = LEVELS[min(number, len(LEVELS)) - 1]
             record = next(
                 (
                     r
@@ -50,17 +61,23 @@ def start(blocks, limit, method):
             )
         if record["alloc_peak_bytes"] > limit:
             kills += 1
-            done.append(0)
+            sizes_run.append(0)
             method.learn(killed(record, limit))
         else:
-            done.append(record["input_bytes"])
+            sizes_run.append(record["input_bytes"])
             method.learn(record)
-    best = max(size for size, rows in blocks if max(r["alloc_peak_bytes"] for r in rows) <= limit)
-    return Start(record["task_name"], limit, kills, max(done[:3]) / best, max(done) / best)
+    best = max(block.input_bytes for block in blocks if peak_of(block) <= limit)
+    return Start(
+        record["task_name"], limit, kills, max(sizes_run[:3]) / best, max(sizes_run) / best
+    )
+
+
+def peak_of(block):
+    return max(record["alloc_peak_bytes"] for record in block.records)
 
 
 def killed(record, limit):
-    """What is left of a task that met the limit."""
+    """The record of a task that was killed at the limit."""
     return {
         **record,
         "state": "killed",
@@ -72,16 +89,16 @@ def killed(record, limit):
 
 
 def limits(blocks):
-    """Those under which the smallest block runs, and not all do."""
-    peaks = [max(r["alloc_peak_bytes"] for r in rows) for _, rows in blocks]
+    """The limits under which the smallest block fits, and the largest does not."""
+    peaks = [peak_of(block) for block in blocks]
     return [share * max(peaks) for share in SHARES if peaks[0] <= share * max(peaks)]
 
 
 def starts(records, make):
-    """One for each operator and limit, each with a model that knows nothing."""
+    """A Start for each operator and limit, each with a new method."""
     return [
         start(blocks, limit, make())
         for rows in records.values()
-        for blocks in [shapes_of(rows)]
+        for blocks in [blocks_of(rows)]
         for limit in limits(blocks)
     ]

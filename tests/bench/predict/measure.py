@@ -1,4 +1,4 @@
-"""Measure the operators by our own probe, in a process of their own, and keep the records in
+"""Measure the operators with the probe, in a process of their own, and keep the records in
 build/operators.jsonl. Called by __main__; `python -m tests.bench.predict.measure FILE` is the
 process."""
 
@@ -19,23 +19,23 @@ REPETITIONS = 2
 
 
 def records(again=False):
-    """name → its records in the order of measurement: shape by shape, each repetition with
-    values of its own. Measured when asked for, or when one is missing."""
-    found = {} if again else kept()
+    """Records by operator, in the order of measurement: shape by shape, each repetition with its
+    own values. again: measure anew; it is also measured if an operator is missing in the file."""
+    found = {} if again else load()
     if found.keys() != OPERATORS.keys():
         FILE.parent.mkdir(exist_ok=True)
-        # pandas holds names of columns in Arrow: with its own allocator those records would not be
-        # exact
+        # pandas keeps the names of columns in Arrow. With Arrow's own allocator these records would
+        # not be exact.
         subprocess.run(
             [sys.executable, "-m", "tests.bench.predict.measure", FILE],
             check=True,
             env=dict(os.environ, ARROW_DEFAULT_MEMORY_POOL="system"),
         )
-        found = kept()
+        found = load()
     return found
 
 
-def kept():
+def load():
     found = {}
     for line in FILE.read_text().splitlines() if FILE.exists() else ():
         record = json.loads(line)
@@ -44,8 +44,8 @@ def kept():
 
 
 def measure(operator):
-    """One task per shape and repetition; its key says which. The first call, for lazy imports
-    and work space that libraries keep, is not a task."""
+    """One task per shape and repetition, with both in its key. The first call is not a task: it
+    triggers lazy imports, and work space that libraries keep."""
     operator.function(*operator.make(operator.shapes[0], np.random.default_rng(0)))
     for i, shape in enumerate(operator.shapes):
         for repetition in range(REPETITIONS):

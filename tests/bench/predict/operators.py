@@ -1,10 +1,10 @@
 """The operators that are measured for the evaluation of forecasts: what people run on arrays and
 tables. measure.py runs them.
 
-Each has a ladder of shapes, from small to larger, mostly not cubes; the first three are the
-small ones that a model may see before it forecasts the rest. The size functions of the model and
-its prior are tuned on the operators of TUNING only; HELD_OUT were not looked at while tuning;
-UNTOUCHED came when the model was there. One for whose sake the model is changed moves to TUNING.
+Each has a ladder of shapes, from small to large, mostly not cubes. A method may learn the first
+three before it forecasts the rest. The size functions of the model and its prior are tuned on the
+operators of TUNING only. HELD_OUT was not used while tuning. UNTOUCHED was added when the model was
+finished. An operator for which the model is changed moves to TUNING.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,10 @@
-"""Forecasts before truths: three small shapes and all larger ones, and rolling over random
-orders. Figures of what came out, and paired intervals between methods. Called by __main__."""
+"""Evaluation protocols: learn three small shapes and forecast all larger ones; and prequential
+("rolling"), where every record is forecast before it is learned. Figures of the scores, and paired
+confidence intervals between methods. Called by __main__."""
 
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,17 +13,17 @@ from tests.bench.predict.baselines import METHODS, Fitted
 
 @dataclass(slots=True)
 class Score:
-    """One round: what was forecast, and what it was."""
+    """One forecast and the measured value (truth), in bytes."""
 
     name: str
     mean: float
     bound: float
     truth: float
     seed: int = 0
-    n: int = 0  # seen of this name before
-    fresh: bool = True  # nothing of these shapes seen before
+    n: int = 0  # records of this name seen before
+    fresh: bool = True  # no record with these shapes was seen before
     trust: str | None = None
-    # its shape was forecast "right", "wrong", "unknown"; None where it has none
+    # the output's shape was forecast "right", "wrong", "unknown"; None: the output has no shape
     output: str | None = None
 
     @property
@@ -33,38 +35,46 @@ class Score:
         return -self.error
 
 
+class Interval(NamedTuple):
+    """A mean with its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
 def score_of(method, record, **others):
-    """None where a method has no forecast: nothing of that name seen."""
-    answer = method.predict(record["inputs"], record["task_name"])
-    if answer is None:
+    """None where a method has no forecast, because nothing of that name was seen."""
+    estimate = method.predict(record["inputs"], record["task_name"])
+    if estimate is None:
         return None
     forecast = getattr(method, "forecast", None)
     return Score(
         record["task_name"],
-        *map(float, answer),
+        float(estimate.mean),
+        float(estimate.bound),
         float(record["alloc_peak_bytes"]),
         trust=forecast and forecast.trust,
-        output=forecast and output_of(forecast, record),
+        output=forecast and output_verdict(forecast, record),
         **others,
     )
 
 
-def output_of(forecast, record):
-    true, said = ((output or {}).get("shape") for output in (record.get("output"), forecast.output))
-    return (
-        None
-        if true is None
-        else "unknown"
-        if said is None
-        else "right"
-        if list(said) == list(true)
-        else "wrong"
+def output_verdict(forecast, record):
+    """Was the shape of the output forecast "right", "wrong" or "unknown"? None: it has no shape."""
+    true, predicted = (
+        (output or {}).get("shape") for output in (record.get("output"), forecast.output)
     )
+    if true is None:
+        return None
+    if predicted is None:
+        return "unknown"
+    return "right" if list(predicted) == list(true) else "wrong"
 
 
-def after(train, test, make):
-    """Scores of `test` by one model that has learned `train`. Records by name, all names in one
-    model."""
+def train_and_test(train, test, make):
+    """Scores of the records `test` by one method that has learned the records `train`, all names
+    together."""
     method = make()
     for record in train:
         method.learn(record)
@@ -72,8 +82,9 @@ def after(train, test, make):
 
 
 def rolling(records, make, seeds, growing=False):
-    """Every record is forecast before it is learned, all names mixed. Of the first of each name
-    only ours has a forecast. Growing: by size, as a careful user would go on."""
+    """Every record is forecast before it is learned, all names mixed, one random order per seed.
+    Only our method has a forecast for the first record of a name. growing: in the order of size, as
+    a careful user would proceed."""
     scores = []
     for seed in seeds:
         method, seen = make(), {}
@@ -95,8 +106,7 @@ def rolling(records, make, seeds, growing=False):
 
 
 def rolling_all(records, seeds, growing=False, methods=METHODS):
-    """method → scores, the same rounds for all; those that take long see the first two orders
-    only."""
+    """Scores by method. All methods see the same orders; slow methods see the first two only."""
     found = {}
     for name in methods:
         print(
@@ -114,9 +124,9 @@ def rolling_all(records, seeds, growing=False, methods=METHODS):
 
 
 def figures(scores):
-    """Errors, failures, slack, waste of scores. Failure: the truth was above the bound. Slack:
-    bound / truth. Waste: bytes reserved and not used, the whole reservation of a failure among
-    them, by bytes used."""
+    """Errors, failures, slack and waste. Failure: the truth was above the bound. Slack: bound /
+    truth. Waste: bytes reserved and not used, divided by bytes used; the reservation of a failure
+    is wasted as a whole."""
     mean, bound, truth = (
         np.array([getattr(s, part) for s in scores]) for part in ("mean", "bound", "truth")
     )
@@ -132,13 +142,13 @@ def figures(scores):
     }
 
 
-def reached(scores, error, failures=0.01, slack=1.15):
-    """How many operators reach all three, each by itself: a median over all of them hides those
-    that do not."""
-    each = [figures(found) for found in by_name(scores).values()]
-    limits = {"error": error, "failures": failures, "slack": slack}
-    reach = sum(all(found[name] <= limits[name] for name in limits) for found in each)
-    return f"{reach} of {len(each)}"
+def operators_on_target(scores, error, failures=0.01, slack=1.15):
+    """How many operators meet all three targets, each by itself: a median over all operators hides
+    those that do not."""
+    by_operator = [figures(found) for found in by_name(scores).values()]
+    targets = {"error": error, "failures": failures, "slack": slack}
+    on_target = sum(all(found[name] <= targets[name] for name in targets) for found in by_operator)
+    return f"{on_target} of {len(by_operator)}"
 
 
 def by_name(scores):
@@ -148,10 +158,10 @@ def by_name(scores):
     return found
 
 
-def difference(ours, theirs, of, draws=2000):
-    """(mean, low, high) of ours minus theirs in `of(score)`: 95 % interval of a paired bootstrap
-    over operators, because rounds of one operator are not independent; over shapes where
-    operators are few. Of the orders that both saw."""
+def difference(ours, theirs, quantity, draws=2000):
+    """An Interval of quantity(score), ours minus theirs, by a paired bootstrap over operators,
+    because scores of one operator are not independent; over shapes where operators are few. Only
+    the orders that both methods saw."""
     pairs, seeds, few = (
         {},
         {score.seed for score in theirs},
@@ -159,37 +169,37 @@ def difference(ours, theirs, of, draws=2000):
     )
     for a, b in zip([score for score in ours if score.seed in seeds], theirs, strict=True):
         assert (a.name, a.seed, a.truth) == (b.name, b.seed, b.truth)
-        pairs.setdefault((a.name, a.truth if few else None), []).append(of(a) - of(b))
+        pairs.setdefault((a.name, a.truth if few else None), []).append(quantity(a) - quantity(b))
     means = np.array([np.mean(values) for values in pairs.values()])
     drawn = means[np.random.default_rng(0).integers(0, len(means), (draws, len(means)))].mean(
         axis=1
     )
-    return float(means.mean()), *map(float, np.percentile(drawn, [2.5, 97.5]))
+    return Interval(float(means.mean()), *map(float, np.percentile(drawn, [2.5, 97.5])))
 
 
 def cost(score):
-    """Log of what a round reserves by what it uses: a failure pays its reservation and a second
-    run. Comparable from bytes to gigabytes."""
+    """Logarithm of bytes reserved divided by bytes used. A failure pays its reservation and a
+    second run. Comparable from bytes to gigabytes."""
     return float(
         np.log((score.bound + (score.truth if score.truth > score.bound else 0.0)) / score.truth)
     )
 
 
 def regret_plot(found, columns=39):
-    """Rows of blocks: mean error (the regret of the reward -|predicted - actual| / actual, whose
-    best is 0) by how many of that name were seen, all operators and orders together.
-    Logarithmic, from 0.1 % (empty) to 100 % (full)."""
-    blocks, lines = " ▁▂▃▄▅▆▇█", []
+    """A row of bars for each method: mean error (the regret of the reward -|predicted - actual| /
+    actual, whose best value is 0) by the number of records of that name seen before, over all
+    operators and orders. Logarithmic, from 0.1 % (empty) to 100 % (full)."""
+    bars, lines = " ▁▂▃▄▅▆▇█", []
     for method, scores in found.items():
-        totals = [[] for _ in range(columns + 1)]
+        errors = [[] for _ in range(columns + 1)]  # by n
         for score in scores:
             if score.n <= columns:
-                totals[score.n].append(min(score.error, 1.0))
+                errors[score.n].append(min(score.error, 1.0))
         heights = [
-            np.clip((np.log10(max(np.mean(t), 1e-9)) + 3) / 3, 0, 1) for t in totals[1:] if t
+            np.clip((np.log10(max(np.mean(t), 1e-9)) + 3) / 3, 0, 1) for t in errors[1:] if t
         ]
         lines.append(
-            f"{method:>22} |{''.join(blocks[round(h * 8)] for h in heights)}|"
-            f" {sum(np.mean(t) for t in totals[1:] if t):8.2f}"
+            f"{method:>22} |{''.join(bars[round(h * 8)] for h in heights)}|"
+            f" {sum(np.mean(t) for t in errors[1:] if t):8.2f}"
         )
     return "\n".join([f"{'seen before':>22}  1{' ' * (columns - 3)}{columns}   summed", *lines])

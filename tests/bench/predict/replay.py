@@ -1,68 +1,69 @@
-"""Partial runs of UNICAMP's operators, replayed: how long before a run passes a limit is it
-known? And how often is it said of one that does not? Called by __main__."""
+"""Runs of UNICAMP's operators, replayed sample by sample: how long before a run exceeds a limit is
+the alarm raised, and how often is it raised for a run that does not? Called by __main__."""
 
 from dataclasses import dataclass
 
 from tests.bench.predict import unicamp
 
-BELOW, ABOVE = (0.6, 0.8, 0.95), (1.05, 1.2, 1.5)  # limits, by the run's true peak
+# Limits, divided by the run's true peak: exceeded, and not exceeded.
+BELOW, ABOVE = (0.6, 0.8, 0.95), (1.05, 1.2, 1.5)
+ALARM_PROBABILITY = 0.5
 
 
 @dataclass(slots=True)
 class Alarm:
+    """lead_seconds: from the alarm until the run exceeded the limit; None: no alarm before that.
+    lead_share: the same, divided by the duration of the run."""
+
     name: str
-    share: float  # limit by true peak
-    seconds: float | None  # before it passed the limit; None: not before
-    part: float | None  # the same, by the duration of the run
+    share: float  # limit divided by the true peak
+    lead_seconds: float | None
+    lead_share: float | None
     raised: bool
 
 
 def replay(model, name, shape, samples, shares=BELOW + ABOVE):
-    """One alarm for each limit. Each sample is a running record with the peak so far, learned as
-    the service does, and dropped at the end: the next run begins with the same model."""
-    peak = max(value for _, value in samples)
-    first, crossed, so_far = {}, {}, 0.0
+    """An Alarm for each limit. Each sample is learned as a running record with the peak so far, as
+    the service does, and forgotten at the end: the next run begins with the same model."""
+    true_peak = max(value for _, value in samples)
+    raised_at, exceeded_at, peak = {}, {}, 0.0  # seconds by share
     for seconds, value in samples:
-        so_far = max(so_far, value)
+        peak = max(peak, value)
         running = unicamp.record_of(
-            name, shape, so_far, state="running", process="replayed", thread=1, start=1.0
+            name, shape, peak, state="running", process="replayed", thread=1, start=1.0
         )
         model.learn(running)
-        forecast = model.predict(unicamp.described(shape), name, running=running)
+        forecast = model.predict(unicamp.inputs_of(shape), name, running=running)
         for share in shares:
-            if so_far > share * peak:
-                crossed.setdefault(share, seconds)
-            if forecast.exceeds(share * peak, above=so_far) > 0.5:
-                first.setdefault(share, seconds)
+            if peak > share * true_peak:
+                exceeded_at.setdefault(share, seconds)
+            if forecast.exceeds(share * true_peak, above=peak) > ALARM_PROBABILITY:
+                raised_at.setdefault(share, seconds)
     model.forget_running("replayed")
-    return alarms(name, samples, shares, first, crossed)
+    return alarms(name, samples, shares, raised_at, exceeded_at)
 
 
 def threshold(name, samples, level, shares=BELOW + ABOVE):
-    """The customary alarm: so much of the limit is in use."""
-    peak = max(value for _, value in samples)
-    first, crossed = (
-        {
-            share: next((s for s, value in samples if value > share * peak * part), None)
+    """The customary alarm: raised when this share of the limit is in use."""
+    true_peak = max(value for _, value in samples)
+
+    def first_above(part):
+        """Seconds by share, of the first sample above this part of the limit."""
+        return {
+            share: above[0]
             for share in shares
+            if (above := [s for s, value in samples if value > share * true_peak * part])
         }
-        for part in (level, 1.0)
-    )
-    return alarms(
-        name,
-        samples,
-        shares,
-        {k: v for k, v in first.items() if v is not None},
-        {k: v for k, v in crossed.items() if v is not None},
-    )
+
+    return alarms(name, samples, shares, first_above(level), first_above(1.0))
 
 
-def alarms(name, samples, shares, first, crossed):
+def alarms(name, samples, shares, raised_at, exceeded_at):
     found, duration = [], max(samples[-1][0], 1e-9)
     for share in shares:
-        lead = crossed[share] - first[share] if share in first and share in crossed else None
-        lead = None if lead is None or lead <= 0 else lead
-        found.append(
-            Alarm(name, share, lead, None if lead is None else lead / duration, share in first)
-        )
+        lead = None
+        if share in raised_at and share in exceeded_at and raised_at[share] < exceeded_at[share]:
+            lead = exceeded_at[share] - raised_at[share]
+        lead_share = None if lead is None else lead / duration
+        found.append(Alarm(name, share, lead, lead_share, share in raised_at))
     return found

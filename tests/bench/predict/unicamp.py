@@ -7,6 +7,7 @@ import os
 from itertools import groupby
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(os.environ.get("DWSR_SHARED", "../shared")) / "data" / "unicamp"
 GB = 2**30  # the samples are whole pages in this unit, and are not in 10**9
@@ -17,14 +18,14 @@ def present():
     return (FOLDER / "dataset.csv").exists()
 
 
-def described(shape):
+def inputs_of(shape):
     return [
         {"type": "ndarray", "dtype": "float32", "shape": list(shape), "nbytes": 4 * prod(shape)}
     ]
 
 
 def record_of(name, shape, peak_bytes, **others):
-    inputs = described(shape)
+    inputs = inputs_of(shape)
     return {
         "kind": "task",
         "task_name": name,
@@ -41,8 +42,8 @@ def shape_of(row):
 
 
 def records():
-    """name → records, one for each shape, by bytes. The peak is of the whole process, so that
-    there is an offset of about 100 MB, mean of three runs."""
+    """Records by operator, one for each shape, in the order of bytes. The peak is the mean of three
+    runs, and of the whole process: there is an offset of about 100 MB."""
     found = {}
     with open(FOLDER / "dataset.csv", newline="") as file:
         for row in csv.DictReader(file):
@@ -59,14 +60,21 @@ def is_cube(record):
     return len(set(record["inputs"][0]["shape"])) == 1
 
 
+class History(NamedTuple):
+    """One run of an operator. samples: (seconds, resident bytes)."""
+
+    name: str
+    shape: tuple
+    samples: list
+
+
 def histories():
-    """(name, shape, [(seconds, resident bytes)]) of each run."""
     for path in sorted(FOLDER.glob("*.profile_history.csv")):
         with open(path, newline="") as file:
             for _, rows in groupby(csv.DictReader(file), key=lambda row: row["session_id"]):
                 rows = list(rows)
                 start = float(rows[0]["timestamp"])
-                yield (
+                yield History(
                     path.name.partition(".")[0],
                     shape_of(rows[0]),
                     [
