@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.blocks import Growth
     from dwsr_probe.predict.model import Model
 
-# Finished tasks of a name; as many as the calibration has scores.
+# Finished tasks of each name: as many as there are scores in the calibration.
 SAMPLE_MOST = 500
 
 
 class _EvenSample:
-    """Of a stream of unknown length at most `most` items, evenly spread.
+    """At most `most` records of a stream of unknown length, evenly spread.
 
-    Holds between `most` and 2 * `most` of them: whenever there are more, every second is dropped
-    and only every second of those that follow is kept."""
+    Holds less than 2 * `most` records. When it would hold more, it drops every second one, and from
+    then on keeps only every second one of those that it would have kept."""
 
     __slots__ = ("_count", "_kept", "_most", "_stride")
 
@@ -85,14 +85,14 @@ class RunSample:
         """record: a TaskRecord, or a dict with the same fields."""
         if isinstance(record, dict):
             name, state = record.get("task_name", ""), record.get("state", "ok")
+            size = known_input_bytes(record) or 0
         else:
-            name, state = record.task_name, record.state
+            name, state, size = record.task_name, record.state, record.known_input_bytes or 0
         sample = self._names.get(name)
         if sample is None:
             sample = self._names[name] = _NameSample(self._most)
         self._arrived = arrival = self._arrived + 1
         (sample.finished if state in ("ok", "running") else sample.early).add(arrival, record)
-        size = known_input_bytes(record) or 0
         if size >= sample.largest_bytes:
             sample.largest_bytes, sample.largest = size, (arrival, record)
 
