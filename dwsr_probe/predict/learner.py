@@ -4,7 +4,6 @@ of past forecasts, and a sample of shapes. task.py has one learner per kind."""
 from __future__ import annotations
 
 import math
-import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.censored import CensoredValue, undominated
 from dwsr_probe.predict.posterior import SufficientStatistics, posterior
+from dwsr_probe.predict.repeats import ShapeSample
 from dwsr_probe.predict.sizes import (
     ALL_INPUTS,
     BYTES_MOST,
@@ -19,6 +19,7 @@ from dwsr_probe.predict.sizes import (
     axis_count,
     non_negative_int,
     parse_inputs,
+    parse_numbers,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
 _VALUES_MOST = 1000.0  # exact values that count; older ones fade
 _VALUES_AFTER_CHANGE = 0.5  # the weight of the past once a task has changed, in values
-_SHAPES_MOST, _AXIS_COUNTS_MOST = 64, 8
+_AXIS_COUNTS_MOST = 8
 # A forecast from fewer exact values is not scored.
 _SCORED_FROM = 3
 # A score counts in full from so many exact values on. Before, the deviation of a forecast is a
@@ -43,7 +44,7 @@ _IMPLIED = 0.999  # P(y > bound) from which on a bound carries no information
 _CONTRADICTED = 1e-4  # P(y > bound) below which the task must have changed
 # The smoothed score: weight of the newest, clipping, and the value at which the task has changed.
 _DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
-_BOUND_LEVEL = 0.99  # of the bound in a Score
+_BOUND_LEVEL = 0.99  # of ScoredForecast.bound
 
 
 class Observation(NamedTuple):
@@ -58,7 +59,7 @@ class Observation(NamedTuple):
     output_deviation: float
 
 
-class Score(NamedTuple):
+class ScoredForecast(NamedTuple):
     """A forecast, and the value that it was compared with. bound: 99 %. reward: the log score. n:
     exact values known before."""
 
@@ -69,40 +70,13 @@ class Score(NamedTuple):
     n: int
 
 
-class _ShapeMoments:
-    """Count, sum and sum of squares of the values seen with one set of input shapes."""
-
-    __slots__ = ("count", "input_bytes", "squares", "total")
-
-    def __init__(
-        self, input_bytes: int, count: int = 0, total: float = 0.0, squares: float = 0.0
-    ) -> None:
-        self.input_bytes, self.count = input_bytes, count
-        self.total, self.squares = total, squares
-
-    def add(self, y: float) -> None:
-        self.count += 1
-        self.total += y
-        self.squares += y * y
-
-    def merge(self, other: _ShapeMoments) -> None:
-        self.count += other.count
-        self.total += other.total
-        self.squares += other.squares
-
-    def to_list(self) -> list[float]:
-        return [self.input_bytes, self.count, self.total, self.squares]
-
-
 class Learner:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.sums = SufficientStatistics(FLOORS[kind])
         self.scores = Scores()
         self.censored: list[CensoredValue] = []
-        # By a hash of the input shapes. Those with the smallest hashes are kept, so the sample does
-        # not depend on the order of arrival.
-        self.shapes: dict[int, _ShapeMoments] = {}
+        self.shapes = ShapeSample()
         self.n = 0  # exact values, ever
         self.shared = 0  # of them not this task's alone
         self.largest_bytes = 0  # of the inputs of one task
@@ -123,10 +97,10 @@ class Learner:
         observed: Observation,
         bounds: Callable[[], Sequence[LowerBound]],
         pooled: Scores,
-    ) -> Score | None:
+    ) -> ScoredForecast | None:
         """Learn an exact value. bounds: gives the censored values as lower bounds. pooled: scores
         of all tasks. Returns None while there are too few values to score."""
-        score = None
+        scored = None
         if self.n >= _SCORED_FROM:
             if self._scoring is None or self.n >= self._renew_at:
                 self._scoring, self._renew_at = self._infer(bounds()), self.n * _RENEW_FACTOR
@@ -137,7 +111,7 @@ class Learner:
                 observed.output_deviation,
             )
             reward = predictive.log_density(observed.bytes) + math.log(max(observed.bytes, 1))
-            score = self._scored(predictive, observed.bytes, reward, pooled)
+            scored = self._scored(predictive, observed.bytes, reward, pooled)
             self._calibrate(predictive, observed.bytes, pooled)
         self.sums.add(observed.features, observed.bytes)
         self.n += 1
@@ -148,15 +122,15 @@ class Learner:
         axes = axis_count(observed.arrays)
         if axes is not None and len(self.axis_counts) < _AXIS_COUNTS_MOST:
             self.axis_counts.add(axes)
-        self._sample_shape(observed.arrays, input_bytes, observed.bytes)
+        self.shapes.add(observed.arrays, input_bytes, observed.bytes)
         self.invalidate()
-        return score
+        return scored
 
     def _scored(
         self, predictive: Predictive, actual: float, reward: float, pooled: Scores
-    ) -> Score:
+    ) -> ScoredForecast:
         bound = float(Calibrated(predictive, self.scores, pooled).quantile(_BOUND_LEVEL))
-        return Score(predictive.mean, bound, actual, reward, self.n)
+        return ScoredForecast(predictive.mean, bound, actual, reward, self.n)
 
     def _calibrate(self, predictive: Predictive, y: float, pooled: Scores) -> None:
         z = (y - predictive.mean) / predictive.deviation
@@ -172,7 +146,7 @@ class Learner:
         """The task has changed: what was learned before counts little."""
         self.scores.forget_outliers(pooled)
         self.sums = self.sums.discounted_to(_VALUES_AFTER_CHANGE)
-        self.shapes = {}
+        self.shapes = ShapeSample()
         self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
 
     def learn_censored(
@@ -181,29 +155,18 @@ class Learner:
         features: Features,
         bounds: Sequence[LowerBound],
         pooled: Scores,
-    ) -> Score:
+    ) -> ScoredForecast:
         """Learn a lower bound, which is kept. bounds: the censored values so far."""
         predictive = self.predictive(self.posterior(bounds), value.arrays, features)
         probability = float(predictive.survival(value.bytes))
-        score = self._scored(predictive, value.bytes, math.log(max(probability, 1e-300)), pooled)
+        scored = self._scored(predictive, value.bytes, math.log(max(probability, 1e-300)), pooled)
         if self.n >= _SCORED_FROM and probability < _CONTRADICTED:
             self._forget_past(pooled)
         self.censored = undominated([*self.censored, value])
         if value.is_tight or probability < _IMPLIED:
             self._scoring = None
         self.invalidate()
-        return score
-
-    def _sample_shape(self, arrays: Arrays, input_bytes: int, y: float) -> None:
-        key = zlib.crc32(repr(arrays).encode())
-        moments = self.shapes.get(key)
-        if moments is None:
-            if len(self.shapes) >= _SHAPES_MOST:
-                if key > (largest := max(self.shapes)):
-                    return
-                del self.shapes[largest]
-            moments = self.shapes[key] = _ShapeMoments(input_bytes)
-        moments.add(y)
+        return scored
 
     # -- predict
 
@@ -268,28 +231,9 @@ class Learner:
         were seen? Functions of single axes would mean something else."""
         return bool(arrays and self.axis_counts) and axis_count(arrays) not in self.axis_counts
 
-    def seen(self) -> list[tuple[int, float, int]]:
-        """(input bytes, mean, count) of the sampled shapes, smallest first."""
-        return sorted(
-            (shape.input_bytes, shape.total / shape.count, shape.count)
-            for shape in self.shapes.values()
-        )
-
-    def repeat_noise(self) -> float | None:
-        """Relative standard deviation among tasks with the same shapes; None if too few shapes
-        were seen again."""
-        freedom = squares = 0.0
-        for shape in self.shapes.values():
-            mean = shape.total / shape.count
-            if shape.count > 1 and mean > 0:
-                freedom += shape.count - 1
-                residual = max(0.0, shape.squares - shape.total * mean)
-                squares += residual / (mean * mean + self.sums.floor**2)
-        return math.sqrt(squares / freedom) if freedom >= 3 else None
-
     def trust(self, arrays: Arrays, mixture: Mixture) -> tuple[str, tuple[str, ...]]:
         """A word of forecast.TRUST, and notes on why it is no better."""
-        noise, sigma = self.repeat_noise(), mixture.sigma_mean
+        noise, sigma = self.shapes.noise(self.sums.floor), mixture.sigma_mean
         input_bytes = sum(array.nbytes for array in arrays)
         notes = []
         if self.n == 0 and self.censored:
@@ -329,9 +273,7 @@ class Learner:
             self.sums.discount(_VALUES_MOST / self.sums.n)
         self.scores.merge(other.scores)
         self.censored = undominated(self.censored + other.censored)
-        for key, theirs in other.shapes.items():
-            self.shapes.setdefault(key, _ShapeMoments(theirs.input_bytes)).merge(theirs)
-        self.shapes = dict(sorted(self.shapes.items())[:_SHAPES_MOST])
+        self.shapes.merge(other.shapes)
         since_change = min(
             (
                 learner.n - learner.changed_at
@@ -356,7 +298,7 @@ class Learner:
             "killed": [
                 [value.arrays, float(value.bytes), value.is_tight] for value in self.censored
             ],
-            "shapes": {str(key): moments.to_list() for key, moments in self.shapes.items()},
+            "shapes": self.shapes.to_dict(),
             "n": self.n,
             "shared": self.shared,
             "largest_bytes": self.largest_bytes,
@@ -379,13 +321,7 @@ class Learner:
         if not self.sums.is_consistent():
             raise ValueError("a damaged model: sums of no values")
         self.censored = undominated(map(_parse_censored, saved["killed"]))
-        by_key = sorted(saved["shapes"].items(), key=lambda item: int(item[0]))
-        for key, (input_bytes, count, *sums) in by_key[:_SHAPES_MOST]:
-            self.shapes[int(key)] = _ShapeMoments(
-                non_negative_int(input_bytes, "input bytes", math.inf),
-                max(1, non_negative_int(count, "a count")),
-                *parse_numbers(sums, (2,), "shapes").tolist(),
-            )
+        self.shapes = ShapeSample.from_dict(saved["shapes"])
         self.n = non_negative_int(saved["n"], "n")
         self.shared = non_negative_int(saved["shared"], "shared")
         self.largest_bytes = non_negative_int(
@@ -415,11 +351,3 @@ def _parse_censored(saved: Any) -> CensoredValue:
     return CensoredValue(
         parse_inputs(inputs), float(non_negative_int(bound, "a bound")), bool(is_tight)
     )
-
-
-def parse_numbers(values: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """From a file: an array of non-negative numbers, or ValueError."""
-    found = np.array(values, dtype=float)
-    if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
-        raise ValueError(f"a damaged model: {what}")
-    return found

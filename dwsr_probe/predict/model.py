@@ -23,26 +23,29 @@ from typing import TYPE_CHECKING, Any
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.censored import CensoredValue
 from dwsr_probe.predict.forecast import Forecast, Round
-from dwsr_probe.predict.learner import FLOORS, Learner, Observation, parse_numbers
+from dwsr_probe.predict.learner import FLOORS, Learner, Observation
+from dwsr_probe.predict.records import (
+    field_getter,
+    parse_failed_request,
+    parse_identity,
+    parse_output,
+    parse_peaks,
+    with_omitted,
+)
 from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import (
     SIZE_FUNCTIONS,
     Array,
     non_negative_int,
     parse_inputs,
-    short_text,
+    parse_numbers,
     size_features,
 )
 from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningTask, TaskModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from dwsr_probe.predict.records import Identity, Peaks
     from dwsr_probe.predict.sizes import Arrays
-    from dwsr_probe.predict.task import Identity
-
-    Peaks = dict[str, int]  # bytes by kind
-    Get = Callable[..., Any]  # a field of a record by its name, or a default
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
@@ -66,7 +69,7 @@ class Model:
     def learn(self, record: Any) -> list[Round]:
         """One record, finished or running, as TaskRecord or dict. Returns the rounds: what was
         forecast, beside what came. ValueError for impossible figures."""
-        get = _getter(record)
+        get = field_getter(record)
         name, state = get("task_name"), get("state", "ok")
         if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
             raise ValueError(
@@ -76,13 +79,13 @@ class Model:
             raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
-        arrays = _with_omitted(
+        arrays = with_omitted(
             parse_inputs(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0
         )
-        peaks = _parse_peaks(get)
-        output = _parse_output(get("output"))
-        requests = _parse_failed_request(get("oom")) if state == "error" else {}
-        identity = _parse_identity(get)
+        peaks = parse_peaks(get)
+        output = parse_output(get("output"))
+        requests = parse_failed_request(get("oom")) if state == "error" else {}
+        identity = parse_identity(get)
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state != "ok":
             peaks.pop("output", None)
@@ -119,9 +122,9 @@ class Model:
                 size_features(arrays, expected.bytes),
                 expected.deviation,
             )
-            score = learner.learn(observed, partial(task.bounds, kind), self._pooled_scores[kind])
-            if score is not None:
-                rounds.append(Round(name, kind, *score))
+            scored = learner.learn(observed, partial(task.bounds, kind), self._pooled_scores[kind])
+            if scored is not None:
+                rounds.append(Round(name, kind, *scored))
         return rounds
 
     def _learn_censored(
@@ -133,13 +136,13 @@ class Model:
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))
-            score = learner.learn_censored(
+            scored = learner.learn_censored(
                 CensoredValue(arrays, bound, is_tight),
                 task.features(kind, arrays),
                 task.bounds(kind),
                 self._pooled_scores[kind],
             )
-            rounds.append(Round(name, kind, *score, censored=True))
+            rounds.append(Round(name, kind, *scored, censored=True))
         task.invalidate()
         return rounds
 
@@ -209,7 +212,7 @@ class Model:
             estimate = NO_OUTPUT if kind == "output" else task.estimate_output(arrays)
         features = size_features(arrays, estimate.bytes)
         learner = task.learners.get(kind) or Learner(kind)
-        without = _parse_identity(_getter(running)) if running else None
+        without = parse_identity(field_getter(running)) if running else None
         mixture = learner.posterior(task.bounds(kind), task.running_bounds(kind, without))
         predictive = learner.predictive(mixture, arrays, features, estimate.deviation)
         calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[kind])
@@ -229,7 +232,7 @@ class Model:
     def seen(self, task_name: str, kind: str = "alloc") -> list[tuple[int, float, int]]:
         """(input bytes, mean peak, count) of some shapes, smallest first."""
         learner = self._tasks[task_name].learners.get(kind) if task_name in self._tasks else None
-        return learner.seen() if learner else []
+        return learner.shapes.seen() if learner else []
 
     # -- merge and save
 
@@ -330,80 +333,3 @@ class Model:
             return cls.from_dict(saved)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-
-
-def _getter(record: Any) -> Get:
-    return (
-        record.get
-        if isinstance(record, dict)
-        else lambda name, default=None: getattr(record, name, default)
-    )
-
-
-def _parse_identity(get: Get) -> Identity | None:
-    """(process, thread, start), the same while a task runs and when it ends; None if the record
-    does not have it."""
-    identity = get("process"), get("thread"), get("start")
-    for part in identity:
-        if part is not None and (not isinstance(part, (str, int, float)) or part != part):
-            raise ValueError(
-                f"process, thread or start is {str(part)[:60]!r}, not a text or a number"
-            )
-    return None if identity[0] is None or identity[2] is None else identity
-
-
-def _parse_output(given: Any) -> dict[str, Any] | None:
-    """As in the record, checked as an input is; None if there is none."""
-    if not given:
-        return None
-    (array,) = parse_inputs([given]) or (Array(None, 0),)
-    return {
-        "type": short_text(given.get("type")),
-        "dtype": array.dtype,
-        "shape": array.shape,
-        "nbytes": array.nbytes,
-    }
-
-
-def _with_omitted(arrays: Arrays, input_bytes: Any, omitted: int) -> Arrays:
-    """Inputs for which the record had no room become one more, of bytes alone."""
-    if not omitted or input_bytes is None:
-        return arrays
-    rest = non_negative_int(input_bytes, "input_bytes") - sum(array.nbytes for array in arrays)
-    return (*arrays, Array(None, rest)) if rest > 0 else arrays
-
-
-def _parse_peaks(get: Get) -> Peaks:
-    """Bytes by kind, of what the record has."""
-    found = {"alloc": get("alloc_peak_bytes"), "output": get("output_bytes")}
-    if get("overlap") in (0, None):  # else the growth of the process is not this task's alone
-        before, peak = get("rss_before_bytes"), get("rss_peak_bytes")
-        if before is not None and peak is not None:
-            found["rss"] = max(
-                0,
-                non_negative_int(peak, "rss_peak_bytes")
-                - non_negative_int(before, "rss_before_bytes"),
-            )
-    if devices := get("gpu"):
-        if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
-            raise ValueError(f"gpu is {devices!r}, not a list of devices")
-        found["gpu"] = max(
-            non_negative_int(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices
-        )
-    return {
-        kind: non_negative_int(value, f"{kind} peak")
-        for kind, value in found.items()
-        if value is not None
-    }
-
-
-def _parse_failed_request(oom: Any) -> Peaks:
-    """Bytes by kind that were live and requested when an allocation failed; {} if none did."""
-    if not isinstance(oom, dict) or oom.get("requested_bytes") is None:
-        return {}
-    where = str(oom.get("where", ""))
-    kind = "gpu" if where.startswith("gpu") else "alloc" if where == "host" else None
-    if kind is None:
-        return {}
-    requested = non_negative_int(oom["requested_bytes"], "oom.requested_bytes")
-    return {kind: requested + non_negative_int(oom.get("live_bytes") or 0, "oom.live_bytes")}

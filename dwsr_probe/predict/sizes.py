@@ -108,6 +108,14 @@ def non_negative_int(value: Any, what: str, most: float = BYTES_MOST) -> int:
     return int(value)
 
 
+def parse_numbers(values: Any, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
+    """From a file: an array of non-negative numbers, or ValueError."""
+    found = np.array(values, dtype=float)
+    if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
+        raise ValueError(f"a damaged model: {what}")
+    return found
+
+
 def short_text(value: Any) -> str | None:
     """The name of a type, cut to a bounded length, or None."""
     return None if value is None else str(value)[:_TEXT_MOST]

@@ -4,7 +4,7 @@ tasks that run now. model.py has one TaskModel per name."""
 from __future__ import annotations
 
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dwsr_probe.predict.learner import FLOORS
 from dwsr_probe.predict.posterior import LowerBound
@@ -13,16 +13,15 @@ from dwsr_probe.predict.sizes import size_features
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.learner import Learner
+    from dwsr_probe.predict.records import Identity, Peaks
     from dwsr_probe.predict.sizes import Arrays, Features
 
 _RUNNING_MOST = 16  # lower bounds of running tasks that a forecast uses
 
-Identity = tuple[Any, Any, Any]  # process, thread and start of a task
-
 
 class RunningTask(NamedTuple):
     arrays: Arrays
-    peaks: dict[str, int]  # bytes so far, by kind
+    peaks: Peaks  # so far
 
 
 class OutputEstimate(NamedTuple):

@@ -93,3 +93,13 @@ def test_a_sample_needs_no_numpy():
     code = "import sys; import dwsr_probe.predict.history; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_names_of_the_package_are_loaded_when_they_are_used():
+    code = (
+        "import sys; import dwsr_probe.predict as p; before = 'numpy' in sys.modules;"
+        " print(before, p.Model.__name__, p.KINDS[0], hasattr(p, 'Nothing'), set(p.__all__) <="
+        " set(dir(p)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False Model alloc False True\n", done.stderr

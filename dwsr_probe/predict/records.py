@@ -1,0 +1,95 @@
+"""The fields of a record that the model uses, checked. ValueError for impossible figures: records
+may come from anywhere. Called by model.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dwsr_probe.predict.sizes import Array, non_negative_int, parse_inputs, short_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dwsr_probe.predict.sizes import Arrays
+
+    Get = Callable[..., Any]  # a field of a record by its name, or a default
+
+Identity = tuple[Any, Any, Any]  # process, thread and start of a task
+Peaks = dict[str, int]  # bytes by kind
+
+
+def field_getter(record: Any) -> Get:
+    return (
+        record.get
+        if isinstance(record, dict)
+        else lambda name, default=None: getattr(record, name, default)
+    )
+
+
+def parse_identity(get: Get) -> Identity | None:
+    """(process, thread, start), the same while a task runs and when it ends; None if the record
+    does not have it."""
+    identity = get("process"), get("thread"), get("start")
+    for part in identity:
+        if part is not None and (not isinstance(part, (str, int, float)) or part != part):
+            raise ValueError(
+                f"process, thread or start is {str(part)[:60]!r}, not a text or a number"
+            )
+    return None if identity[0] is None or identity[2] is None else identity
+
+
+def parse_output(given: Any) -> dict[str, Any] | None:
+    """As in the record, checked as an input is; None if there is none."""
+    if not given:
+        return None
+    (array,) = parse_inputs([given]) or (Array(None, 0),)
+    return {
+        "type": short_text(given.get("type")),
+        "dtype": array.dtype,
+        "shape": array.shape,
+        "nbytes": array.nbytes,
+    }
+
+
+def with_omitted(arrays: Arrays, input_bytes: Any, omitted: int) -> Arrays:
+    """Inputs for which the record had no room become one more, of bytes alone."""
+    if not omitted or input_bytes is None:
+        return arrays
+    rest = non_negative_int(input_bytes, "input_bytes") - sum(array.nbytes for array in arrays)
+    return (*arrays, Array(None, rest)) if rest > 0 else arrays
+
+
+def parse_peaks(get: Get) -> Peaks:
+    """Bytes by kind, of what the record has."""
+    found = {"alloc": get("alloc_peak_bytes"), "output": get("output_bytes")}
+    if get("overlap") in (0, None):  # else the growth of the process is not this task's alone
+        before, peak = get("rss_before_bytes"), get("rss_peak_bytes")
+        if before is not None and peak is not None:
+            found["rss"] = max(
+                0,
+                non_negative_int(peak, "rss_peak_bytes")
+                - non_negative_int(before, "rss_before_bytes"),
+            )
+    if devices := get("gpu"):
+        if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
+            raise ValueError(f"gpu is {devices!r}, not a list of devices")
+        found["gpu"] = max(
+            non_negative_int(device.get("peak_bytes") or 0, "gpu.peak_bytes") for device in devices
+        )
+    return {
+        kind: non_negative_int(value, f"{kind} peak")
+        for kind, value in found.items()
+        if value is not None
+    }
+
+
+def parse_failed_request(oom: Any) -> Peaks:
+    """Bytes by kind that were live and requested when an allocation failed; {} if none did."""
+    if not isinstance(oom, dict) or oom.get("requested_bytes") is None:
+        return {}
+    where = str(oom.get("where", ""))
+    kind = "gpu" if where.startswith("gpu") else "alloc" if where == "host" else None
+    if kind is None:
+        return {}
+    requested = non_negative_int(oom["requested_bytes"], "oom.requested_bytes")
+    return {kind: requested + non_negative_int(oom.get("live_bytes") or 0, "oom.live_bytes")}
