@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
-SOURCES := $(wildcard csrc/*.[ch]) dwsr_probe/_core.pyx $(wildcard dwsr_probe/*.pxi dwsr_probe/*/*.pxi) setup.py pyproject.toml
+SOURCES := $(wildcard csrc/*.[ch] csrc/*.pxd dwsr_probe/*.p[yx][xd] dwsr_probe/*/*.p[yx][xd]) setup.py pyproject.toml
 
 .PHONY: help demo demo-gpu test results bench bench-budgets bench-predict lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
@@ -102,7 +102,7 @@ bench-predict: $(VENV)/.bench build ## forecasts against what others do, on oper
 build: $(VENV)/.built ## the extension and the command line, in .venv
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) $(OLDEST) .venv-cupy-* build dist *.egg-info dwsr_probe/_core.c dwsr_probe/*.so .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .venv-cupy-* build dist *.egg-info dwsr_probe/*.c dwsr_probe/*/*.c dwsr_probe/*.so .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +
 
 # A compiler, Python's headers and venv: from Debian when they are missing and we may install.

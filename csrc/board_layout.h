@@ -86,7 +86,7 @@
     X(alloc_state)          /* enum alloc_state */                                                \
     X(unowned_bytes)        /* live bytes that no task allocated, since the start */              \
     X(untracked_bytes)      /* total of blocks for which the owner table was full */              \
-    X(dask_hooks)           /* 0: none, 1: all from their threads, 2: some on the event loop */   \
+    X(dask_hooks)           /* enum dask_hooks */                                                 \
     X(gpu_hook)             /* enum gpu_hook */                                                   \
     X(gpu_unfollowed)       /* on too many devices, or of a memory class of the job's own */      \
     X(gpu_ooms)             /* allocations that failed for lack of device memory */               \
@@ -192,6 +192,9 @@
 
 enum board_state { BOARD_OPEN = 1, BOARD_CLOSED = 2, BOARD_CLOSED_ERROR = 3 };
 enum alloc_state { ALLOC_OFF = 0, ALLOC_ON = 1, ALLOC_UNAVAILABLE = 2 };
+/* WRAPPED: around the functions that execute a task. TRANSITIONS: some functions are not known, and
+ * their tasks are followed by the worker's state changes. */
+enum dask_hooks { DASK_HOOKS_NONE = 0, DASK_HOOKS_WRAPPED = 1, DASK_HOOKS_TRANSITIONS = 2 };
 /* OFF: the hook has failed and removed itself */
 enum gpu_hook { GPU_HOOK_NONE = 0, GPU_HOOK_ON = 1, GPU_HOOK_OFF = 2 };
 enum nvml_state {

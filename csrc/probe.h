@@ -67,7 +67,7 @@ void probe_fork_done(void);
 
 /* JSON about the program, for readers of its board. 0, -ENOENT without a board, or -EMSGSIZE. */
 int probe_set_facts(const char *text, uint64_t len);
-/* How a framework's tasks are found: 1, hooks on its begin and end; 2, its reports afterwards. */
+/* How the tasks of Dask are followed (enum dask_hooks). */
 void probe_note_hooks(uint64_t kind);
 
 /* 1 for the first message of a kind among all processes that are related by fork: a failure that

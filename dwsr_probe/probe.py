@@ -81,21 +81,16 @@ def _say_no_room(error):
 def start_board(settings, name):
     """The bare start; OSError(errno, what was being done) if it cannot."""
     _core.start(
-        *(
-            os.fsencode(text).replace(b"\0", b"")
-            for text in (
-                settings.board_dir,
-                settings.run,
-                os.uname().nodename,
-                name,
-                settings.worker,
-                sys.version.split()[0],
-            )
-        ),
-        round(settings.period_ms * 1e6),
-        settings.keep_peak,
-        settings.alloc,
-        settings.alloc_from,
+        directory=_c_text(settings.board_dir),
+        run=_c_text(settings.run),
+        host=_c_text(os.uname().nodename),
+        task_name=_c_text(name),
+        worker=_c_text(settings.worker),
+        python=_c_text(sys.version.split()[0]),
+        period_ns=round(settings.period_ms * 1e6),
+        keep_peak=settings.keep_peak,
+        alloc=settings.alloc,
+        alloc_from=settings.alloc_from,
     )
     if settings.gc != "none":
         import gc
@@ -112,6 +107,10 @@ def start_board(settings, name):
         when_imported("cupy", _hook_cupy_late)
     else:
         when_imported("cupy", _hook_cupy)
+
+
+def _c_text(text):
+    return os.fsencode(text).replace(b"\0", b"")
 
 
 def _hook_cupy(cupy, at_import=True):

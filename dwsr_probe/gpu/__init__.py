@@ -1,2 +1,2 @@
-"""Device memory: CuPy's allocators (hook.pxi, cupy_hook), and what the driver says of the
+"""Device memory: CuPy's allocators (hook.pyx, cupy_hook), and what the driver says of the
 devices (nvml, monitor)."""

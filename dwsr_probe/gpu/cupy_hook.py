@@ -1,5 +1,5 @@
 """Put our allocators before CuPy's, keep them there, take them out again. The allocators
-themselves are in hook.pxi.
+themselves are in hook.pyx.
 
 Called when the job has imported cupy, never before: a job without it pays nothing. What fails
 here is one line on stderr; CuPy works on without us.
@@ -28,7 +28,7 @@ def hook(cupy, at_import=True):
     try:
         _install(cupy, at_import)
     except BaseException:
-        unhook("off")
+        unhook(_core.GPU_HOOK_OFF)
         raise
     monitor.start_again()  # devices may be in use from before a restart
 
@@ -51,11 +51,12 @@ def _install(cupy, at_import):
     monitor.use(cupy)
     _core.use_cupy(
         memory,
-        _standing_in(memory.UnownedMemory),
-        cupy.cuda.runtime.getDevice,
-        _put_in_place,
-        monitor.start,
-        _failed,
+        stand_in=_standing_in(memory.UnownedMemory),
+        device_of_thread=cupy.cuda.runtime.getDevice,
+        install=_put_in_place,
+        on_first_use=monitor.start,
+        on_failure=_failed,
+        out_of_memory=_is_out_of_memory,
     )
     for module in (memory, cupy.cuda):
         _replace(module, "set_allocator", _around_set_allocator)
@@ -68,10 +69,10 @@ def _install(cupy, at_import):
         _pinned_inner = cupy.get_default_pinned_memory_pool().malloc
         _originals["set_pinned"](_wrapped(_pinned_inner, pinned=True))
     unseen.watch_pools()
-    _core.note_gpu_hook("on", pinned=_pinned_inner is not None)
+    _core.note_gpu_hook(_core.GPU_HOOK_ON, pinned=_pinned_inner is not None)
 
 
-def unhook(state="none"):
+def unhook(state=_core.GPU_HOOK_NONE):
     """CuPy as it was. An allocator that another thread uses inside `using_allocator` stays until
     that ends, and only passes on."""
     global _memory, _pinned_memory, _pinned_inner
@@ -103,9 +104,14 @@ def _failed(error):
             f"the hook on CuPy's memory failed: {error!r}; device memory of tasks is not measured"
             " from here on",
         )
-        unhook("off")
+        unhook(_core.GPU_HOOK_OFF)
     except Exception:
-        _core.note_gpu_hook("off")
+        _core.note_gpu_hook(_core.GPU_HOOK_OFF)
+
+
+def _is_out_of_memory(error):
+    """CuPy's OutOfMemoryError, RMM's, or the CUDA runtime's own."""
+    return isinstance(error, MemoryError) or getattr(error, "status", None) == 2
 
 
 def _standing_in(unowned):
@@ -215,7 +221,7 @@ def _around_set_pinned(original):
             if _memory is not None:
                 _pinned_inner = _pinned_memory._malloc if allocator is None else _bare(allocator)
                 original(_wrapped(_pinned_inner, pinned=True))
-                _core.note_gpu_hook("on", pinned=True)
+                _core.note_gpu_hook(_core.GPU_HOOK_ON, pinned=True)
         except Exception as error:
             _failed(error)
 

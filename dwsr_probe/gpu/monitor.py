@@ -42,7 +42,7 @@ def start():
             thread.start()
             _stop, _thread = stop_, thread
     except RuntimeError:  # no more threads for this user, or the interpreter is on its way out
-        _core.note_nvml("failed")
+        _core.note_nvml(_core.NVML_FAILED)
     finally:
         _starting.release()
 
@@ -75,7 +75,7 @@ def forked():
     global _thread, _hanging, _starting
     _thread = _hanging = None
     _starting = threading.Lock()
-    _core.note_nvml("none")
+    _core.note_nvml(_core.NVML_NONE)
 
 
 def _work(cupy, stop):
@@ -83,7 +83,7 @@ def _work(cupy, stop):
     try:
         # started inside a task, by its first allocation: what is allocated here is not the task's
         _core.adopt_handle(0)
-        _core.note_nvml(nvml.open())
+        _core.note_nvml(_core.NVML_STATES[nvml.open()])
         stopping, period = False, 0
         while not stopping:  # once more at the end: a short job is over before the second look
             stopping, period = stop.wait(period), PERIOD_S
@@ -96,10 +96,10 @@ def _work(cupy, stop):
                 if device not in names:
                     names[device] = _identify(cupy, nvml, device)
                 _core.note_device(device, *nvml.read(names[device]), *_rmm_bytes(device))
-            _core.note_nvml(nvml.state)
+            _core.note_nvml(_core.NVML_STATES[nvml.state])
         nvml.close()
     except Exception:
-        _core.note_nvml("failed")
+        _core.note_nvml(_core.NVML_FAILED)
 
 
 def _identify(cupy, nvml, device):

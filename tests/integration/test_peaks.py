@@ -182,15 +182,15 @@ def test_where_clear_refs_is_missing_it_is_sampled_and_says_so(board_dir, tmp_pa
     for name in ("statm", "status", "stat"):
         (proc / name).symlink_to(f"/proc/self/{name}")
     _core.start(
-        os.fsencode(board_dir),
-        b"",
-        b"h",
-        b"t",
-        b"",
-        b"3",
-        1_000_000,
-        False,
-        False,
+        directory=os.fsencode(board_dir),
+        run=b"",
+        host=b"h",
+        task_name=b"t",
+        worker=b"",
+        python=b"3",
+        period_ns=1_000_000,
+        keep_peak=False,
+        alloc=False,
         proc_root=os.fsencode(proc.parent),
     )
     try:

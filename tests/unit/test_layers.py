@@ -19,6 +19,7 @@ PACKAGE = Path(dwsr_probe.__file__).parent
 # before it, also where it imports late; imports for types alone do not count.
 LAYERS = (
     "dataclass",
+    "outcome",
     "settings",
     "advice",
     "say",
@@ -51,7 +52,7 @@ WITHOUT_LAYER = {"__init__", "__main__"}
 # Files that import from one layer above their own.
 UPWARDS = {"boot/start.py": "dask"}  # once the job has imported Dask
 # What a probed process loads, whatever the job does. The standard library and _core are enough.
-INSIDE = ("settings", "advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "boot")
+INSIDE = ("settings", "outcome", "advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "boot")
 
 
 def imports_of(path):
@@ -147,7 +148,10 @@ def test_the_boot_loads_nothing_else(cli):
     assert loaded == {
         "dwsr_probe",
         "dwsr_probe._core",
+        "dwsr_probe.binding.features",
+        "dwsr_probe.binding.tasks",
         "dwsr_probe.advice",
+        "dwsr_probe.outcome",
         "dwsr_probe.probe",
         "dwsr_probe.settings",
         "dwsr_probe.imports",
@@ -272,13 +276,13 @@ def test_bokeh_is_wanted_by_the_page_alone():
         assert not {"bokeh"} & {module.split(".")[0] for module in imports_of(path) if module}, path
 
 
-def test_the_extension_exports_its_init_function_only():
+def test_the_extension_exports_init_functions_only():
     symbols = subprocess.run(
         ["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert [
+    assert {
         s for s in symbols if not s.startswith("0") and len(s) > 1 and not s.startswith("_")
-    ] == ["PyInit__core"]
+    } == {f"PyInit_{path.stem}" for path in PACKAGE.rglob("*.pyx")}
 
 
 def test_all_thread_locals_are_in_one_small_struct():
@@ -301,8 +305,7 @@ def test_all_thread_locals_are_in_one_small_struct():
 def test_handles_are_decoded_in_one_place():
     sources = [
         *(PACKAGE.parent / "csrc").glob("*.[ch]"),
-        PACKAGE / "_core.pyx",
-        *PACKAGE.rglob("*.pxi"),
+        *PACKAGE.rglob("*.p[yx][xd]"),
     ]
     assert [path.name for path in sources if re.search(r"[%*/] SLOT_COUNT", path.read_text())] == [
         "handle.h"

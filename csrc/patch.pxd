@@ -1,0 +1,2 @@
+cdef extern from "patch.h" nogil:
+    const char *patch_provider()

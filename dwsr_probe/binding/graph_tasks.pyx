@@ -1,0 +1,142 @@
+# cython: language_level=3, freethreading_compatible=True
+"""Tasks of a Dask graph, begun and ended by the hooks in dwsr_probe/dask: a worker's hot path."""
+from libc.stdint cimport uint64_t
+
+from csrc.board_layout cimport ABSENT
+from csrc.probe cimport probe_active
+from dwsr_probe.binding.features cimport (
+    SEQUENCE, VALUES_MOST, add_constants, add_items, add_value, byte_count, close_listing,
+    describe_one, is_full, listing, open_listing)
+from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
+
+cdef object split_key = None  # dask.utils.key_split
+cdef dict prefixes = {}  # first word of a key → the task's name
+cdef object register_worker = None, input_sizes = None  # of dwsr_probe.dask.workers
+
+
+def use_key_split(function):
+    global split_key
+    split_key = function
+
+
+def use_workers(register, sizes_of_inputs):
+    """register(worker) : its index in the facts. sizes_of_inputs(worker, key): dict key, bytes."""
+    global register_worker, input_sizes
+    register_worker, input_sizes = register, sizes_of_inputs
+
+
+cdef bytes prefix_of(object key):
+    """The task's name: Dask's own prefix of its key.
+
+    The keys of one collection share their first word, so most prefixes are in the cache.
+    """
+    first_word = (<tuple>key)[0] if type(key) is tuple and key else key
+    if type(first_word) is not str:
+        return as_bytes(split_key(key))
+    found = prefixes.get(first_word)
+    if found is None:
+        if len(prefixes) > 8192:
+            prefixes.clear()
+        found = prefixes[first_word] = as_bytes(split_key(first_word))
+    return found
+
+
+cdef void list_graph_inputs(listing *l, object node, object data, object sizes) noexcept:
+    """sizes: Dask's own measurements by key, or None."""
+    cdef Py_ssize_t i = 0
+    open_listing(l)
+    try:
+        if type(data) is dict:
+            for name, value in (<dict>data).items():
+                if is_full(l, len(<dict>data) - i, False):
+                    break
+                add_value(l, value, 1, None if sizes is None else (<dict>sizes).get(name), False)
+                i += 1
+        elif data is not None:
+            add_items(l, data, SEQUENCE, 0, False)
+        if node is not None:
+            add_constants(l, node, 0)
+    except BaseException:
+        l.total_bytes = ABSENT
+    # Too many values to describe, but Dask knows the sum of their sizes.
+    if sizes is not None and l.total_bytes == ABSENT and l.count > VALUES_MOST:
+        try:
+            l.total_bytes = byte_count(sum((<dict>sizes).values()))
+        except Exception:
+            pass
+    close_listing(l)
+
+
+def begin_graph_task(object key, object node, object data, object worker=None, bint shared=False):
+    """Begin a task; return an OpenTask for end_graph_task, or None without a probe.
+
+    data: the task's dependencies, a dict by key or a list. node: the task, for its constants.
+    worker: distributed's Worker, which knows the sizes of values that are not arrays.
+    """
+    cdef listing l
+    if not probe_active():
+        return None
+    try:
+        index = None
+        if worker is not None:
+            try:
+                index = worker._dwsr_probe_index
+            except AttributeError:
+                index = register_worker(worker)
+        list_graph_inputs(&l, node, data, None)
+        if not l.arrays_only and worker is not None:
+            sizes = input_sizes(worker, key)
+            if type(sizes) is dict:
+                list_graph_inputs(&l, node, data, sizes)
+        return begin_task(
+            prefix_of(key), as_bytes(key), &l, shared, ABSENT if index is None else <uint64_t>index)
+    except Exception:  # the job comes first
+        return None
+
+
+def end_graph_task(
+        OpenTask opened, object output, object nbytes=None, object error=None,
+        bint cancelled=False):
+    """nbytes: the output's size as Dask measured it. error: the exception that ended the task."""
+    cdef bytes described = b""
+    cdef uint64_t size = ABSENT
+    if opened is None:
+        return
+    try:
+        if error is None and output is not None:
+            described = describe_one(output, nbytes, &size)
+        output = None
+        end_task(opened, described, size, cancelled, error)
+    except Exception:
+        pass
+
+
+def end_with_message(OpenTask opened, object message, object worker, object key):
+    """End a task as distributed's message says: a dict with the result and its size, or with the
+    exception. worker may be None.
+
+    Reading the message in Python would add 0.14 us to the 4.9 us of a begin and an end.
+    """
+    cdef bint cancelled
+    cdef dict fields
+    if opened is None:
+        return
+    if type(message) is not dict:
+        end_graph_task(opened, None, None, RuntimeError)
+        return
+    fields = message
+    if fields.get("op") == "task-finished":
+        cancelled = worker is not None and is_cancelled(worker, key)
+        end_graph_task(opened, fields.get("result"), fields.get("nbytes"), None, cancelled)
+    else:
+        end_graph_task(opened, None, None, fields.get("actual_exception") or RuntimeError)
+
+
+cdef bint is_cancelled(object worker, object key):
+    """Whether nobody wants the result any more. Such a task has run to its end all the same,
+    because threads cannot be stopped."""
+    try:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state == "cancelled"
+    except Exception:
+        return False

@@ -1,0 +1,20 @@
+# What the units of frameworks (graph_tasks, gpu/hook) use of tasks.pyx.
+from libc.stdint cimport uint64_t
+
+from csrc.handle cimport task_handle
+from dwsr_probe.binding.features cimport listing
+
+cdef class OpenTask:
+    cdef task_handle handle
+    cdef uint64_t generation  # of the probe
+    cdef unsigned long thread
+    cdef object foreign_count  # of allocations that the accounting does not see, at the begin
+
+ctypedef int (*begin_check)() except -1
+
+cdef bytes as_bytes(object value)
+cdef OpenTask begin_task(
+    bytes name, bytes key, const listing *inputs, bint shared, uint64_t worker)
+cdef int end_task(
+    OpenTask opened, bytes output, uint64_t output_bytes, bint cancelled, object error) except -1
+cdef void call_before_begin(begin_check check) noexcept

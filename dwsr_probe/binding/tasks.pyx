@@ -1,0 +1,315 @@
+# cython: language_level=3, freethreading_compatible=True
+"""Begin and end of a task, and the blocks that programs write: `task` and `adopt`.
+
+Called by programs (dwsr_probe.task), the decorator and, through tasks.pxd, by graph_tasks.pyx.
+"""
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
+
+from csrc.board_layout cimport (
+    ABSENT, ATTRIBUTION_EXACT, ATTRIBUTION_SHARED, TASK_CANCELLED, TASK_ERROR, TASK_OK)
+from csrc.frame cimport text
+from csrc.handle cimport NOBODY, is_somebody, task_handle
+from csrc.hold cimport hold
+from csrc.probe cimport (
+    probe_active, probe_adopt, probe_generation, probe_live_bytes, probe_task_begin,
+    probe_task_end)
+from csrc.tasks cimport task_begin, task_end
+from dwsr_probe._core cimport report_missing_room
+from dwsr_probe.binding.features cimport byte_count, describe_one, fill_listing, listing
+
+import sys
+
+from dwsr_probe import outcome
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    PyThreadState *PyEval_SaveThread() nogil
+    void PyEval_RestoreThread(PyThreadState *state) nogil
+
+
+cdef object collect = None  # gc.collect, or None: no collections
+cdef bint collect_after = False
+cdef object count_of_foreign = None  # a function, or None
+cdef begin_check check_before_begin = NULL
+
+
+def use_gc(function, bint after):
+    """Call this collector before each task, and also after it, to measure floating garbage."""
+    global collect, collect_after
+    collect, collect_after = function, after
+
+
+def use_foreign_count(function):
+    """`function` counts allocations that the accounting does not see (those of Arrow's pool).
+
+    If the count changes during a task, the task's attribution is shared. None: no such function.
+    """
+    global count_of_foreign
+    count_of_foreign = function
+
+
+cdef void call_before_begin(begin_check check) noexcept:
+    """`check` is called before each task begins; NULL: nothing is."""
+    global check_before_begin
+    check_before_begin = check
+
+
+cdef object foreign_allocations():
+    try:
+        return count_of_foreign()
+    except Exception:
+        return None
+
+
+cdef bytes as_bytes(object value):
+    """A name or key in UTF-8, whatever object the job uses as one."""
+    if isinstance(value, bytes):
+        return <bytes>value
+    try:
+        return str(value).encode("utf-8", "replace")
+    except Exception:
+        return type(value).__name__.encode("utf-8", "replace")
+
+
+# -- the GIL during a boundary (hold.h)
+
+cdef struct gil:
+    hold hold  # the first member: a boundary gets its address
+    PyThreadState *state
+
+
+cdef void release_gil(hold *h) noexcept nogil:
+    (<gil *>h).state = PyEval_SaveThread()
+
+
+cdef void retake_gil(gil *held) noexcept nogil:
+    """After a boundary, which releases the GIL if it has to wait."""
+    if held.hold.gone:
+        PyEval_RestoreThread(held.state)
+
+
+# -- begin and end
+
+@cython.final
+@cython.freelist(64)
+cdef class OpenTask:
+    """A task that has begun. Hooks of frameworks keep it until they end the task."""
+
+
+cdef OpenTask begin_task(
+        bytes name, bytes key, const listing *inputs, bint shared, uint64_t worker):
+    """inputs may be NULL. shared: in an event loop, other work runs in the thread meanwhile."""
+    cdef OpenTask opened = OpenTask.__new__(OpenTask)
+    cdef task_begin b
+    cdef gil held
+    cdef task_handle begun
+    if collect is not None:
+        collect()
+    if count_of_foreign is not None:
+        opened.foreign_count = foreign_allocations()
+    b.name = text(at=<const char *>name, len=len(name))
+    b.key = text(at=<const char *>key, len=len(key))
+    b.inputs = text(at=NULL, len=0)
+    b.input_bytes = ABSENT
+    b.input_count = b.inputs_omitted = 0
+    if inputs != NULL:
+        b.inputs = text(at=&inputs.text[0], len=inputs.size)
+        b.input_bytes, b.input_count = inputs.total_bytes, inputs.count
+        b.inputs_omitted = inputs.omitted
+    b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
+    b.detached = shared
+    b.worker = worker
+    if check_before_begin != NULL:
+        check_before_begin()
+    opened.generation = probe_generation()
+    opened.thread = PyThread_get_thread_ident()
+    held.hold.let_go, held.hold.gone = release_gil, 0
+    begun = probe_task_begin(&b, &held.hold)
+    retake_gil(&held)
+    opened.handle = begun
+    if not is_somebody(opened.handle):
+        report_missing_room()
+    return opened
+
+
+cdef int end_task(
+        OpenTask opened, bytes output, uint64_t output_bytes, bint cancelled,
+        object error) except -1:
+    """output: JSON. error: the exception that ended the task, its class, or None."""
+    cdef task_end e
+    cdef gil held
+    # After a fork or a restart of the probe the task belongs to another board.
+    if not is_somebody(opened.handle) or opened.generation != probe_generation():
+        return 0
+    e.state = TASK_CANCELLED if cancelled else TASK_OK
+    e.output_bytes = output_bytes
+    e.gc_freed_bytes = e.requested_bytes = ABSENT
+    e.shared = e.out_of_memory = 0
+    try:  # Ctrl-C may arrive in any of these, and the task ends all the same
+        if error is not None:
+            read_error(&e, error)
+        e.shared = count_of_foreign is not None and foreign_allocations() != opened.foreign_count
+        if collect is not None and collect_after:
+            e.gc_freed_bytes = freed_by_collection(opened.handle)
+    finally:
+        e.output = text(at=<const char *>output, len=len(output))
+        held.hold.let_go, held.hold.gone = release_gil, 0
+        probe_task_end(opened.handle, &e, &held.hold)
+        retake_gil(&held)
+        opened.handle = NOBODY
+    return 0
+
+
+cdef int read_error(task_end *e, object error) except -1:
+    try:
+        if e.state != TASK_CANCELLED:
+            e.state = TASK_ERROR
+            if outcome.is_cancellation(error):
+                e.state = TASK_CANCELLED
+        e.out_of_memory = outcome.lacks_host_memory(error)
+        if e.out_of_memory:
+            e.requested_bytes = byte_count(outcome.requested_bytes(error))
+    except Exception:  # the metaclass of the job's own exception
+        pass
+    return 0
+
+
+cdef uint64_t freed_by_collection(task_handle handle):
+    """Bytes of the task's own memory that a collection frees.
+
+    Finalizers are the job's code: Python itself reports the exceptions they raise.
+    """
+    cdef uint64_t before = probe_live_bytes(handle), after
+    collect()
+    after = probe_live_bytes(handle)
+    if before == ABSENT or after == ABSENT:
+        return ABSENT
+    return before - after if before > after else 0
+
+
+# -- the blocks
+
+cdef object running_loop = None  # asyncio's own function, once the job has imported asyncio
+cdef dict modules = sys.modules
+
+
+cdef bint in_event_loop() except -1:
+    """Whether this thread runs an event loop. Other coroutines may then run inside the block, so
+    the memory of the block is not its alone."""
+    global running_loop
+    if running_loop is None:
+        module = modules.get("_asyncio")
+        if module is None:
+            return False
+        running_loop = module._get_running_loop
+    return running_loop() is not None
+
+
+cdef class task:
+    """A block of work whose memory is measured: `with task("glcm", inputs=[volume]):`.
+
+    name: what the table groups by.
+    inputs: arrays that the work reads. Their types, shapes and sizes are recorded, never their
+    contents, and they are not kept alive.
+    key: names this one execution.
+    output: assign the result to this attribute inside the block to have its size recorded.
+
+    As a decorator, `@task("glcm")`: the arguments are the inputs and the returned value is the
+    output (not for generator functions: they return at once). Blocks may nest and may run in any
+    thread. Without a probe in the process a block does nothing.
+    """
+    cdef object name, inputs, key
+    cdef public object output
+    cdef bint shared
+    # Kept for the next time that the same block is entered: the inputs themselves may be gone.
+    cdef listing *described
+    cdef list entered  # an OpenTask per time: a block may be entered again, and in several threads
+
+    def __init__(self, name, inputs=None, *, key=None, bint shared=False):
+        if callable(name) and not isinstance(name, type):
+            raise TypeError("a task needs a name: write @dwsr_probe.task('name')")
+        self.name = name
+        self.inputs = inputs
+        self.key = key
+        self.shared = shared
+
+    def __dealloc__(self):
+        free(self.described)
+
+    def __enter__(self):
+        cdef OpenTask opened
+        if probe_active():
+            if self.inputs is not None and self.described == NULL:
+                self.described = <listing *>malloc(sizeof(listing))
+                if self.described != NULL:
+                    fill_listing(self.described, self.inputs)
+            opened = begin_task(
+                as_bytes(self.name), b"" if self.key is None else as_bytes(self.key),
+                self.described, self.shared or in_event_loop(), ABSENT)
+            with cython.critical_section(self):
+                if self.entered is None:
+                    self.entered = []
+                self.entered.append(opened)
+        self.inputs = None  # the job may free their memory inside the block
+        return self
+
+    cdef OpenTask pop_entered(self):
+        """The task that this thread opened last, else the one that was opened last, else None."""
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            if not self.entered:
+                return None
+            for i in range(len(self.entered) - 1, -1, -1):
+                if (<OpenTask>self.entered[i]).thread == me:
+                    return self.entered.pop(i)
+            return self.entered.pop()
+
+    def __exit__(self, kind, value, trace):
+        cdef OpenTask opened
+        cdef bytes described = b""
+        cdef uint64_t nbytes = ABSENT
+        output, self.output = self.output, None
+        if self.entered is None or (opened := self.pop_entered()) is None:
+            return None
+        if output is not None:
+            described = describe_one(output, None, &nbytes)
+            output = None
+        end_task(opened, described, nbytes, False, kind if value is None else value)
+        return None
+
+    def __call__(self, function):
+        from dwsr_probe.decorator import wrap_function
+        return wrap_function(function, self.name, self.inputs, self.key)
+
+
+cdef class adopt:
+    """Work for a task from another thread: `with adopt(block):`, `block` being its open block.
+
+    Allocations of this thread inside count for that task, as long as the task runs and this thread
+    runs no task of its own.
+    """
+    cdef task block
+    cdef task_handle before
+
+    def __init__(self, task block not None):
+        self.block = block
+
+    def __enter__(self):
+        cdef OpenTask opened
+        cdef task_handle handle = NOBODY
+        with cython.critical_section(self.block):
+            if self.block.entered:
+                opened = self.block.entered[len(self.block.entered) - 1]
+                if opened.generation == probe_generation():
+                    handle = opened.handle
+        self.before = probe_adopt(handle)
+        return self.block
+
+    def __exit__(self, kind, value, trace):
+        probe_adopt(self.before)
+        return None

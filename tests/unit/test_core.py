@@ -1,0 +1,80 @@
+"""The compiled part: which names Python finds in `_core`, and when its units are loaded."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dwsr_probe
+from dwsr_probe import _core
+
+PACKAGE = Path(dwsr_probe.__file__).parent
+CSRC = PACKAGE.parent / "csrc"
+
+
+def test_the_list_of_units_is_that_of_the_files():
+    files = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in PACKAGE.rglob("*.pyx")
+    }
+    assert files == {*_core.UNITS, "dwsr_probe._core"}
+
+
+def test_every_public_name_of_a_unit_is_found_in_core():
+    for unit, names in _core.UNITS.items():
+        for name in names:
+            assert getattr(_core, name) is getattr(sys.modules[unit], name)
+        own = {
+            name
+            for name, value in vars(sys.modules[unit]).items()
+            if not name.startswith("_") and not is_module_or_import(value, unit)
+        }
+        assert own <= set(names), unit
+
+
+def is_module_or_import(value, unit):
+    return type(value) is type(sys) or getattr(value, "__module__", unit) not in (
+        unit,
+        "dwsr_probe._core",
+    )
+
+
+def test_units_are_loaded_when_they_are_needed():
+    code = (
+        "import sys, dwsr_probe; from dwsr_probe import _core\n"
+        "print(*(unit for unit in _core.UNITS if unit in sys.modules))\n"
+        "_core.Reader; _core.BOARD_OPEN\n"
+        "print(*(unit for unit in _core.UNITS if unit in sys.modules))\n"
+        "try: _core.nothing\n"
+        "except AttributeError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    at_start, then, missing = done.stdout.splitlines()
+    binding = "dwsr_probe.binding."
+    assert at_start.split() == [binding + "features", binding + "tasks"]
+    assert set(then.split()) - set(at_start.split()) == {
+        binding + "board_layout",
+        binding + "board_reader",
+    }
+    assert missing == "module 'dwsr_probe._core' has no attribute 'nothing'"
+
+
+def test_python_has_the_enums_of_the_board():
+    text = re.sub(r"/\*.*?\*/", "", (CSRC / "board_layout.h").read_text(), flags=re.DOTALL)
+    enums = re.findall(r"^enum (\w+) \{(.*?)\};", text, flags=re.DOTALL | re.MULTILINE)
+    assert {name for name, _ in enums} == {
+        "board_state",
+        "alloc_state",
+        "dask_hooks",
+        "gpu_hook",
+        "nvml_state",
+        "rss_source",
+        "task_state",
+        "task_attribution",
+    }
+    for _, body in enums:
+        for name, value in re.findall(r"(\w+) = (\d+)", body):
+            assert getattr(_core, name) == int(value), name
+    assert set(_core.NVML_STATES.values()) == {
+        int(value) for value in re.findall(r"\d+", dict(enums)["nvml_state"])
+    }
