@@ -24,6 +24,7 @@ from csrc.probe cimport (
 
 import os
 import sys
+from _thread import RLock
 
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*call)(void *) noexcept, void *argument)
@@ -230,33 +231,39 @@ UNITS = {
         "note_device", "note_gpu_hook", "note_nvml", "use_cupy"),
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
+cdef object loading = RLock()
 
 
 cdef object load_unit(str unit):
     """Import a unit, whose init function is in this file (PEP 489 allows several in one)."""
-    loader = type(__loader__)(unit, __file__)
-    spec = type(__spec__)(unit, loader, origin=__file__)
-    module = loader.create_module(spec)
-    module.__spec__, module.__loader__ = spec, loader
-    sys.modules[unit] = module
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[unit]
-        raise
-    names = globals()
-    for name in UNITS[unit]:
-        names[name] = getattr(module, name)
-    return module
+    with loading:
+        module = sys.modules.get(unit)
+        if module is not None:
+            return module
+        loader = type(__loader__)(unit, __file__)
+        spec = type(__spec__)(unit, loader, origin=__file__)
+        module = loader.create_module(spec)
+        module.__spec__, module.__loader__ = spec, loader
+        sys.modules[unit] = module
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[unit]
+            raise
+        for name in UNITS[unit]:
+            globals()[name] = getattr(module, name)
+        return module
 
 
 def __getattr__(name):
     unit = unit_of.get(name)
     if unit is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if unit not in sys.modules:
-        load_unit(unit)
-    return getattr(sys.modules[unit], name)
+    return getattr(load_unit(unit), name)
+
+
+def __dir__():
+    return sorted({*globals(), *unit_of})
 
 
 load_unit("dwsr_probe.binding.features")

@@ -296,17 +296,18 @@ class Board(Origin):
         stale = not 0 <= age_ns <= max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
         if not self._is_local():
             # a pid of another host or container means nothing here
-            return live["state"] == 1 and not stale
+            return live["state"] == _core.BOARD_OPEN and not stale
         if not process_exists(self.pid, self.start_ticks):
             return False
-        return live["state"] != 1 or not (stale or self.tried_to_exec(live)) or self._is_mapped()
+        closed = live["state"] != _core.BOARD_OPEN
+        return closed or not (stale or self.tried_to_exec(live)) or self._is_mapped()
 
     def tried_to_exec(self, live: Live) -> bool:
         """The process tried to exec another program and was silent afterwards. The sampler may
         still have run for a moment on the way into exec."""
         exec_ns = live["exec_ns"] or 0
         return (
-            live["state"] == 1
+            live["state"] == _core.BOARD_OPEN
             and exec_ns > 0
             and exec_ns + _EXEC_TAKES_NS >= (live["heartbeat_ns"] or 0)
         )

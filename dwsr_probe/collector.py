@@ -228,7 +228,7 @@ class Collector:
         A closed board waits for the end of its process, which shows how it ended, unless the
         process has made another board.
         """
-        if board.is_alive(live) and (live["state"] == 1 or not self._has_newer(board)):
+        if board.is_alive(live) and (live["state"] == _core.BOARD_OPEN or not self._has_newer(board)):
             return True
         return board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
 
@@ -261,16 +261,16 @@ class Collector:
         left_tasks: the process left tasks running. The exit that wait4 reported belongs to the
         last program that the process ran.
         """
-        if live["state"] == 3:
+        if live["state"] == _core.BOARD_CLOSED_ERROR:
             return "error"
         newer = self._has_newer(board)
         if newer or process_exists(board.pid, board.start_ticks) or board.tried_to_exec(live):
-            if not newer and live["state"] == 1:
+            if not newer and live["state"] == _core.BOARD_OPEN:
                 self.replaced.add(board.pid)
             return "ok"
         if board.pid in self._exits:
             return self._exits[board.pid].state
-        if live["state"] == 2:
+        if live["state"] == _core.BOARD_CLOSED:
             return "ok"
         return "killed" if left_tasks else None
 

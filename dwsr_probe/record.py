@@ -31,9 +31,15 @@ if TYPE_CHECKING:
     # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation
     Raw = tuple[Words, str, str, str, str, tuple[Words, ...] | str | None, Words | str | None]
 
-STATES = {1: "running", 2: "ok", 3: "error", 4: "cancelled", 5: "killed"}
-SOURCES = {1: "kernel", 2: "sampled"}
-ATTRIBUTIONS = {1: "exact", 2: "shared"}
+STATES = {
+    _core.TASK_RUNNING: "running",
+    _core.TASK_OK: "ok",
+    _core.TASK_ERROR: "error",
+    _core.TASK_CANCELLED: "cancelled",
+    _core.TASK_KILLED: "killed",
+}
+SOURCES = {_core.RSS_KERNEL: "kernel", _core.RSS_SAMPLED: "sampled"}
+ATTRIBUTIONS = {_core.ATTRIBUTION_EXACT: "exact", _core.ATTRIBUTION_SHARED: "shared"}
 
 
 def _of(source: str, default: "Any" = None, **options: "Any") -> "Any":
@@ -215,7 +221,7 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
         "row_of",
         "(board, raw):\n"
         "    words, name, key, inputs, output, gpu, oom = raw\n"
-        f"    running = words[{_WORD_INDEXES['state']}] == 1\n"
+        f"    running = words[{_WORD_INDEXES['state']}] == {_core.TASK_RUNNING}\n"
         f"    return ({', '.join(values)})",
         devices_text=devices_text,
         oom_text=oom_text,

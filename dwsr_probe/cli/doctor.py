@@ -205,6 +205,8 @@ def _trial_once():
 
 
 def _peaks():
+    from dwsr_probe import _core
+
     result = _trial_once()
     if len(result) != 3:
         return (
@@ -222,7 +224,7 @@ def _peaks():
         )
     header, live, _ = result
     error = f"the kernel's counters are within {header['rss_error_bytes'] / 2**20:.2f} MiB here"
-    if live["rss_source"] == 1:
+    if live["rss_source"] == _core.RSS_KERNEL:
         return (
             OK,
             "peaks",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # dask_hooks on the board: every function of PARAMETERS is known, or at least one is not
-WRAPPED, TRANSITIONS = 1, 2
+WRAPPED, TRANSITIONS = _core.DASK_HOOKS_WRAPPED, _core.DASK_HOOKS_TRANSITIONS
 
 # Functions of distributed.worker with the parameters they have had since 2024.11
 PARAMETERS = {
@@ -49,7 +49,7 @@ EXECUTED_BY = {
 }
 LOCAL_PARAMETERS = ("key", "task_info", "dumps", "loads", "get_id", "pack_exception")
 
-_kind = 0
+_kind = _core.DASK_HOOKS_NONE
 _unknown: frozenset[str] = frozenset()
 
 

@@ -92,7 +92,7 @@ def unhook() -> None:
     _replacements.clear()
     _hooked.clear()
     functions.reset()
-    _core.note_hooks(0)
+    _core.note_hooks(_core.DASK_HOOKS_NONE)
 
 
 def _replace(owner: Any, name: str, ours: Any) -> None:

@@ -9,6 +9,8 @@ values..., value) for each series; a figure that is not known has none.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dwsr_probe import _core
+
 COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 
 
@@ -301,7 +303,9 @@ METRICS = (
         "Live bytes that were allocated outside tasks since the first task.",
         PID,
         "alloc",
-        _processes(lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == 1 else None),
+        _processes(
+            lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == _core.ALLOC_ON else None
+        ),
     ),
     Metric(
         "dwsr_process_managed_bytes",
@@ -415,7 +419,7 @@ METRICS = (
         "1: the probe of this process runs.",
         PID,
         "state",
-        _processes(lambda p: int(p.live["state"] == 1)),
+        _processes(lambda p: int(p.live["state"] == _core.BOARD_OPEN)),
     ),
     Metric(
         "dwsr_probe_fallback",

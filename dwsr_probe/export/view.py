@@ -20,7 +20,6 @@ _WORKER = {
     "managed_bytes": int,
     "spilled_bytes": int,
 }
-_NVML = {number: state for state, number in _core.NVML_STATES.items()}
 
 
 @dataclass
@@ -81,14 +80,14 @@ class Process:
         """What does not work as it should, by name; 1 if so."""
         live = self.live
         state = {
-            "rss": live["rss_source"] == 2,
-            "alloc": live["alloc_state"] == 2,
-            "dask": live["dask_hooks"] == 2,
+            "rss": live["rss_source"] == _core.RSS_SAMPLED,
+            "alloc": live["alloc_state"] == _core.ALLOC_UNAVAILABLE,
+            "dask": live["dask_hooks"] == _core.DASK_HOOKS_TRANSITIONS,
         }
-        if live["gpu_hook"]:
+        if live["gpu_hook"] in (_core.GPU_HOOK_ON, _core.GPU_HOOK_OFF):
             state |= {
-                "cupy": live["gpu_hook"] == 2,
-                "nvml": _NVML.get(live["nvml_state"]) not in ("ok", "none"),
+                "cupy": live["gpu_hook"] == _core.GPU_HOOK_OFF,
+                "nvml": live["nvml_state"] not in (_core.NVML_OK, _core.NVML_NONE),
             }
         return {name: int(bool(value)) for name, value in state.items()}
 

@@ -9,6 +9,7 @@ medians come from histograms and are About.
 from collections import Counter
 from math import inf
 
+from dwsr_probe import _core
 from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.report.words import About, AtLeast, count_text
@@ -393,11 +394,13 @@ def missing_tasks(processes, totals=None):
 
 
 _NVML_NOTES = {  # by the board's nvml_state
-    2: "nvidia-ml-py is not installed: what the driver says of the devices is missing",
-    3: "NVML found no driver",
-    4: "NVML may not tell which process holds what",
-    5: "the driver was lost",
-    6: "reading NVML failed",
+    _core.NVML_NO_MODULE: (
+        "nvidia-ml-py is not installed: what the driver says of the devices is missing"
+    ),
+    _core.NVML_NO_DRIVER: "NVML found no driver",
+    _core.NVML_DENIED: "NVML may not tell which process holds what",
+    _core.NVML_LOST: "the driver was lost",
+    _core.NVML_FAILED: "reading NVML failed",
 }
 
 
@@ -412,9 +415,9 @@ def process_notes(record, health):
 
     if health.get("unprobed"):
         return ["not probed; the peak is of this process or of one of its children"]
-    if health.get("alloc_state") == 2:
+    if health.get("alloc_state") == _core.ALLOC_UNAVAILABLE:
         notes.append("allocations could not be accounted: another tool holds the hooks")
-    if health.get("dask_hooks") == 2:
+    if health.get("dask_hooks") == _core.DASK_HOOKS_TRANSITIONS:
         notes.append(
             "tasks of some kinds were followed on Dask's event loop (`shared`): this release of"
             " distributed has functions that are not known; the worker's log names them"
@@ -424,7 +427,7 @@ def process_notes(record, health):
             f"{count_text(health['untracked_bytes'], 'byte', 'bytes', '1')} found the owner table"
             " full: frees from other threads are not followed there"
         )
-    if health.get("gpu_hook") == 2:
+    if health.get("gpu_hook") == _core.GPU_HOOK_OFF:
         notes.append("the hook on CuPy's memory failed: device memory was measured up to then only")
     if health.get("devices") and health.get("nvml_state") in _NVML_NOTES:
         notes.append(_NVML_NOTES[health["nvml_state"]])

@@ -78,3 +78,16 @@ def test_python_has_the_enums_of_the_board():
     assert set(_core.NVML_STATES.values()) == {
         int(value) for value in re.findall(r"\d+", dict(enums)["nvml_state"])
     }
+
+
+def test_no_literal_stands_for_a_value_of_an_enum():
+    """The words whose values are enums are compared with names."""
+    words = "rss_source|alloc_state|dask_hooks|gpu_hook|nvml_state|attribution|state"
+    literal = re.compile(rf'\["?({words})"?\]\s*[!=]=\s*\d|"({words})"\)\s*[!=]=\s*\d')
+    found = [
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if literal.search(line)
+    ]
+    assert not found
