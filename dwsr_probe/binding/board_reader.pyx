@@ -18,7 +18,7 @@ from csrc.board_read cimport (
     board_reader, board_reader_close, board_reader_open, board_reader_text, running_task)
 from csrc.frame cimport (
     TEXT_COUNT, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_output, frame_unpack,
-    frame_whole, record, text)
+    frame_whole, record, text as frame_text)
 from csrc.gpu cimport GPU_PINNED
 from csrc.layout cimport layout, layout_parse
 
@@ -55,7 +55,7 @@ cdef tuple words(const void *start, uint64_t count):
     return tuple([None if w[i] == ABSENT else w[i] for i in range(count)])
 
 
-cdef str decoded(text t):
+cdef str decoded(frame_text t):
     return t.at[:t.len].decode("utf-8", "replace") if t.len else ""
 
 

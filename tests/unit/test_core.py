@@ -1,9 +1,12 @@
 """The compiled part: which names Python finds in `_core`, and when its units are loaded."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import dwsr_probe
 from dwsr_probe import _core
@@ -91,3 +94,36 @@ def test_no_literal_stands_for_a_value_of_an_enum():
         if literal.search(line)
     ]
     assert not found
+
+
+# What Cython adds to modules and classes; a stub need not say which bases cannot be combined.
+NOT_IN_THE_STUB = r"""
+dwsr_probe\._core\.(.*\.)?__(reduce|setstate)_cython__
+dwsr_probe\._core\.__(dir|pyx_capi|test)__
+dwsr_probe\._core\.(Reader|adopt|task)
+"""
+
+
+def test_the_stub_says_what_the_extension_has(tmp_path):
+    """Every public name, with its parameters, and nothing else."""
+    stubtest = pytest.importorskip("mypy.stubtest")
+    (tmp_path / "allowed").write_text(NOT_IN_THE_STUB)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            stubtest.__name__,
+            f"--allowlist={tmp_path / 'allowed'}",
+            "--ignore-unused-allowlist",
+            "dwsr_probe._core",
+        ],
+        cwd=PACKAGE.parent,
+        env={**os.environ, "MYPY_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (PACKAGE / "py.typed").exists() and (PACKAGE / "_core.pyi").exists()
