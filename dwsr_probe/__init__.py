@@ -1,13 +1,22 @@
 """dwsr-probe: how much memory does one task need?
 
-Inside a probed process only the standard library and `_core` are imported; everything else here
-is loaded when it is asked for.
+The public names. A probed process imports only the standard library and the compiled part
+(`_core`); the other names are loaded when they are first used.
 """
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dwsr_probe.board import records, snapshot
+    from dwsr_probe.record import TaskRecord
+    from dwsr_probe.report.notebook import load
+
+_broken: ImportError | None = None  # why the extension cannot be loaded
 try:
     from dwsr_probe._core import adopt, task
     from dwsr_probe.probe import start, stop
-# said where it is used, so that a Dask worker with our preload still starts
+# Raised when a name is used: a Dask worker with the preload must start even so.
 except ImportError as error:
     _broken = error
 
@@ -15,8 +24,8 @@ __version__ = "0.1.0"
 __all__ = ["TaskRecord", "adopt", "load", "records", "snapshot", "start", "stop", "task"]
 
 
-def why_broken():
-    """Why the extension cannot be loaded, and what to do; None if it is."""
+def why_broken() -> str | None:
+    """Why the extension cannot be loaded, and what to do; None if it is loaded."""
     import os
     import sys
 
@@ -36,7 +45,7 @@ def why_broken():
     )
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name in ("adopt", "task", "start", "stop"):
         raise ImportError(why_broken()) from _broken
     if name == "TaskRecord":

@@ -1,7 +1,9 @@
-"""What to do when a board cannot be made: one line from the step that failed and its errno.
+"""What to do when a board cannot be made: one line, from the step that failed and its errno.
 
 Called by the probe inside a job, by `run`'s parent and by doctor.
 """
+
+from __future__ import annotations
 
 import errno
 import os
@@ -28,9 +30,9 @@ _BY_ERRNO = {
 }
 
 
-def failure_text(error, directory, worked=False):
-    """One line: what failed, why, what to do. worked: boards could be made there when the run,
-    or this program, began."""
+def failure_text(error: OSError, directory: str, worked: bool = False) -> str:
+    """One line: what failed, why, what to do. worked: a board could be made in that directory
+    when the run, or this program, began."""
     if error.strerror == "use descriptors":
         return (
             f"cannot start: the limit on open files (ulimit -n) is below {_core.DESCRIPTORS_LEAST};"
@@ -41,7 +43,7 @@ def failure_text(error, directory, worked=False):
         if error.errno in (errno.ENOTDIR, errno.ELOOP)
         else os.strerror(error.errno or 0)
     )
-    advice = _BY_ERRNO.get(error.errno, "run dwsr-probe doctor")
+    advice = _BY_ERRNO.get(error.errno or 0, "run dwsr-probe doctor")
     if error.errno in (errno.EPERM, errno.EACCES) and worked:
         advice = (
             f"this process runs as another user (uid {os.geteuid()}) than the first one, or in a"

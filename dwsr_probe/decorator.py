@@ -1,69 +1,77 @@
 """`@task("name")`: the arguments of a call are the inputs, the returned value is the output.
-Runs in the probed process.
 
-The `self` of a method and the `cls` of a class method are no inputs: their size cannot be known.
+Called by binding/tasks.pyx when a block is used as a decorator, in the probed process. The `self`
+of a method and the `cls` of a class method are no inputs, because their size cannot be known.
 """
+
+from __future__ import annotations
 
 import functools
 
 from dwsr_probe import _core
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 _bases_of = type.__dict__["__mro__"].__get__
 
 
-def wrap_function(function, name, inputs, key):
+def wrap_function(
+    function: Callable[..., Any], name: object, inputs: object, key: object
+) -> Callable[..., Any]:
+    """The function with a task around each call. inputs: recorded in place of the arguments,
+    unless None."""
     owner = _owner_of(function)
 
-    def read(args, kwargs):
+    def inputs_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if inputs is not None:
             return inputs
-        return [
-            *(args[1:] if owner and args and _belongs(args[0], *owner) else args),
-            *kwargs.values(),
-        ]
+        if owner and args and _is_self_or_cls(args[0], *owner):
+            args = args[1:]
+        return [*args, *kwargs.values()]
 
     # CO_COROUTINE: `async def`
     if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:
 
         @functools.wraps(function)
-        async def measured(*args, **kwargs):
+        async def measured(*args: Any, **kwargs: Any) -> Any:
             if not _core.active():
                 return await function(*args, **kwargs)
-            with _core.task(name, read(args, kwargs), key=key, shared=True) as block:
+            with _core.task(name, inputs_of(args, kwargs), key=key, shared=True) as block:
                 block.output = result = await function(*args, **kwargs)
                 return result
 
     else:
 
         @functools.wraps(function)
-        def measured(*args, **kwargs):
+        def measured(*args: Any, **kwargs: Any) -> Any:
             if not _core.active():
                 return function(*args, **kwargs)
-            with _core.task(name, read(args, kwargs), key=key) as block:
+            with _core.task(name, inputs_of(args, kwargs), key=key) as block:
                 block.output = result = function(*args, **kwargs)
                 return result
 
     return measured
 
 
-def _owner_of(function):
-    """(module, qualified name) of the class in whose body a function is defined; None for any
-    other."""
+def _owner_of(function: object) -> tuple[str | None, str] | None:
+    """(module, qualified name) of the class in whose body a function is defined, or None."""
     owner = str(getattr(function, "__qualname__", "")).rpartition(".")[0]
-    return (
-        (getattr(function, "__module__", None), owner)
-        if owner and not owner.endswith("<locals>")
-        else None
-    )
+    if not owner or owner.endswith("<locals>"):
+        return None
+    return getattr(function, "__module__", None), owner
 
 
-def _belongs(value, module, owner):
-    """Is the value an instance of this class, or the class itself, or one derived from it? By
-    names: the class does not exist yet when its method is decorated, and a reference to it would
-    go wherever the method is pickled to.
+def _is_self_or_cls(value: object, module: str | None, owner: str) -> bool:
+    """Whether the value is an instance of the class with these names, the class itself, or a
+    subclass.
 
-    Nothing of the job's own runs here: bases and names are those that `type` keeps; isinstance
-    would ask the object for its class."""
+    Names are compared, because the class does not exist yet when its method is decorated, and a
+    reference to the class would be pickled with the method. Code of the job does not run here:
+    bases and names are read from `type`, while isinstance would ask the object for its class.
+    """
     kind = type(value)
     for base in _bases_of(value if issubclass(kind, type) else kind):
         if (

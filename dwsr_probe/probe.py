@@ -1,9 +1,10 @@
-"""Start and stop the probe of this process, and carry it through fork and exit.
+"""Start and stop the probe of this process, and keep it working across fork and exit.
 
-Called by programs (`dwsr_probe.start()`), by the boot module in children of `dwsr-probe run`.
-Nothing here may harm the
-program: what fails is one line on stderr and a False.
+Called by programs (`dwsr_probe.start()`), by Dask's preload and plugin, and by the boot module in
+children of `dwsr-probe run`. A failure prints one line on stderr and never harms the program.
 """
+
+from __future__ import annotations
 
 import atexit
 import os
@@ -11,33 +12,42 @@ import sys
 
 from dwsr_probe import _core, unseen
 
-# now: a process without descriptors cannot import it when it fails
+# Imported now: a process that has run out of descriptors cannot import it when the start fails.
 from dwsr_probe.advice import failure_text
 from dwsr_probe.imports import forget, when_imported
 from dwsr_probe.say import say_once
 from dwsr_probe.settings import Settings, switched_off
 
-_settings = None  # of the running probe, for a forked child's own one
-_hooks_installed = False
-_follows_children = False  # of multiprocessing
-SPAWNED = "multiprocessing"  # the name of its children, until they know their own
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+# What a process of multiprocessing is called until it knows its own name
+SPAWNED = "multiprocessing"
+# The words before "Process" in the default names of multiprocessing's and loky's processes
 _CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
+
+_settings: Settings | None = None  # of the running probe; a forked child starts with the same
+_hooks_installed = False
+_follows_forks = False  # of multiprocessing
 
 
 def start(
-    period_ms=None,
-    keep_peak=None,
-    board_dir=None,
-    alloc=None,
-    alloc_from=None,
-    gc=None,
-    settings=None,
-    expect_tasks=True,
-):
-    """Start the probe in this process; True if it runs, False if it cannot or is switched off
-    (DWSR_PROBE=off). Options default to the environment's (see dwsr_probe.settings).
+    period_ms: float | None = None,
+    keep_peak: bool | None = None,
+    board_dir: str | None = None,
+    alloc: bool | None = None,
+    alloc_from: int | None = None,
+    gc: str | None = None,
+    settings: Settings | None = None,
+    expect_tasks: bool = True,
+) -> bool:
+    """Start the probe in this process. True: it runs. False: it cannot start, or it is switched
+    off (DWSR_PROBE=off). Options default to those of the environment (dwsr_probe.settings).
 
-    expect_tasks: make room for tasks at once. Otherwise their first one does, and a process
+    expect_tasks: make room for tasks at once. Otherwise the first task makes room, and a process
     without tasks stays small.
     """
     global _settings
@@ -57,7 +67,7 @@ def start(
     try:
         start_board(chosen, process_name())
     except OSError as error:
-        if error.strerror == "start":  # it runs already
+        if error.strerror == "start":  # the probe runs already
             return True
         worked = bool(chosen.run) or _settings is not None
         say_once(
@@ -73,13 +83,14 @@ def start(
     return True
 
 
-def _say_no_room(error):
+def _say_no_room(error: OSError) -> None:
     text = failure_text(error, _settings.board_dir if _settings else "", worked=True)
     say_once("room", f"{text}. The tasks of this process are not measured", _settings)
 
 
-def start_board(settings, name):
-    """The bare start; OSError(errno, what was being done) if it cannot."""
+def start_board(settings: Settings, name: str) -> None:
+    """Make the board, start the sampler and wait for the imports that are hooked. OSError(errno,
+    the step that failed)."""
     _core.start(
         directory=_c_text(settings.board_dir),
         run=_c_text(settings.run),
@@ -100,7 +111,7 @@ def start_board(settings, name):
         _core.use_gc(None, False)
     if settings.alloc:
         unseen.watch()
-    when_imported("multiprocessing.util", _follow_children)
+    when_imported("multiprocessing.util", _follow_forks)
     if name == SPAWNED:
         when_imported("multiprocessing.spawn", _follow_spawned)
     if "cupy" in sys.modules:
@@ -109,46 +120,46 @@ def start_board(settings, name):
         when_imported("cupy", _hook_cupy)
 
 
-def _c_text(text):
+def _c_text(text: str) -> bytes:
     return os.fsencode(text).replace(b"\0", b"")
 
 
-def _hook_cupy(cupy, at_import=True):
+def _hook_cupy(cupy: ModuleType, at_import: bool = True) -> None:
     from dwsr_probe.gpu import cupy_hook
 
     cupy_hook.hook(cupy, at_import)
 
 
-def _hook_cupy_late(cupy):
+def _hook_cupy_late(cupy: ModuleType) -> None:
     _hook_cupy(cupy, at_import=False)
 
 
-def _unhook_cupy():
+def _unhook_cupy() -> None:
     forget(_hook_cupy, _hook_cupy_late)
     module = sys.modules.get("dwsr_probe.gpu.cupy_hook")
     if module is not None:
         module.unhook()
 
 
-def run_name():
-    """Of the `dwsr-probe run` that collects this process's board; None without one."""
+def run_name() -> str | None:
+    """The name of the `dwsr-probe run` that collects this process's board; None without one."""
     return _settings.run or None if _settings is not None else None
 
 
-def stop(keep_board=False):
-    """Stop the probe. Tasks still running are recorded as `cancelled`. The board goes too,
-    unless `dwsr-probe run` collects it or the caller keeps it."""
+def stop(keep_board: bool = False) -> None:
+    """Stop the probe. Tasks still running are recorded as `cancelled`. The board is removed
+    unless `dwsr-probe run` collects it or keep_board is set."""
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run and not keep_board)
     unseen.unwatch()
-    forget(_follow_children, _follow_spawned)
+    forget(_follow_forks, _follow_spawned)
     _unhook_cupy()
-    _settings = None  # children that are forked from here on are not probed either
+    _settings = None  # children that are forked from now on are not probed either
 
 
-def program_of(argv):
-    """What an interpreter is told to run: ("-c", code), ("-m", module), ("script", path or "-"),
-    or ("", "") of a bare one."""
+def program_of(argv: Sequence[str]) -> tuple[str, str]:
+    """What a command line of Python runs: ("-c", code), ("-m", module), ("script", path or "-"),
+    or ("", "") for an interactive interpreter."""
     rest = iter(argv[1:])
     for word in rest:
         if word == "--check-hash-based-pycs":
@@ -165,18 +176,14 @@ def program_of(argv):
     return "", ""
 
 
-def process_name(argv=None):
-    """What to call this process in tables: its script, module, or the interpreter."""
+def process_name(argv: Sequence[str] | None = None) -> str:
+    """The name of this process in tables: its script, its module, or the interpreter."""
     argv = sys.orig_argv if argv is None else argv
     kind, value = program_of(argv)
     if kind == "-c":
-        return (
-            "fork server"
-            if "multiprocessing.forkserver import" in value
-            else SPAWNED
-            if "multiprocessing" in value
-            else "python -c"
-        )
+        if "multiprocessing.forkserver import" in value:
+            return "fork server"
+        return SPAWNED if "multiprocessing" in value else "python -c"
     if kind == "-m":
         return value
     if kind == "script":
@@ -184,16 +191,16 @@ def process_name(argv=None):
     return os.path.basename(argv[0]) if argv else "python"
 
 
-def is_housekeeping(argv=None):
-    """The resource tracker of multiprocessing, or of joblib's loky: it runs nothing of the job,
-    and nobody wants to read about it."""
+def is_housekeeping(argv: Sequence[str] | None = None) -> bool:
+    """Whether this is a resource tracker of multiprocessing or of joblib's loky. Such a process
+    runs no code of the job and is not probed."""
     kind, value = program_of(sys.orig_argv if argv is None else argv)
     return kind == "-c" and ".resource_tracker import main" in value
 
 
-def child_name(name):
-    """What people call a process of multiprocessing: "worker 0" by its number, "worker 0.1" in a
-    pool within a pool; a name that somebody gave it as it is."""
+def child_name(name: str) -> str:
+    """The name in tables of a process of multiprocessing. Default names become "worker 0", or
+    "worker 0.1" in a pool within a pool; a name that the program has chosen stays."""
     kind, _, numbers = name.rpartition("-")
     for suffix in ("Process", "PoolWorker"):
         if (
@@ -205,7 +212,7 @@ def child_name(name):
     return name
 
 
-def _install_hooks():
+def _install_hooks() -> None:
     global _hooks_installed
     if _hooks_installed:
         return
@@ -220,32 +227,32 @@ def _install_hooks():
 
 
 class _Anchor:
-    """multiprocessing keeps its after-fork callbacks by weak reference to an object."""
+    """multiprocessing keeps an after-fork callback as long as an object that comes with it."""
 
 
 _anchor = _Anchor()
 
 
-def _monitor():
+def _monitor() -> Any:
     return sys.modules.get("dwsr_probe.gpu.monitor")
 
 
-def _before_fork():
+def _before_fork() -> None:
     monitor = _monitor()
     if monitor is not None:
         monitor.stop()
     _core.fork_announced()
 
 
-def _after_fork_in_parent():
-    # which counts threads after this, and warns; 3.12 does before
+def _after_fork_in_parent() -> None:
+    # Python warns of forks in programs with threads. From 3.13 on it counts them after this.
     _core.fork_done(later=sys.version_info >= (3, 13))
     monitor = _monitor()
     if monitor is not None:
         monitor.start_again()
 
 
-def _after_fork_in_child():
+def _after_fork_in_child() -> None:
     monitor = _monitor()
     if monitor is not None:
         monitor.forked()
@@ -254,30 +261,32 @@ def _after_fork_in_child():
     start(settings=_settings, expect_tasks=False)
 
 
-def _follow_children(util):
-    """Callbacks registered like this run in every forked child of multiprocessing, once it knows
-    its name and its finalizers are cleared."""
-    global _follows_children
-    if not _follows_children:
-        util.register_after_fork(_anchor, _begin_as_child)
-    _follows_children = True
+def _follow_forks(util: Any) -> None:
+    """multiprocessing.util calls the callback in each forked child, after the child has got its
+    name and has cleared its finalizers."""
+    global _follows_forks
+    if not _follows_forks:
+        util.register_after_fork(_anchor, _begin_forked)
+    _follows_forks = True
 
 
-def _begin_as_child(_):
+def _begin_forked(_: object) -> None:
     if _core.active():
-        # It leaves through os._exit, which skips atexit but not multiprocessing's own finalizers.
-        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=-100)
-        _call_it(sys.modules["multiprocessing.process"].current_process().name)
+        util: Any = sys.modules["multiprocessing.util"]
+        process: Any = sys.modules["multiprocessing.process"]
+        # The child ends with os._exit, which skips atexit but not multiprocessing's finalizers.
+        util.Finalize(None, _at_exit, exitpriority=-100)
+        _publish_name(process.current_process().name)
 
 
-def _follow_spawned(spawn):
-    """In a spawned child: it is told its name once, with what it needs to begin."""
+def _follow_spawned(spawn: Any) -> None:
+    """A spawned child receives its name in the call of multiprocessing.spawn.prepare."""
     original = spawn.prepare
 
-    def prepare(data):
+    def prepare(data: dict[str, Any]) -> Any:
         spawn.prepare = original
         try:
-            _call_it(data["name"])
+            _publish_name(data["name"])
         except Exception:
             pass
         return original(data)
@@ -285,17 +294,14 @@ def _follow_spawned(spawn):
     spawn.prepare = prepare
 
 
-def _call_it(name):
-    name = child_name(str(name))[:64]
-    # Written out: json would be one more module in the job.
-    _core.set_facts(
-        (
-            '{"name":"' + "".join(c if c >= " " and c not in '"\\' else "?" for c in name) + '"}'
-        ).encode("utf-8", "replace")
-    )
+def _publish_name(name: object) -> None:
+    text = child_name(str(name))[:64]
+    # Without json, which would be one more module in the job.
+    safe = "".join(c if c >= " " and c not in '"\\' else "?" for c in text)
+    _core.set_facts(f'{{"name":"{safe}"}}'.encode("utf-8", "replace"))
 
 
-def _at_exit():
+def _at_exit() -> None:
     monitor = _monitor()
     if monitor is not None:
         monitor.stop()

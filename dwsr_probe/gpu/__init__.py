@@ -1,2 +1,2 @@
-"""Device memory: CuPy's allocators (hook.pyx, cupy_hook), and what the driver says of the
+"""Device memory: allocators for CuPy (hook.pyx, cupy_hook), and the driver's figures of the
 devices (nvml, monitor)."""

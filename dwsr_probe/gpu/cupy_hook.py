@@ -1,9 +1,11 @@
-"""Put our allocators before CuPy's, keep them there, take them out again. The allocators
-themselves are in hook.pyx.
+"""Install our allocators (hook.pyx) before those that CuPy uses, follow the job's changes, and
+remove ours again.
 
-Called when the job has imported cupy, never before: a job without it pays nothing. What fails
-here is one line on stderr; CuPy works on without us.
+Called by dwsr_probe.probe after the job has imported cupy, so a job without CuPy pays nothing. A
+failure prints one line on stderr; CuPy goes on without our allocators.
 """
+
+from __future__ import annotations
 
 import functools
 import warnings
@@ -13,15 +15,24 @@ from dwsr_probe import _core, unseen
 from dwsr_probe.gpu import monitor
 from dwsr_probe.say import say_once
 
-_replaced = []  # (module, name, original, ours)
-_memory = _pinned_memory = None  # CuPy's modules, while hooked
-_originals = {}  # CuPy's own functions by name
-# the job's allocator → ours: asked for twice, it is the same one
-_allocators = WeakValueDictionary()
-_pinned_inner = None  # CuPy does not tell which allocator of page-locked memory is in use
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Allocate = Callable[[int], Any]
+
+_replaced: list[tuple[Any, str, Any, Any]] = []  # (module, name, original, ours)
+_memory: Any = None  # CuPy's modules, while hooked
+_pinned_memory: Any = None
+_originals: dict[str, Any] = {}  # CuPy's own functions by name
+# (the job's allocator, pinned) → ours, so that one allocator has one wrapper
+_allocators: WeakValueDictionary[tuple[Allocate, bool], _core.Allocator] = WeakValueDictionary()
+# The job's allocator of page-locked memory: CuPy has no function that returns it.
+_pinned_inner: Allocate | None = None
 
 
-def hook(cupy, at_import=True):
+def hook(cupy: Any, at_import: bool = True) -> None:
     """at_import: CuPy has just been imported, and nobody has changed its allocators yet."""
     if _memory is not None:
         return
@@ -33,11 +44,11 @@ def hook(cupy, at_import=True):
     monitor.start_again()  # devices may be in use from before a restart
 
 
-def is_hooked():
+def is_hooked() -> bool:
     return _memory is not None
 
 
-def _install(cupy, at_import):
+def _install(cupy: Any, at_import: bool) -> None:
     global _memory, _pinned_memory, _pinned_inner
     memory, pinned = cupy.cuda.memory, cupy.cuda.pinned_memory
     _originals.update(
@@ -47,13 +58,13 @@ def _install(cupy, at_import):
         get_thread_local=memory._get_thread_local_allocator,
         set_pinned=pinned.set_pinned_memory_allocator,
     )
-    _memory, _pinned_memory = memory, pinned  # from here on there is something to undo
+    _memory, _pinned_memory = memory, pinned  # from now on there is something to undo
     monitor.use(cupy)
     _core.use_cupy(
         memory,
-        stand_in=_standing_in(memory.UnownedMemory),
+        stand_in=_stand_in_class(memory.UnownedMemory),
         device_of_thread=cupy.cuda.runtime.getDevice,
-        install=_put_in_place,
+        install=_install_before,
         on_first_use=monitor.start,
         on_failure=_failed,
         out_of_memory=_is_out_of_memory,
@@ -72,9 +83,9 @@ def _install(cupy, at_import):
     _core.note_gpu_hook(_core.GPU_HOOK_ON, pinned=_pinned_inner is not None)
 
 
-def unhook(state=_core.GPU_HOOK_NONE):
-    """CuPy as it was. An allocator that another thread uses inside `using_allocator` stays until
-    that ends, and only passes on."""
+def unhook(state: int = _core.GPU_HOOK_NONE) -> None:
+    """Restore CuPy. Where another thread is inside `using_allocator`, our allocator stays until
+    that block ends, and only passes calls on."""
     global _memory, _pinned_memory, _pinned_inner
     _core.note_gpu_hook(state)
     if _memory is None:
@@ -86,7 +97,7 @@ def unhook(state=_core.GPU_HOOK_NONE):
         if getattr(module, name) is ours:
             setattr(module, name, original)
     _replaced.clear()
-    with warnings.catch_warnings():  # CuPy's about experimental allocators: the job has had them
+    with warnings.catch_warnings():  # the job has seen CuPy's on experimental allocators already
         warnings.simplefilter("ignore")
         _change_allocators(_bare)
     if _pinned_inner is not None:
@@ -94,9 +105,9 @@ def unhook(state=_core.GPU_HOOK_NONE):
         _pinned_inner = None
 
 
-def _failed(error):
-    """Called once, from inside an allocation: that must succeed whatever happens here."""
-    if _memory is None:  # stopped at the same moment
+def _failed(error: Exception) -> None:
+    """Called once, inside an allocation, which must succeed whatever happens here."""
+    if _memory is None:  # another thread has stopped the probe meanwhile
         return
     try:
         say_once(
@@ -109,58 +120,59 @@ def _failed(error):
         _core.note_gpu_hook(_core.GPU_HOOK_OFF)
 
 
-def _is_out_of_memory(error):
-    """CuPy's OutOfMemoryError, RMM's, or the CUDA runtime's own."""
+def _is_out_of_memory(error: BaseException) -> bool:
+    """CuPy's OutOfMemoryError, RMM's, or a CUDARuntimeError with cudaErrorMemoryAllocation."""
     return isinstance(error, MemoryError) or getattr(error, "status", None) == 2
 
 
-def _standing_in(unowned):
-    """A class of memory that stands for the job's own and answers as that would: managed memory
-    has methods, RMM's an owner."""
+def _stand_in_class(unowned: Any) -> type:
+    """A class of memory that stands for the job's own and has the attributes of that: managed
+    memory has methods of its own, RMM's has an owner."""
     token_of = unowned._owner.__get__
 
     class FollowedMemory(unowned):
         __slots__ = ()
 
         @property
-        def _owner(self):
+        def _owner(self) -> Any:
             return token_of(self).memory.mem._owner
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             return getattr(token_of(self).memory.mem, name)
 
     return FollowedMemory
 
 
-def _wrapped(allocator, pinned=False):
+def _wrapped(allocator: Any, pinned: bool = False) -> Allocate:
     if _core.is_ours(allocator):
         return allocator
     try:
         ours = _allocators.get((allocator, pinned))
-        # A pool's method is a new object each time; other allocators may be equal and not the same.
+        # Bound methods of one pool are equal, but not identical. Other allocators may be equal
+        # and yet different.
         if ours is None or (ours.inner is not allocator and not hasattr(allocator, "__self__")):
             ours = _allocators[allocator, pinned] = _core.Allocator(allocator, pinned)
-    except TypeError:  # cannot be hashed
+    except TypeError:  # not hashable
         ours = _core.Allocator(allocator, pinned)
     return ours.malloc
 
 
-def _bare(allocator):
+def _bare(allocator: Any) -> Allocate:
     return allocator.__self__.inner if _core.is_ours(allocator) else allocator
 
 
-def _put_in_place(current):
-    """Wrap the calling thread's current allocator: its own inside using_allocator, else the
-    global one."""
+def _install_before(current: Allocate) -> None:
+    """Wrap the calling thread's current allocator: the thread's own inside using_allocator, else
+    the global one."""
     if _originals["get_thread_local"]() is not None:
         _originals["set_thread_local"](_wrapped(current))
     else:
         _originals["set_allocator"](_wrapped(current))
 
 
-def _change_allocators(change):
-    """The calling thread's and the global one, which CuPy does not let us change inside
-    using_allocator."""
+def _change_allocators(change: Callable[[Any], Allocate]) -> None:
+    """Change the calling thread's allocator and the global one. CuPy refuses to change the global
+    one inside using_allocator, so the thread's own is removed meanwhile."""
     local = _originals["get_thread_local"]()
     _originals["set_thread_local"](None)
     try:
@@ -169,19 +181,19 @@ def _change_allocators(change):
         _originals["set_thread_local"](None if local is None else change(local))
 
 
-def _replace(module, name, around):
+def _replace(module: Any, name: str, around: Callable[[Any], Any]) -> None:
     original = getattr(module, name)
     ours = functools.wraps(original)(around(original))
     _replaced.append((module, name, original, ours))
     setattr(module, name, ours)
 
 
-# The job may have imported these by name and call them after the stop: then they do what CuPy's own
-# do.
+# The job may have imported the functions below by name and call them after the stop. Then they do
+# what CuPy's own do.
 
 
-def _around_set_allocator(original):
-    def set_allocator(allocator=None):
+def _around_set_allocator(original: Any) -> Any:
+    def set_allocator(allocator: Any = None) -> None:
         original(allocator)  # its own errors and warnings
         try:
             if _memory is not None:
@@ -193,15 +205,15 @@ def _around_set_allocator(original):
     return set_allocator
 
 
-def _around_get_allocator(original):
-    def get_allocator():
+def _around_get_allocator(original: Any) -> Any:
+    def get_allocator() -> Allocate:
         return _bare(original())
 
     return get_allocator
 
 
-def _around_set_thread_local(original):
-    def _set_thread_local_allocator(allocator):
+def _around_set_thread_local(original: Any) -> Any:
+    def _set_thread_local_allocator(allocator: Any) -> None:
         original(allocator)
         try:
             if _memory is not None:
@@ -213,8 +225,8 @@ def _around_set_thread_local(original):
     return _set_thread_local_allocator
 
 
-def _around_set_pinned(original):
-    def set_pinned_memory_allocator(allocator=None):
+def _around_set_pinned(original: Any) -> Any:
+    def set_pinned_memory_allocator(allocator: Any = None) -> None:
         global _pinned_inner
         original(allocator)
         try:

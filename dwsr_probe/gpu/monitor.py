@@ -1,9 +1,12 @@
-"""A thread that asks the driver about the devices in use, ten times a second, and puts the
-answers on the board.
+"""A thread that reads the driver's figures of the devices in use, ten times a second, and puts
+them on the board.
 
-Begins with the first allocation on a device. Everything that is slow about a device (its name,
-its UUID, NVML's start) happens here, never in a task.
+Started by the first allocation on a device (hook.pyx), stopped and restarted around forks and at
+the end by dwsr_probe.probe. Everything that is slow about a device (its name, its UUID, the start
+of NVML) happens in this thread, never in a task.
 """
+
+from __future__ import annotations
 
 import os
 import sys
@@ -11,29 +14,38 @@ import threading
 import time
 
 from dwsr_probe import _core
-from dwsr_probe.gpu.nvml import Nvml
+from dwsr_probe.gpu.nvml import Nvml, Reading
 
 PERIOD_S = 0.1
 REOPEN_EVERY = 100  # periods after the driver was lost
-JOIN_S = 0.5  # a driver that hangs must not hold up the job's exit
-_thread = _stop = _cupy = _hanging = None
-_starting = threading.Lock()  # tried, never waited for: who finds it taken has nothing to do
+JOIN_S = 0.5  # a driver that hangs must not delay the job's exit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_cupy: Any = None
+_thread: threading.Thread | None = None
+_stop: threading.Event | None = None
+_hanging: threading.Thread | None = None  # did not end when it was stopped
+# Taken without waiting: if another thread has it, that thread starts the monitor.
+_starting = threading.Lock()
 
 
-def use(cupy):
-    """None: no more."""
+def use(cupy: Any) -> None:
+    """The module whose devices are read; None: start no more threads."""
     global _cupy
     _cupy = cupy
 
 
-def start():
-    """A device is in use: idempotent, from any thread, inside its allocation; nothing that fails
-    here is that allocation's affair."""
+def start() -> None:
+    """Start the thread unless it runs. Called inside an allocation, in any thread: nothing raises
+    that could fail the allocation."""
     global _thread, _stop
     if _thread is not None or _cupy is None or not _starting.acquire(blocking=False):
         return
     try:
-        # a second one would hang beside it
+        # Beside a thread that hangs in the driver, a second one would hang, too.
         if _thread is None and not (_hanging is not None and _hanging.is_alive()):
             stop_ = threading.Event()
             thread = threading.Thread(
@@ -41,69 +53,82 @@ def start():
             )
             thread.start()
             _stop, _thread = stop_, thread
-    except RuntimeError:  # no more threads for this user, or the interpreter is on its way out
+    except RuntimeError:  # the user's limit on threads, or the interpreter is shutting down
         _core.note_nvml(_core.NVML_FAILED)
     finally:
         _starting.release()
 
 
-def start_again():
-    """Where a device is in use: after a fork, in the parent, and after a restart of the probe."""
+def start_again() -> None:
+    """Start the thread if a device is in use: after a fork, in the parent, and after a restart of
+    the probe."""
     if _core.gpu_devices_used():
         start()
 
 
-def stop():
-    """Also before a fork: Python warns of forks in programs with threads."""
+def stop() -> None:
+    """Also called before a fork: Python warns of forks in programs with threads."""
     global _thread, _hanging
     thread, _thread = _thread, None
-    if thread is not None:
+    if thread is not None and _stop is not None:
         _stop.set()
         deadline = time.monotonic() + JOIN_S
         thread.join(JOIN_S)
-        # Joined is not gone: the kernel counts a thread until it has buried it, and its count is
-        # what Python looks at.
+        # The kernel counts a thread for a moment after its join, and Python reads that count.
         while os.path.exists(f"/proc/self/task/{thread.native_id}") and time.monotonic() < deadline:
             time.sleep(0.0001)
         if thread.is_alive():
             _hanging = thread
 
 
-def forked():
-    """In the child: whatever another thread of the parent was about to do here, it will not be
-    done."""
+def forked() -> None:
+    """In the child, which has none of the parent's threads."""
     global _thread, _hanging, _starting
     _thread = _hanging = None
     _starting = threading.Lock()
     _core.note_nvml(_core.NVML_NONE)
 
 
-def _work(cupy, stop):
-    nvml, names, periods_lost = Nvml(), {}, 0
+def _work(cupy: Any, stop: threading.Event) -> None:
+    nvml, periods_lost = Nvml(), 0
+    uuids: dict[int, str | None] = {}  # NVML's, by CUDA's number of the device
     try:
-        # started inside a task, by its first allocation: what is allocated here is not the task's
+        # The thread was started inside a task, but its own allocations are not the task's.
         _core.adopt_handle(0)
         _core.note_nvml(_core.NVML_STATES[nvml.open()])
-        stopping, period = False, 0
-        while not stopping:  # once more at the end: a short job is over before the second look
+        stopping, period = False, 0.0
+        while not stopping:  # read once more at the end: a short job ends before the second time
             stopping, period = stop.wait(period), PERIOD_S
             if nvml.state == "lost":
                 periods_lost += 1
                 if periods_lost % REOPEN_EVERY == 0:
                     nvml.reopen()
-                    names.clear()
+                    uuids.clear()
             for device in _core.gpu_devices_used():
-                if device not in names:
-                    names[device] = _identify(cupy, nvml, device)
-                _core.note_device(device, *nvml.read(names[device]), *_rmm_bytes(device))
+                if device not in uuids:
+                    uuids[device] = _identify(cupy, nvml, device)
+                _note(device, nvml.read(uuids[device]))
             _core.note_nvml(_core.NVML_STATES[nvml.state])
         nvml.close()
     except Exception:
         _core.note_nvml(_core.NVML_FAILED)
 
 
-def _identify(cupy, nvml, device):
-    """The device's full UUID for NVML; None if NVML does not know it."""
+def _note(device: int, reading: Reading) -> None:
+    rmm_bytes, rmm_peak_bytes = _rmm_bytes(device)
+    _core.note_device(
+        device,
+        used_bytes=reading.used_bytes,
+        total_bytes=reading.total_bytes,
+        process_bytes=reading.process_bytes,
+        utilisation_percent=reading.utilisation_percent,
+        rmm_bytes=rmm_bytes,
+        rmm_peak_bytes=rmm_peak_bytes,
+    )
+
+
+def _identify(cupy: Any, nvml: Nvml, device: int) -> str | None:
+    """Put the device's name and UUID on the board; return NVML's full UUID of it, or None."""
     name = uuid = pci = ""
     total = None
     try:
@@ -114,7 +139,7 @@ def _identify(cupy, nvml, device):
         uuid = "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])) if uuid else ""
         pci = cupy.cuda.runtime.deviceGetPCIBusId(device)
     except Exception:
-        pass  # this CUDA does not say; the device still has its number
+        pass  # this release of CUDA does not say; the device still has its number
     full = nvml.find(uuid, pci) if nvml.works() else None
     _core.identify_device(
         device,
@@ -125,9 +150,9 @@ def _identify(cupy, nvml, device):
     return full
 
 
-def _rmm_bytes(device):
+def _rmm_bytes(device: int) -> tuple[int | None, int | None]:
     """(live, peak) of RMM's statistics, if the job has enabled them for this device."""
-    mr = sys.modules.get("rmm.mr")
+    mr: Any = sys.modules.get("rmm.mr")
     if mr is None:
         return None, None
     try:

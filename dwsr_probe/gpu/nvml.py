@@ -1,13 +1,19 @@
-"""What the driver says of a device, through NVML (nvidia-ml-py): used and total bytes, this
-process's share, utilisation.
+"""What the driver says of a device, through NVML (nvidia-ml-py): used and total bytes, the bytes
+of this process, utilisation.
 
-Each way to have no answer is a state with a name; nothing here raises. Called by the monitor's
-thread and by doctor, never on a task's path.
+Each reason for having no answer is a state with a name. Nothing here raises. Called by the thread
+of monitor.py and by doctor, never by a task.
 """
+
+from __future__ import annotations
 
 import importlib
 import os
 import warnings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ADVICE = {
     "no module": (
@@ -21,19 +27,37 @@ ADVICE = {
 }
 
 
+class Reading:
+    """A device as the driver sees it; None where the driver does not say."""
+
+    __slots__ = ("process_bytes", "total_bytes", "used_bytes", "utilisation_percent")
+
+    def __init__(
+        self,
+        used_bytes: int | None = None,
+        total_bytes: int | None = None,
+        process_bytes: int | None = None,
+        utilisation_percent: int | None = None,
+    ) -> None:
+        self.used_bytes = used_bytes
+        self.total_bytes = total_bytes
+        self.process_bytes = process_bytes
+        self.utilisation_percent = utilisation_percent
+
+
 class Nvml:
-    """state: one of _core.NVML_STATES. Opened at the first question, and again by `reopen` after
-    the driver was lost."""
+    """The library and the devices that were found in it. state: a key of _core.NVML_STATES."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = "none"
-        self._nvml = None
+        self._nvml: Any = None
         self._open = False
-        self._handles = {}
+        self._handles: dict[str, Any] = {}  # by full UUID
 
-    def open(self):
-        # An old package of the same name warns that it is old. Not catch_warnings: that puts back
-        # all filters, also those that the job sets meanwhile.
+    def open(self) -> str:
+        """Load and start the library; the state."""
+        # An old package of the same name warns that it is old. Not catch_warnings: at its end that
+        # restores all filters, also those that the job has set meanwhile.
         warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
         try:
             self._nvml = importlib.import_module("pynvml")
@@ -48,26 +72,26 @@ class Nvml:
             self.state = self._state_of(error, "no driver")
         return self.state
 
-    def close(self):
+    def close(self) -> None:
         if self._open:
             self._ask("nvmlShutdown")
         self._open = False
         self.state = "none"
         self._handles.clear()
 
-    def reopen(self):
-        """After a loss: the driver may have been loaded again. Until it has, it is lost."""
+    def reopen(self) -> str:
+        """After a loss: the driver may have been loaded again. If not, the state stays "lost"."""
         self.close()
         if self.open() != "ok":
             self.state = "lost"
         return self.state
 
-    def works(self):
+    def works(self) -> bool:
         return self._open and self.state in ("ok", "permission denied")
 
-    def devices(self):
-        """(uuid, name, total bytes) of all devices of this machine, whatever
-        CUDA_VISIBLE_DEVICES says."""
+    def devices(self) -> list[tuple[str, str, int | None]]:
+        """(UUID, name, total bytes) of all devices of this machine. CUDA_VISIBLE_DEVICES has no
+        effect here."""
         found = []
         for index in range(self._ask("nvmlDeviceGetCount") or 0):
             handle = self._ask("nvmlDeviceGetHandleByIndex", index)
@@ -82,12 +106,12 @@ class Nvml:
                 )
         return found
 
-    def find(self, uuid, pci_bus_id):
-        """Remember the device with that UUID (as CUDA knows it, without prefix), else at that
-        place on the bus; its full UUID, or None.
+    def find(self, uuid: str, pci_bus_id: str) -> str | None:
+        """The full UUID of the device with that UUID (without prefix, as CUDA has it), else of
+        the device at that place on the PCI bus; None if there is none. `read` takes the result.
 
-        CUDA numbers devices as CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say, NVML does not:
-        only these names mean the same in both.
+        The number of a device is not used: CUDA numbers devices by CUDA_VISIBLE_DEVICES and
+        CUDA_DEVICE_ORDER, NVML does not.
         """
         handle = None
         for prefix in ("GPU-", "MIG-") if uuid else ():
@@ -100,22 +124,25 @@ class Nvml:
         self._handles[full] = handle
         return full
 
-    def read(self, full_uuid):
-        """(used, total, this process's bytes, utilisation in percent); None where the driver
-        does not say."""
-        handle = self._handles.get(full_uuid)
+    def read(self, full_uuid: str | None) -> Reading:
+        handle = None if full_uuid is None else self._handles.get(full_uuid)
         if handle is None or not self.works():
-            return None, None, None, None
+            return Reading()
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         use = self._ask("nvmlDeviceGetUtilizationRates", handle)
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
-        # in a container its pid may be another one
+        # In a container the driver may know this process by another pid. Then None.
         own = next((p.usedGpuMemory for p in processes or () if p.pid == os.getpid()), None)
-        used, total = (None, None) if memory is None else (int(memory.used), int(memory.total))
-        return used, total, own, None if use is None else int(use.gpu)
+        return Reading(
+            used_bytes=None if memory is None else int(memory.used),
+            total_bytes=None if memory is None else int(memory.total),
+            process_bytes=own,
+            utilisation_percent=None if use is None else int(use.gpu),
+        )
 
-    def _ask(self, function, *arguments):
-        """The answer, or None; what the error means for all further questions is in `state`."""
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """The answer, or None after an error. An error that concerns all further calls changes
+        `state`."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except self._nvml.NVMLError as error:
@@ -124,7 +151,8 @@ class Nvml:
                 self.state = state
             return None
 
-    def _state_of(self, error, otherwise):
+    def _state_of(self, error: Any, otherwise: Any) -> Any:
+        """The state that an NVMLError leads to; `otherwise` if it concerns one call only."""
         nvml, code = self._nvml, error.value
         if code in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
             return "no driver"
@@ -136,8 +164,8 @@ class Nvml:
             nvml.NVML_ERROR_UNKNOWN,
         ):
             return "lost"
-        return otherwise  # not supported, not found: of this question only
+        return otherwise  # not supported, not found
 
 
-def _text(value):
+def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
