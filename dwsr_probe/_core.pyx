@@ -86,7 +86,7 @@ def expect_tasks():
     report_missing_room()
 
 
-def use_no_room(call):
+def on_missing_room(call):
     """call(OSError) is called when the board has no room for tasks, at most once per start."""
     global when_room_is_missing
     when_room_is_missing = call
@@ -206,7 +206,7 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 
 # -- the other units of this shared object
 
-# unit → the names that Python finds in `_core`. A unit's cimports must be loaded before the unit.
+# unit → the names that Python finds in `_core`
 UNITS = {
     "dwsr_probe.binding.features": ("describe_inputs", "describe_output"),
     "dwsr_probe.binding.tasks": ("OpenTask", "adopt", "task", "use_foreign_count", "use_gc"),
@@ -231,11 +231,15 @@ UNITS = {
         "note_device", "note_gpu_hook", "note_nvml", "use_cupy"),
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
+cdef tuple cimported = ("dwsr_probe.binding.features", "dwsr_probe.binding.tasks")
 cdef object loading = RLock()
 
 
 cdef object load_unit(str unit):
-    """Import a unit, whose init function is in this file (PEP 489 allows several in one)."""
+    """Import a unit, whose init function is in this file (PEP 489 allows several in one).
+
+    `cimported` are loaded before the units that cimport them.
+    """
     with loading:
         module = sys.modules.get(unit)
         if module is not None:
@@ -259,6 +263,8 @@ def __getattr__(name):
     unit = unit_of.get(name)
     if unit is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for needed in cimported:  # the program may have removed them from sys.modules
+        load_unit(needed)
     return getattr(load_unit(unit), name)
 
 
@@ -266,5 +272,6 @@ def __dir__():
     return sorted({*globals(), *unit_of})
 
 
-load_unit("dwsr_probe.binding.features")
-load_unit("dwsr_probe.binding.tasks")
+for needed in cimported:
+    load_unit(needed)
+del needed

@@ -217,7 +217,7 @@ def _install_hooks() -> None:
     if _hooks_installed:
         return
     _hooks_installed = True
-    _core.use_no_room(_say_no_room)
+    _core.on_missing_room(_say_no_room)
     os.register_at_fork(
         before=_before_fork,
         after_in_parent=_after_fork_in_parent,

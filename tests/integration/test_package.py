@@ -32,7 +32,16 @@ def test_from_source_archive_to_a_probed_job(tmp_path):
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"csrc/probe.c", "csrc/board_layout.h", "dwsr_probe/_core.pyx", "LICENSE"} <= names
+    assert {
+        "csrc/probe.c",
+        "csrc/board_layout.h",
+        "csrc/board_layout.pxd",
+        "dwsr_probe/_core.pyx",
+        "dwsr_probe/binding/tasks.pxd",
+        "LICENSE",
+    } <= names
+    made_by_cython = [n for n in names if n.startswith("dwsr_probe/") and n.endswith(".c")]
+    assert not made_by_cython
     run(
         PY, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", tmp_path, archive
     )
@@ -42,8 +51,9 @@ def test_from_source_archive_to_a_probed_job(tmp_path):
         f"dwsr_probe/report/html/{name}"
         for name in ("page.html", "page.css", "page.js", "timeline.js")
     } <= set(inside)
+    assert {"dwsr_probe/py.typed", "dwsr_probe/_core.pyi"} <= set(inside)
     assert "dwsr_probe/boot/sitecustomize.py" in inside and not [
-        n for n in inside if n.startswith(("tests/", "csrc/"))
+        n for n in inside if n.startswith(("tests/", "csrc/")) or n.endswith(".c")
     ]
 
     run(PY, "-m", "venv", tmp_path / "venv")

@@ -62,6 +62,32 @@ def test_units_are_loaded_when_they_are_needed():
     assert missing == "module 'dwsr_probe._core' has no attribute 'nothing'"
 
 
+def test_a_program_may_import_it_anew():
+    code = (
+        "import sys, dwsr_probe\n"
+        "for name in [name for name in sys.modules if name.startswith('dwsr_probe')]:\n"
+        "    del sys.modules[name]\n"
+        "from dwsr_probe import _core\n"
+        "print(_core.begin_graph_task('key', None, None), _core.TASK_OK)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "None 2\n", done.stderr
+
+
+def test_threads_may_load_a_unit_at_once():
+    code = (
+        "import threading; from dwsr_probe import _core\n"
+        "barrier, found = threading.Barrier(8), []\n"
+        "def use(): barrier.wait(); found.append((_core.Reader, _core.TASK_OK))\n"
+        "threads = [threading.Thread(target=use) for _ in range(8)]\n"
+        "for t in threads: t.start()\n"
+        "for t in threads: t.join()\n"
+        "print(len(found), len(set(found)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "8 1\n", done.stderr
+
+
 def test_python_has_the_enums_of_the_board():
     text = re.sub(r"/\*.*?\*/", "", (CSRC / "board_layout.h").read_text(), flags=re.DOTALL)
     enums = re.findall(r"^enum (\w+) \{(.*?)\};", text, flags=re.DOTALL | re.MULTILINE)
