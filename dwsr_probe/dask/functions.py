@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 
+from dwsr_probe import _core
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -73,7 +75,7 @@ def set_unknown(unknown: Collection[str]) -> None:
 def reset() -> None:
     """The hooks are gone."""
     global _kind, _unknown
-    _kind, _unknown = 0, frozenset()
+    _kind, _unknown = _core.DASK_HOOKS_NONE, frozenset()
 
 
 def unknown_names(module: ModuleType) -> list[str]:
