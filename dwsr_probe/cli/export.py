@@ -59,7 +59,7 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     /metrics, /dwsr/tasks, and /sd for service discovery. Runs until SIGINT or SIGTERM.
     """
     from dwsr_probe.export.server import Access, ServeError, Server
-    from dwsr_probe.export.sources import Machine
+    from dwsr_probe.export.sources.machine import MachineSource
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.say import say
     from dwsr_probe.signals import wait_for
@@ -68,7 +68,7 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     raise_descriptor_limit()
     try:
-        machine = Machine([os.path.abspath(d) for d in directories], keep, say)
+        machine = MachineSource([os.path.abspath(d) for d in directories], keep, say)
         server = Server(
             machine, *parse_listen(listen), Access(**access), discovery=True, advertise=advertise
         )
@@ -81,7 +81,7 @@ def command(listen, directories, keep, file_sd, advertise, **access):
         say(server.warning())
     try:
         while not wait_for(ending, ROUND_S):
-            machine.follow()
+            machine.collect()
     finally:
         if target:
             _withdraw(target)

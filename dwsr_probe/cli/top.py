@@ -109,7 +109,6 @@ def command(
         forecasts = predictor and Predictor(
             predictor,
             *login(predictor_token_file, predictor_basic_file),
-            of=getattr(watch, "host", None),
         )
         if not predictor and (predictor_token_file or predictor_basic_file):
             fail("--predictor-token-file and --predictor-basic-file are for --predictor URL", 2)

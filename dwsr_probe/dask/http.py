@@ -26,17 +26,18 @@ def serve(worker):
         from prometheus_client import REGISTRY
 
         from dwsr_probe.export.exposition import Exposition
-        from dwsr_probe.export.handlers import Tasks
+        from dwsr_probe.export.handlers import Processes, Tasks
         from dwsr_probe.export.hosts import Hosts
-        from dwsr_probe.export.sources import OwnProcess
+        from dwsr_probe.export.sources.own_process import OwnProcessSource
 
         with _lock:
             if _source is None:
-                _source = OwnProcess(dead)
+                _source = OwnProcessSource(dead)
                 _exposition = Exposition(_source.view, own_port=False)
                 REGISTRY.register(_exposition)
+        given = {"source": _source, "hosts": Hosts(_own_names(worker))}
         application.add_handlers(
-            ".*", [("/dwsr/tasks", Tasks, {"source": _source, "hosts": Hosts(_own_names(worker))})]
+            ".*", [("/dwsr/tasks", Tasks, given), ("/dwsr/processes", Processes, given)]
         )
     except Exception as error:
         logger.warning("dwsr-probe could not add its metrics to this worker's port: %r", error)

@@ -1,9 +1,13 @@
-"""A record that another machine wrote, before it is kept: its known fields, with types, lengths
-and ranges that can be.
+"""Records, processes and forecasts that another machine wrote, checked before they are kept:
+known fields with valid types, lengths and ranges. ValueError: not valid.
 
 Called by programs that read ports: the predictor and `top`. Fields that neither uses are left
 out, so that a record in memory is never much larger than its line.
 """
+
+import json
+
+from dwsr_probe.live.wire import DEVICE_FIELDS, RUNNING_FIELDS
 
 _NAME_MOST, _TEXT_MOST = 10_000, 256  # characters
 _INPUTS_MOST, _AXES_MOST, _DEVICES_MOST = 256, 64, 64
@@ -23,7 +27,22 @@ _COUNTS = (
     "alloc_end_bytes",
     "start",
     "overlap",
+    *RUNNING_FIELDS,
 )
+_PROCESSES_MOST, _FORECASTS_MOST = 10_000, 10_000
+_PROCESS_TEXTS = ("process", "pid", "program", "worker", "worker_name", "run")
+_PROCESS_NUMBERS = (
+    "resident_bytes",
+    "resident_max_bytes",
+    "limit_bytes",
+    "headroom_bytes",
+    "running_tasks",
+    "samples",
+    "samples_late",
+    "sampler_cpu_seconds",
+    "tasks_dropped",
+)
+_DEVICE_NUMBERS = tuple(name for name in DEVICE_FIELDS if name not in ("name", "uuid"))
 
 
 def checked(record):
@@ -68,6 +87,72 @@ def checked(record):
     return found
 
 
+def checked_processes(text):
+    """The answer of /dwsr/processes, parsed. Of a process only the invalid figures are left out:
+    an honest exporter serves boards of users who may write anything into them."""
+    found = _object(json.loads(text))
+    processes = found.get("processes")
+    if not isinstance(processes, list) or len(processes) > _PROCESSES_MOST:
+        raise ValueError("not a list of processes")
+    return {
+        "processes": [_process(process) for process in processes if isinstance(process, dict)],
+        "processes_dropped": _number(found.get("processes_dropped")) or 0,
+        "boards_unreadable": _number(found.get("boards_unreadable")) or 0,
+    }
+
+
+def _process(process):
+    found = {name: _cut(process.get(name)) for name in _PROCESS_TEXTS}
+    found |= {name: _valid_number(process.get(name)) for name in _PROCESS_NUMBERS}
+    found["fallbacks"] = [_cut(name) for name in _short_list(process.get("fallbacks"))]
+    found["devices"] = [
+        {name: _valid_number(device.get(name)) for name in _DEVICE_NUMBERS}
+        | {"name": _cut(device.get("name"))}
+        for device in _short_list(process.get("devices"))
+        if isinstance(device, dict)
+    ]
+    return found
+
+
+def checked_forecasts(text):
+    """{(process, thread, start): probability of an overrun} of the predictor's /running."""
+    forecasts = _object(json.loads(text)).get("running")
+    if not isinstance(forecasts, list) or len(forecasts) > _FORECASTS_MOST:
+        raise ValueError("not a list of running tasks")
+    found = {}
+    for forecast in map(_object, forecasts):
+        ratio = _number(forecast.get("overrun_ratio"))
+        if ratio is not None and ratio <= 1:
+            task = (
+                _text(forecast.get("process")),
+                _thread(forecast.get("thread")),
+                _number(forecast.get("start")),
+            )
+            found[task] = ratio
+    return found
+
+
+def _cut(value):
+    return value[:_TEXT_MOST] if isinstance(value, str) else ""
+
+
+def _short_list(value):
+    return value[:_DEVICES_MOST] if isinstance(value, list) else []
+
+
+def _valid_number(value):
+    try:
+        return _number(value)
+    except ValueError:
+        return None
+
+
+def _object(given):
+    if not isinstance(given, dict):
+        raise ValueError("not an object")
+    return given
+
+
 def _text(value):
     if value is not None and (not isinstance(value, str) or len(value) > _TEXT_MOST):
         raise ValueError("not a short text")
@@ -108,6 +193,4 @@ def _array(given):
 
 
 def _figures(given, fields):
-    if not isinstance(given, dict):
-        raise ValueError("not an object")
-    return {field: _number(given[field]) for field in fields if field in given}
+    return {field: _number(given[field]) for field in fields if field in _object(given)}

@@ -20,7 +20,6 @@ from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from itertools import islice
 from urllib.parse import quote, urlsplit
 
 _PROCESSES_MOST, _RUNNING_MOST = 10_000, 20_000
@@ -31,7 +30,6 @@ _LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
 _RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20
 _RECORD_S = 0.02  # to send it, on a machine that is busy otherwise
 _PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
-_SERIES_MOST, _SERIES_CHARS_MOST = 20_000, 32 << 10
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
 
 
@@ -190,7 +188,7 @@ class Stream:
         (found.running if is_running else found.records).append(kept)
 
     def page(self, path):
-        """The text of another page of the same server, such as /metrics; StreamError."""
+        """The text of another page of the same server, such as /dwsr/processes; StreamError."""
         with self._asked(path, self._timeout_s) as answer:
             text = answer.read(_PAGE_BYTES_MOST + 1)
             if len(text) > _PAGE_BYTES_MOST:
@@ -300,28 +298,3 @@ def _lines(answer, bytes_most):
                 else f"a line above {_LINE_BYTES_MOST >> 10} KiB"
             )
         yield line
-
-
-def samples_of(page, prefixes):
-    """(name, labels, value) of the series of a page of metrics whose names begin with one of
-    these; ValueError: it is none.
-
-    Lines and their lengths are bounded: the parser's time grows with their square.
-    """
-    from prometheus_client.parser import text_string_to_metric_families
-
-    lines = list(
-        islice((line for line in io.StringIO(page) if line.startswith(prefixes)), _SERIES_MOST + 1)
-    )
-    if len(lines) > _SERIES_MOST or any(len(line) > _SERIES_CHARS_MOST for line in lines):
-        raise ValueError("too many series, or too long ones")
-    try:
-        return [
-            (sample.name, sample.labels, sample.value)
-            for family in text_string_to_metric_families(
-                "".join(line.rstrip("\n") + "\n" for line in lines)
-            )
-            for sample in family.samples
-        ]
-    except (KeyError, IndexError) as error:  # of the parser, beside ValueError
-        raise ValueError(f"not a page of metrics: {error!r}") from error

@@ -1,5 +1,5 @@
-"""The HTTP side of a source: /metrics, /dwsr/tasks, and small things beside them. The same
-handlers on a Dask worker's port and on our own.
+"""The HTTP side of a source: /metrics, /dwsr/tasks, /dwsr/processes, and small things beside them.
+The same handlers serve a Dask worker's port and our own.
 
 Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prometheus' text
 format, never as HTML.
@@ -13,6 +13,8 @@ import time
 
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
+
+from dwsr_probe.live.wire import processes_text, running_lines
 
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often a waiting reader's source is looked at
@@ -127,7 +129,7 @@ class Tasks(Handler):
             self._packer = zlib.compressobj(1, zlib.DEFLATED, 31)
         try:
             since, lost = await self.stream(since, limit, time.monotonic() + wait)
-            last = self.source.running() if running else []
+            last = running_lines(self.source.living().processes) if running else []
             await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
         # the reader has gone, and asks for the same again when it comes back
         except StreamClosedError:
@@ -160,6 +162,14 @@ class Tasks(Handler):
         await self.taken(self.flush())  # a slow reader is waited for: nothing piles up here
 
 
+class Processes(Handler):
+    """JSON: the living processes behind the port, as live/wire.py writes them."""
+
+    async def get(self):
+        self.set_header("Content-Type", "application/json")
+        self.finish(processes_text(self.source.living()) + "\n")
+
+
 class Discovery(Handler):
     """Prometheus' HTTP service discovery: this exporter, and the ports of Dask workers on this
     machine."""
@@ -172,7 +182,7 @@ class Discovery(Handler):
 def targets(source, target, scheme):
     """target: how this exporter is reached."""
     found = [{"targets": [target], "labels": {"dwsr_kind": "exporter", "__scheme__": scheme}}]
-    for _, worker in source.workers():
+    for worker in source.worker_ports():
         found.append(
             {
                 "targets": [worker["http"]],
@@ -187,6 +197,7 @@ class Index(Handler):
 
 /metrics                                            for Prometheus: text, or OpenMetrics on request
 /dwsr/tasks?since=CURSOR&limit=N&wait=S&running=1   records as NDJSON; the last has the cursor
+/dwsr/processes                                     living processes as JSON
 /sd                                                 of an exporter: targets, for Prometheus
 /-/healthy
 """

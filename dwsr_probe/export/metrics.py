@@ -40,17 +40,15 @@ def _peaks(value):
 
 def _slots(value):
     return lambda view: (
-        (slot.pid, slot.number, found)
-        for slot in view.slots()
-        if (found := value(slot)) is not None
+        (task.pid, task.slot, found) for task in view.running if (found := value(task)) is not None
     )
 
 
 def _slot_devices(field):
     return lambda view: (
-        (slot.pid, slot.number, str(d["device"]), d[field])
-        for slot in view.slots()
-        for d in view.devices_of(slot)
+        (task.pid, task.slot, str(d["device"]), d[field])
+        for task in view.running
+        for d in view.devices_of(task)
     )
 
 
@@ -206,7 +204,7 @@ METRICS = (
         "1: the slot runs a task of this name.",
         ("pid", "slot", "task_name"),
         "slots",
-        lambda view: ((slot.pid, slot.number, slot.record.task_name, 1) for slot in view.slots()),
+        lambda view: ((task.pid, task.slot, task.record.task_name, 1) for task in view.running),
     ),
     Metric(
         "dwsr_slot_live_bytes",
@@ -259,8 +257,8 @@ METRICS = (
             (
                 p.pid,
                 p.program,
-                p.of_workers("address"),
-                p.of_workers("name"),
+                p.workers_text("address"),
+                p.workers_text("name"),
                 p.run,
                 p.user,
                 p.python,
@@ -295,7 +293,7 @@ METRICS = (
         " Dask worker's limit have left.",
         PID,
         "cgroup",
-        lambda view: view.headrooms(),
+        _processes(lambda p: p.headroom_bytes),
     ),
     Metric(
         "dwsr_process_unowned_bytes",

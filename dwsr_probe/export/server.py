@@ -32,6 +32,7 @@ ROUTES = (
     ("/", handlers.Index),
     ("/metrics", handlers.Metrics),
     ("/dwsr/tasks", handlers.Tasks),
+    ("/dwsr/processes", handlers.Processes),
     ("/-/healthy", handlers.Healthy),
 )
 

@@ -5,7 +5,7 @@ import signal
 import time
 
 from dwsr_probe.export.server import Access, ServeError, Server
-from dwsr_probe.export.sources import Run
+from dwsr_probe.export.sources.run import RunSource
 from dwsr_probe.say import say
 from dwsr_probe.signals import wait_for
 from dwsr_probe.store import Store
@@ -30,7 +30,7 @@ class Serving:
     def open(self, store, settings):
         """The port, before the command starts; ServeError."""
         directory = store.directory
-        self._source = Run(lambda: Store.open(directory), settings.run, settings.board_dir)
+        self._source = RunSource(lambda: Store.open(directory), settings.run, settings.board_dir)
         self._server = Server(self._source, self._address, self._port, self._access)
         if not self._quiet:
             say(f"metrics at {self._server.url}/metrics")
@@ -38,7 +38,7 @@ class Serving:
             say(self._server.warning())
 
     def ended(self, news):
-        self._source.ended(news)
+        self._source.add_news(news)
 
     def start(self):
         """After the fork: a thread."""

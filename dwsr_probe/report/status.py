@@ -79,16 +79,13 @@ class Status:
             self._terminal = None
 
     def _text(self, collector):
-        from dwsr_probe.export.totals import Totals
-        from dwsr_probe.export.view import View, look_at
+        from dwsr_probe.live.process import least_headroom_bytes, read_process
         from dwsr_probe.report.words import bytes_text, line_of
 
-        view = View(
-            Totals(), [look_at(board, live, tasks=False) for board, live in collector.living()]
-        )
-        running = sum(process.live["running"] or 0 for process in view.processes)
-        rss = sum(process.live["rss_bytes"] or 0 for process in view.processes)
-        headroom = min((left for _, left in view.headrooms()), default=None)
+        processes = [read_process(board, live, tasks=False) for board, live in collector.living()]
+        running = sum(process.live["running"] or 0 for process in processes)
+        rss = sum(process.live["rss_bytes"] or 0 for process in processes)
+        headroom = least_headroom_bytes(processes)
         return (
             f"{collector.stored:,} done, {running:,} running, rss {bytes_text(rss)}, headroom"
             f" {bytes_text(headroom)}: {line_of(self._name, 80)}"

@@ -1,5 +1,5 @@
-"""The predictor's HTTP side: /forecast and /models beside the handlers that every port of ours
-has."""
+"""The predictor's HTTP side: /forecast, /models and /running, beside the handlers that every port
+of ours has."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from dwsr_probe.serve.question import QUANTILE, answer, inputs_of, question_of, 
 BODY_BYTES = 1 << 20
 QUESTIONS_MOST, PIECE = 1_000, 16  # of one request; between two looks at other clients
 MODELS_DEFAULT, MODELS_MOST = 1_000, 10_000
+RUNNING_DEFAULT, RUNNING_MOST, RUNNING_BYTES = 1_000, 10_000, 4 << 20  # names may be long
 
 
 class _Json(handlers.Handler):
@@ -102,6 +103,32 @@ class Models(_Json):
         }
 
 
+class Running(_Json):
+    """The running tasks of all targets: how probable it is that each one exceeds its room. The
+    most probable first, and no more of them than RUNNING_BYTES."""
+
+    async def get(self):
+        limit = self.number("limit", RUNNING_DEFAULT, 1, RUNNING_MOST)
+        with self.source.locked():
+            overruns = self.source.overruns.most_probable(limit + 1)
+        found, bytes_ = [], 0
+        for overrun in overruns[:limit]:
+            line = {
+                **overrun.task._asdict(),
+                "target": overrun.target,
+                "pid": overrun.pid,
+                "task_name": overrun.task_name,
+                "room_bytes": overrun.room_bytes,
+                "overrun_ratio": overrun.probability,
+                "overrun_seconds": overrun.seconds,
+            }
+            bytes_ += len(json.dumps(line))
+            if bytes_ > RUNNING_BYTES:
+                break
+            found.append(line)
+        self.say({"running": found, "more": len(overruns) > len(found)})
+
+
 class Index(handlers.Handler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
@@ -110,6 +137,7 @@ class Index(handlers.Handler):
 POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "kind", "q", "limit",
                     "above"}, or a list of such
 /models             what is known, by task name
+/running            tasks that run: probability of exceeding the room that is left
 /metrics            for Prometheus
 /-/healthy
 """
@@ -123,6 +151,7 @@ ROUTES = (
     ("/", Index),
     ("/forecast", Forecast),
     ("/models", Models),
+    ("/running", Running),
     ("/metrics", handlers.Metrics),
     ("/-/healthy", handlers.Healthy),
 )

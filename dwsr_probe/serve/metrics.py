@@ -31,11 +31,11 @@ def _accounts(value):
     )
 
 
-def _slots(value):
+def _overruns(value):
     return lambda view: (
-        (s.target, s.pid, s.slot, view.ledger.label(s.task_name), found)
-        for s in view.slots
-        if (found := value(s)) is not None
+        (o.target, str(o.pid), o.slot, view.ledger.label(o.task_name), found)
+        for o in view.overruns
+        if (found := value(o)) is not None
     )
 
 
@@ -104,7 +104,7 @@ METRICS = (
         "Probability that the running task exceeds what its process has left for it.",
         SLOT,
         "model, headroom",
-        _slots(lambda s: s.probability),
+        _overruns(lambda o: o.probability),
     ),
     Metric(
         "dwsr_forecast_overrun_seconds",
@@ -112,7 +112,7 @@ METRICS = (
         "When it would, at its pace of the last half minute; no series if it does not grow.",
         SLOT,
         "peak so far",
-        _slots(lambda s: s.seconds),
+        _overruns(lambda o: o.seconds),
     ),
     Metric(
         "dwsr_forecast_room_bytes",
@@ -120,7 +120,7 @@ METRICS = (
         "What its process has left for it: its own live bytes and the headroom.",
         SLOT,
         "headroom",
-        _slots(lambda s: s.room_bytes),
+        _overruns(lambda o: o.room_bytes),
     ),
     # -- the predictor itself
     Metric(

@@ -18,16 +18,16 @@ from prometheus_client import generate_latest
 from dwsr_probe import __version__, _core
 from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamNonsense, StreamRefused, state_of
 from dwsr_probe.export.exposition import registry
-from dwsr_probe.export.sources import Source
+from dwsr_probe.export.sources.source import MetricsSource
 from dwsr_probe.export.totals import visible
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.sizes import non_negative_int
 from dwsr_probe.serve.ledger import Ledger
 from dwsr_probe.serve.metrics import METRICS
+from dwsr_probe.serve.overrun import OverrunForecasts
 from dwsr_probe.serve.pool import Pool
-from dwsr_probe.serve.slots import Slots
 from dwsr_probe.serve.targets import LOOK_S, TARGETS_MOST
-from dwsr_probe.serve.watch import LOOK_BYTES, RECORDS_MOST, Login, Worker, unpacked
+from dwsr_probe.serve.watch import RECORDS_MOST, UPDATE_BYTES, Login, Worker, unpacked
 
 TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
 PIECE = 16  # records, at up to a millisecond each: between two chances for a request
@@ -37,6 +37,7 @@ SLOW_S, PROBATION_S = 1.0, 60.0
 WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what looks under way may bring
 # more: we do not keep up, and take a piece of each target instead of all that it has
 PRESSED_BYTES = WAITING_BYTES // 4
+HEADROOM = "process_headroom_bytes"
 _PROCESSES_MOST, _WHO_MOST = 20_000, 512
 
 
@@ -49,6 +50,7 @@ class Watched:
         self.slow_until = 0.0
         self.up = None  # not known yet
         self.ours = True  # False: it has no /dwsr/tasks
+        self.old = False  # its running tasks have no headroom, and that was said
 
 
 @dataclass
@@ -57,7 +59,7 @@ class View:
 
     forecasts: list  # (name, kind, Forecast) at the largest inputs seen
     accounts: list  # (name, kind, Account)
-    slots: list
+    overruns: list
     ledger: Ledger
     up: int
     down: int
@@ -70,7 +72,7 @@ class View:
     board_version: str = str(_core.BOARD_VERSION)
 
 
-class Predictor(Source):
+class Predictor(MetricsSource):
     metrics = METRICS
 
     def __init__(
@@ -94,7 +96,7 @@ class Predictor(Source):
         )
         # seen: (host, process) → the newest seq that was learned
         self.model, self.ledger, self._seen = Model(), Ledger(), {}
-        self._slots, self._watched, self._saved_states = Slots(), {}, {}
+        self.overruns, self._watched, self._saved_states = OverrunForecasts(), {}, {}
         self._lock, self._asking = threading.RLock(), 0
         self._found, self._rounds = {}, []
         # records to be learned, and looks being taken
@@ -149,7 +151,7 @@ class Predictor(Source):
         return View(
             forecasts,
             accounts,
-            self._slots.shown(),
+            self.overruns.most_probable(),
             self.ledger,
             up,
             len(watched) - up,
@@ -186,7 +188,7 @@ class Predictor(Source):
                 raise error
             if isinstance(owner, Watched):
                 self._under_way -= 1
-                self._looked(owner, result, error, seconds)
+                self._add_update(owner, result, error, seconds)
             else:
                 self._found[owner] = result if result is not None else self._found.get(owner)
                 self._choose()
@@ -208,10 +210,10 @@ class Predictor(Source):
         for watched in sorted(
             (w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due
         ):
-            if self.waiting_bytes + (self._under_way + 1) * LOOK_BYTES > WAITING_BYTES:
+            if self.waiting_bytes + (self._under_way + 1) * UPDATE_BYTES > WAITING_BYTES:
                 return
             self._pool.submit(
-                watched, partial(watched.target.look, most), slow=now < watched.slow_until
+                watched, partial(watched.target.poll, most), slow=now < watched.slow_until
             )
             watched.busy = True
             self._under_way += 1
@@ -249,7 +251,7 @@ class Predictor(Source):
             if watched.target is not None:
                 self._drop(watched)
 
-    def _looked(self, watched, look, error, seconds):
+    def _add_update(self, watched, update, error, seconds):
         watched.busy, now = False, time.monotonic()
         if seconds > SLOW_S:
             watched.slow_until = now + PROBATION_S
@@ -272,25 +274,31 @@ class Predictor(Source):
             self._drop(watched)
             return
         watched.up, watched.ours, watched.failures = True, True, 0
-        watched.due = now if look.more else now + self._interval_s
+        watched.due = now if update.more else now + self._interval_s
+        if not watched.old and any(HEADROOM not in record for record in update.running):
+            watched.old = True
+            self._say(
+                f"{watched.target.name} does not say how much memory its processes have left: it"
+                " runs an older dwsr-probe; its running tasks have no probability of an overrun"
+            )
         with self._lock:
-            self.ledger.miss(look.lost, look.refused)
-            news, gone = self._slots.follow(watched.target.name, look, self.model, now)
-            for process in gone:
+            self.ledger.miss(update.lost, update.refused)
+            learn, vanished = self.overruns.update(watched.target.name, update, self.model, now)
+            for process in vanished:
                 self.model.forget_running(process)
-            for record in news:
+            for record in learn:
                 self._learn_one(record)
-        if look.records:
-            watched.busy = True  # no further look before this one is learned
-            self._backlog.append((watched, look.state, deque(look.records)))
-            self.waiting_bytes += sum(map(len, look.records))
+        if update.records:
+            watched.busy = True  # no further poll before this one is learned
+            self._backlog.append((watched, update.state, deque(update.records)))
+            self.waiting_bytes += sum(map(len, update.records))
         else:
-            watched.learned_state = look.state
+            watched.learned_state = update.state
         self.looked += 1
 
     def _drop(self, watched):
         with self._lock:
-            for process in self._slots.drop(watched.target.name):
+            for process in self.overruns.drop(watched.target.name):
                 self.model.forget_running(process)
 
     def _learn(self, deadline):

@@ -1,63 +1,54 @@
-"""One look at a worker, an exporter or a run directory: what has ended since the last one, what
-runs, and how much room each process has.
+"""Targets of the predictor: a port that serves /dwsr/tasks, or a run directory of this machine.
+Each is polled for updates: what has ended since the last one, and what runs.
 
-A look is taken in a thread of the service's pool. What is in it was written by others: it is
-checked and packed as it is read, so that a look has a known size whatever the target sends.
+Called in a thread of the service's pool. A target is not trusted: what it sends is checked and
+packed as it is read, so that an update has a known size whatever the target sends.
 """
 
+from __future__ import annotations
+
 import marshal
-import math
 import os
 import sqlite3
 from dataclasses import dataclass, field
+from typing import Any
 
 from dwsr_probe.export.checked import checked
-from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong, samples_of
-from dwsr_probe.export.sources import LiveBoards
-from dwsr_probe.export.totals import Totals
-from dwsr_probe.export.view import View
+from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong
+from dwsr_probe.live.boards import LivingBoards
+from dwsr_probe.live.wire import running_fields
 from dwsr_probe.record import from_row
-from dwsr_probe.serve.slots import identity
+from dwsr_probe.serve.overrun import Identity, identity
 from dwsr_probe.store import Store, StoreError
 
-RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one look
-LOOK_BYTES = 1 << 20  # of its records, packed
-ASK_S = 5.0
-_ROOM = {
-    "dwsr_process_headroom_bytes": "headroom_bytes",
-    "dwsr_process_resident_bytes": "resident_bytes",
-}
+RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one update
+UPDATE_BYTES = 1 << 20  # of its records, packed
+ANSWER_S = 5.0  # for a whole answer of a port
 
 
 @dataclass
-class Room:
-    """What a process has, and what is left for it."""
+class TargetUpdate:
+    """What a target has sent since the update before."""
 
-    headroom_bytes: float | None = None
-    resident_bytes: float | None = None
-
-
-@dataclass
-class Look:
-    records: list = field(default_factory=list)  # packed
-    ended: set = field(default_factory=set)  # their identities
-    running: list = field(default_factory=list)
-    rooms: dict = field(default_factory=dict)  # pid → Room
+    records: list[bytes] = field(default_factory=list)  # finished, packed
+    ended: set[Identity] = field(default_factory=set)  # the identities of `records`
+    running: list[dict[str, Any]] = field(default_factory=list)
     lost: int = 0
     refused: int = 0
-    state: dict = field(default_factory=dict)  # where the reader is after it
+    state: dict[str, Any] = field(default_factory=dict)  # of the reader behind this update
     more: bool = False  # there is more at once
 
 
 class Packing:
-    """What a look keeps of each record. Finished ones wait to be learned: as bytes, which take a
-    fifth of the memory and can be counted."""
+    """What an update keeps of each record. Finished records wait to be learned, packed as bytes:
+    that takes a fifth of the memory and can be counted."""
 
-    def __init__(self):
-        self.ended, self.bytes, self.running = set(), 0, 0
+    def __init__(self) -> None:
+        self.ended: set[Identity] = set()
+        self.bytes = self.running = 0
 
-    def keep(self, record):
-        """ValueError: the record cannot be. TooLong: the look is full."""
+    def keep(self, record: dict[str, Any]) -> Any:
+        """ValueError: not a valid record. TooLong: the update is full."""
         found = checked(record)
         if found.get("state") == "running":
             self.running += 1
@@ -66,7 +57,7 @@ class Packing:
             return found
         packed = marshal.dumps(found)
         self.bytes += len(packed)
-        if self.bytes > LOOK_BYTES:
+        if self.bytes > UPDATE_BYTES:
             raise TooLong("its records are too long")
         self.ended.add(identity(found))
         return packed
@@ -77,7 +68,7 @@ unpacked = marshal.loads
 
 @dataclass(frozen=True)
 class Login:
-    """How targets are asked."""
+    """What the predictor sends to its targets."""
 
     token: str | None = None
     basic: str | None = None
@@ -87,14 +78,16 @@ class Login:
 class Worker:
     """A port that serves /dwsr/tasks: a Dask worker, `run --metrics`, an exporter."""
 
-    def __init__(self, url, login=None, state=None):
-        """ValueError: not a URL, or the state is none."""
+    def __init__(
+        self, url: str, login: Login | None = None, state: dict[str, Any] | None = None
+    ) -> None:
+        """ValueError: not a URL, or not a state."""
         login = login or Login()
-        self._stream = Stream(url, login.token, login.basic, state, login.ca_file, ASK_S)
+        self._stream = Stream(url, login.token, login.basic, state, login.ca_file, ANSWER_S)
         self.name = self._stream.host
-        self._fits = RECORDS_MOST  # records that fit into a look, as far as is known
+        self._fits = RECORDS_MOST  # records that fit into an update, as far as is known
 
-    def look(self, most=RECORDS_MOST):
+    def poll(self, most: int = RECORDS_MOST) -> TargetUpdate:
         limit, packing = min(most, self._fits), Packing()
         try:
             found = self._stream.poll(limit=limit, running=True, keep=packing.keep)
@@ -102,41 +95,22 @@ class Worker:
             self._fits = max(1, limit // 2)
             raise
         self._fits = min(RECORDS_MOST, 2 * self._fits)
-        return Look(
+        return TargetUpdate(
             found.records,
             packing.ended,
             found.running,
-            self._rooms() if found.running else {},
             found.lost,
             found.refused,
             self._stream.state,
             len(found.records) + found.refused >= limit,
         )
 
-    def _rooms(self):
-        try:
-            return rooms_of(self._stream.page("/metrics"))
-        except StreamError:  # the stream is what matters
-            return {}
-
-
-def rooms_of(page):
-    """{pid: Room} of a page of metrics; only our lines are parsed: Dask's are many."""
-    found = {}
-    try:
-        for name, labels, value in samples_of(page, tuple(_ROOM)):
-            if name in _ROOM and math.isfinite(value) and value >= 0:
-                setattr(found.setdefault(labels.get("pid", ""), Room()), _ROOM[name], value)
-    except ValueError:  # it is no such page
-        return {}
-    return found
-
 
 class RunDirectory:
     """A run of this machine by its directory: its store, also while it is being written, and the
     boards of its living processes."""
 
-    def __init__(self, directory, state=None):
+    def __init__(self, directory: str, state: dict[str, Any] | None = None) -> None:
         """StoreError: there is no run."""
         self._directory, self.name = (
             os.path.abspath(directory),
@@ -151,20 +125,21 @@ class RunDirectory:
         self._position = (
             state.get("position", 0) if state.get("run") == self._meta.get("run") else 0
         )
-        self._boards = LiveBoards(
+        self._boards = LivingBoards(
             lambda: [self._meta["board_dir"]], lambda board: board.run == self._meta["run"]
         )
 
-    def look(self, most=RECORDS_MOST):
+    def poll(self, most: int = RECORDS_MOST) -> TargetUpdate:
         try:
-            store = Store.open(self._directory)  # anew: looks are taken in several threads
+            store = Store.open(self._directory)  # anew: polls run in several threads
             try:
                 rows = store.rows_after(self._position, most)
             finally:
                 store.close()
         except (StoreError, sqlite3.Error) as error:
             raise StreamError(f"{self._directory}: {error}") from error
-        packing, records, refused, full = Packing(), [], 0, False
+        packing, refused, full = Packing(), 0, False
+        records: list[bytes] = []
         for position, row in rows:
             try:
                 records.append(packing.keep(from_row(row).to_dict()))
@@ -173,15 +148,14 @@ class RunDirectory:
                     break
                 refused += 1
             self._position = position
-        view = View(Totals(), self._boards.look()[0])
-        rooms = {p.pid: Room(None, p.live["rss_bytes"]) for p in view.processes}
-        for pid, left in view.headrooms():
-            rooms[pid].headroom_bytes = left
-        return Look(
+        return TargetUpdate(
             records,
             packing.ended,
-            [slot.record.to_dict() for slot in view.slots()],
-            rooms,
+            [
+                task.record.to_dict() | running_fields(process, task)
+                for process in self._boards.read().processes
+                for task in process.running
+            ][:RUNNING_MOST],
             0,
             refused,
             {"run": self._meta.get("run"), "position": self._position},

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dwsr_probe.export.exposition import Exposition
 from dwsr_probe.export.totals import OUTCOMES, Totals
-from dwsr_probe.export.view import NAMES_SERIES_MOST, View
+from dwsr_probe.export.view import NAMES_SERIES_MOST, MeasuredView
 from dwsr_probe.record import TaskRecord, to_row
 from dwsr_probe.store import Store
 from tests.bench import PY, Section, spread
@@ -27,9 +27,9 @@ MIB = 1 << 20
 SERVE = """
 import sys, time
 from dwsr_probe.export.server import Server
-from dwsr_probe.export.sources import Run
+from dwsr_probe.export.sources.run import RunSource
 from dwsr_probe.store import Store
-server = Server(Run(lambda: Store.open(sys.argv[1]), "run", sys.argv[1]), "127.0.0.1", 0)
+server = Server(RunSource(lambda: Store.open(sys.argv[1]), "run", sys.argv[1]), "127.0.0.1", 0)
 server.start()
 print(server.port, flush=True)
 for line in sys.stdin:
@@ -79,7 +79,7 @@ def render(names, outcomes, rounds):
             task.state = outcome
             totals.add_rows([to_row(task)])
     registry, times = CollectorRegistry(), []
-    registry.register(Exposition(lambda: View(totals, own_port=False), own_port=False))
+    registry.register(Exposition(lambda: MeasuredView(totals, own_port=False), own_port=False))
     for _ in range(rounds):
         begin = time.thread_time()
         text = generate_latest(registry)

@@ -4,7 +4,7 @@ through its board and through a port."""
 import re
 
 from dwsr_probe.export.server import Server
-from dwsr_probe.export.sources import Machine
+from dwsr_probe.export.sources.machine import MachineSource
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.port import Port
 from dwsr_probe.report.top.screen import Screen
@@ -14,7 +14,7 @@ from tests.gpu.conftest import MIB, array
 
 
 def test_devices_and_their_tasks(standin_board, probe, board_dir):
-    server = Server(Machine([str(board_dir)]), "127.0.0.1", 0)
+    server = Server(MachineSource([str(board_dir)]), "127.0.0.1", 0)
     server.start()
     try:
         with probe.task("on the device"):
@@ -25,7 +25,7 @@ def test_devices_and_their_tasks(standin_board, probe, board_dir):
                 screen = Screen(picture)
 
                 def text(watch=watch, picture=picture, screen=screen):
-                    picture.take(watch.look())
+                    picture.take(watch.read())
                     return re.sub(r"\x1b\[[\d;]*[Gm]", " ", "\n".join(screen.lines(150, 40)))
 
                 def shown(text=text):

@@ -217,8 +217,8 @@ def test_memory_that_runs_out_is_not_the_end(target, predictor):
         size = int(f.read().split()[0]) * resource.getpagesize()
     _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
     resource.prlimit(pid, resource.RLIMIT_AS, (size + 2 * MIB, hard))
-    # a page that is read, of 8 MB
-    large.metrics, large.running = "dwsr_other 5\n" * (600_000), [running(5 * MIB)]
+    # an answer that is kept, of 7 MB
+    large.running = [running(5 * MIB, name="x" * 9_000, thread=n) for n in range(800)]
     before = len(large.asked)
     wait_until(lambda: len(large.asked) > before + 10, "looks at it", timeout=600)
     resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))

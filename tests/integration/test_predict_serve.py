@@ -15,7 +15,7 @@ import pytest
 from dwsr_probe.export.client import Stream
 from tests.conftest import wait_until
 from tests.integration.conftest import PY, UNTIL_TOLD, heard, say
-from tests.unit.workers import FakeWorker, record, running
+from tests.unit.workers import MIB, FakeWorker, record, running
 
 CLUSTER = (
     UNTIL_TOLD
@@ -352,7 +352,12 @@ def test_garbage_beside_a_good_target(cli, doubles, predictor):
             ]
         ),
     ]
-    bad[3].running, bad[3].metrics = [running("x"), running(-1)], "dwsr_process_limit_bytes{pid"
+    bad[3].running = [
+        running("x"),
+        running(-1),
+        running(5 * MIB, process_headroom_bytes=-1),
+        running(5 * MIB, process_headroom_bytes="x"),
+    ]
     try:
         targets = cli.cwd / "targets.json"
         targets.write_text(json.dumps([{"targets": [one.host for one in bad]}]))

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dwsr_probe.export.client import Stream, StreamError, StreamNonsense, StreamRefused, samples_of
+from dwsr_probe.export.client import Stream, StreamError, StreamNonsense, StreamRefused
 from tests.unit.hostile import OK, Hostile, drip, gzipped, line, lines
 
 
@@ -322,19 +322,3 @@ def test_escape_sequences_do_not_reach_the_terminal(hostile):
         with pytest.raises(StreamError, match="evil") as caught:
             Stream(hostile(lambda server, request, said=said: [said]).url).poll()
         assert str(caught.value).isprintable()
-
-
-def test_pages_of_metrics_have_bounds():
-    good = 'dwsr_process_resident_bytes{pid="1"} 5'
-    assert samples_of(f"# x\nother 5\n{good}", ("dwsr_process",)) == [
-        ("dwsr_process_resident_bytes", {"pid": "1"}, 5.0)
-    ]
-    many_labels = "dwsr_process_x{" + ",".join(f'a{n}="1"' for n in range(100_000)) + "} 1\n"
-    for page in (
-        f"{good}\n" * 30_000,
-        many_labels,
-        "dwsr_process{pid=\n",
-        'dwsr_process_x{pid="1" five\n',
-    ):
-        with pytest.raises(ValueError, match=r"\w{3}"):
-            samples_of(page, ("dwsr_process",))

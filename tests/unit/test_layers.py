@@ -34,6 +34,7 @@ LAYERS = (
     "origin",
     "total",
     "board",
+    "live",
     "stored",
     "store",
     "collector",

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 
-from dwsr_probe.export import sources
+from dwsr_probe.export.sources import machine as machine_source
 from tests.conftest import wait_until
 
 JOB = """
@@ -19,15 +19,15 @@ with dwsr_probe.task("doomed"):
 def test_a_directory_that_vanishes_takes_nothing_with_it(tmp_path, monkeypatch):
     boards = tmp_path / "boards"
     monkeypatch.setattr(
-        sources, "board_directories", lambda: [str(boards)] if boards.exists() else []
+        machine_source, "board_directories", lambda: [str(boards)] if boards.exists() else []
     )
-    machine = sources.Machine()
+    machine = machine_source.MachineSource()
     job = subprocess.Popen([sys.executable, "-c", JOB, str(boards)], stdout=subprocess.PIPE)
     assert job.stdout.readline() == b"in\n"
-    wait_until(lambda: machine.follow() or machine.view().processes, "the board is seen")
+    wait_until(lambda: machine.collect() or machine.view().processes, "the board is seen")
     job.kill()
     job.wait()
     shutil.rmtree(boards)
-    machine.follow()
+    machine.collect()
     assert machine.totals.names["doomed"].outcomes == {"killed": 1}
     assert not machine._collectors  # nothing is held open

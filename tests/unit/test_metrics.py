@@ -18,7 +18,8 @@ from dwsr_probe import _core
 from dwsr_probe.export.exposition import Exposition
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS
 from dwsr_probe.export.totals import HISTOGRAMS_MOST, NAMES_MOST, OTHER, OUTCOMES, Totals, visible
-from dwsr_probe.export.view import NAMES_SERIES_MOST, Process, Slot, View
+from dwsr_probe.export.view import NAMES_SERIES_MOST, MeasuredView
+from dwsr_probe.live.process import LivingProcess, RunningTask
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.serve.metrics import METRICS as PREDICTED
 from dwsr_probe.serve.metrics import markdown
@@ -63,7 +64,7 @@ def device(number, **fields):
 
 
 def slot(number, name="work", gpu=()):
-    return Slot(
+    return RunningTask(
         "100",
         str(number),
         TaskRecord(
@@ -102,8 +103,9 @@ def process(pid="100", devices=(), slots=(), **live):
         "managed_bytes": 5,
         "spilled_bytes": 6,
     }
-    return Process(
+    return LivingProcess(
         pid,
+        f"{pid}-1",
         "job.py",
         "run-1",
         "ada",
@@ -148,7 +150,9 @@ def fixed_view(own_port=True):
     first = process(
         devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)]
     )
-    return View(totals, [first, mute], 3, 1, 2, own_port=own_port, version="9.9", board_version="1")
+    return MeasuredView(
+        totals, [first, mute], 3, 1, 2, own_port=own_port, version="9.9", board_version="1"
+    )
 
 
 def registry(view, own_port=True):
@@ -255,31 +259,6 @@ def test_the_page_of_metrics_is_up_to_date():
     assert "docs/metrics.md" in (ROOT / "README.md").read_text()
 
 
-def test_headroom_is_the_least_that_is_known():
-    def headroom(board, rss, own_limit):
-        found = process(headroom_bytes=board, rss_bytes=rss)
-        found.workers[0]["memory_limit_bytes"] = own_limit
-        return dict(View(Totals(), [found]).headrooms()).get("100")
-
-    assert headroom(600 * MIB, 300 * MIB, 1 << 30) == 600 * MIB  # others fill the cgroup
-    assert headroom(800 * MIB, 300 * MIB, 1 << 30) == 724 * MIB  # the worker's own limit is nearer
-    assert headroom(800 * MIB, 2 << 30, 1 << 30) == 0
-    assert headroom(800 * MIB, 300 * MIB, None) == 800 * MIB
-    assert headroom(800 * MIB, None, 1 << 30) == 800 * MIB
-    assert headroom(None, 300 * MIB, 1 << 30) == 724 * MIB
-    assert headroom(0, 300 * MIB, 1 << 30) == 0
-    assert headroom(None, 300 * MIB, None) is None  # not known is not zero
-
-
-def test_processes_of_two_cgroups_are_not_added_up():
-    first, second = (
-        process("1", rss_bytes=656 * MIB, headroom_bytes=368 * MIB),
-        process("2", rss_bytes=656 * MIB, headroom_bytes=360 * MIB),
-    )
-    first.workers, second.workers = [], []
-    assert dict(View(Totals(), [first, second]).headrooms()) == {"1": 368 * MIB, "2": 360 * MIB}
-
-
 # -- what is served
 
 
@@ -300,7 +279,7 @@ def test_promtool_finds_nothing():
         (fixed_view(), True),
         (hostile_view(), True),
         (full_view(), False),
-        (View(Totals()), True),
+        (MeasuredView(Totals()), True),
     ):
         done = subprocess.run(
             [promtool, "check", "metrics"],
@@ -339,7 +318,7 @@ HOSTILE = [
 def hostile_view():
     totals = Totals(histograms_most=HISTOGRAMS_MOST)
     totals.add_rows([row(name) for name in HOSTILE])
-    return View(totals, [process(slots=[slot(n, name) for n, name in enumerate(HOSTILE)])])
+    return MeasuredView(totals, [process(slots=[slot(n, name) for n, name in enumerate(HOSTILE)])])
 
 
 @pytest.mark.parametrize(
@@ -374,7 +353,7 @@ def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_firs
                     for n in range(names)
                 ]
             )
-    return View(
+    return MeasuredView(
         totals,
         [
             process(
@@ -400,7 +379,7 @@ def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
         )
         <= NAMES_MOST + 1
     )
-    assert view.totals.names_dropped >= 5000 - NAMES_MOST and view.slots()
+    assert view.totals.names_dropped >= 5000 - NAMES_MOST and view.running
     counted = sum(
         float(line.rpartition(" ")[2])
         for line in series_of(text)
@@ -424,10 +403,10 @@ def test_a_common_worker_shows_all_it_has():
 
 
 def test_on_our_own_port_slots_of_all_processes():
-    view = View(
+    view = MeasuredView(
         Totals(), [process(str(pid), slots=[slot(n) for n in range(4)]) for pid in range(40)]
     )
-    assert len(view.slots()) == 160
+    assert len(view.running) == 160
 
 
 # -- what goes wrong stays here
@@ -455,30 +434,3 @@ def test_registering_reads_no_board():
         raise AssertionError("read")
 
     assert registry_of(read) is not None
-
-
-def test_facts_that_are_not_what_they_should_be():
-    """A board is its user's own, and root's exporter reads everybody's."""
-    from dwsr_probe.export.view import _workers
-
-    assert (
-        _workers({})
-        == _workers({"workers": 5})
-        == _workers({"workers": None})
-        == _workers({"workers": [5, "x", None]})
-        == []
-    )
-    assert _workers(
-        {
-            "workers": [
-                {
-                    "address": 5,
-                    "memory_limit_bytes": "x",
-                    "managed_bytes": 10**400,
-                    "spilled_bytes": -1,
-                    "http": ["h"],
-                    "name": "w",
-                }
-            ]
-        }
-    ) == [{"name": "w"}]

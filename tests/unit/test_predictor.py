@@ -20,10 +20,12 @@ from dwsr_probe.serve.pool import Pool
 from dwsr_probe.serve.service import Predictor
 from dwsr_probe.serve.state import State
 from dwsr_probe.serve.targets import Listed
-from dwsr_probe.serve.watch import LOOK_BYTES, Login, RunDirectory
+from dwsr_probe.serve.watch import UPDATE_BYTES, Login, RunDirectory
 from dwsr_probe.store import Store
 from tests.conftest import require, wait_until
-from tests.unit.workers import MIB, FakeWorker, record, rooms, running
+from tests.unit.workers import MIB, FakeWorker, record, running
+
+ROOM = 50 * MIB
 
 
 @pytest.fixture
@@ -174,9 +176,10 @@ def test_records_that_are_nonsense_are_counted(worker):
     bad = [{**record(n + 1, process=f"bad {n}"), **fields} for n, fields in enumerate(BAD_RECORDS)]
     one = worker([*good, *bad, record(6, process="good")])
     one.running = [
-        {**running(5 * MIB), **fields} for fields in BAD_RECORDS if "state" not in fields
+        {**running(5 * MIB, headroom=ROOM), **fields}
+        for fields in BAD_RECORDS
+        if "state" not in fields
     ]
-    one.metrics = rooms()
     found = predictor(one.url)
     until(
         found,
@@ -191,13 +194,13 @@ def test_records_that_are_nonsense_are_counted(worker):
 
 def test_a_worker_that_vanishes_takes_its_running_tasks_along(worker):
     one = worker([record(n + 1) for n in range(5)])
-    one.running, one.metrics = [running(40 * MIB, size=10 * MIB)], rooms()
+    one.running = [running(40 * MIB, size=10 * MIB, headroom=ROOM)]
     places = Places([one.url])
     found = Predictor([places], interval_s=0.02)
-    until(found, lambda: found.model._open and found.view().slots, "the running task")
-    assert found.view().slots[0].target == one.host
+    until(found, lambda: found.model._open and found.view().overruns, "the running task")
+    assert found.view().overruns[0].target == one.host
     one.status, one.body = 500, b"no"
-    until(found, lambda: not found.model._open and not found.view().slots, "its end")
+    until(found, lambda: not found.model._open and not found.view().overruns, "its end")
     assert found.view().down == 1
     one.body = None
     until(found, lambda: found.model._open, "its return")
@@ -205,6 +208,18 @@ def test_a_worker_that_vanishes_takes_its_running_tasks_along(worker):
     found._places[places] = 0.0  # ask now
     until(found, lambda: not found.model._open and not found._watched, "the end of the target")
     assert found.ledger.learned == 5
+
+
+def test_an_older_target_sends_no_headroom(worker):
+    """Its tasks are learned; that they have no probability is said once."""
+    said = []
+    one = worker([record(n + 1) for n in range(5)])
+    one.running = [running(40 * MIB, size=10 * MIB)]
+    found = predictor(one.url, say=said.append)
+    until(found, lambda: found.model._open and len(one.asked) > 6, "the running task")
+    assert not found.view().overruns and len(said) == 1
+    assert one.host in said[0] and "older dwsr-probe" in said[0]
+    assert all(path.startswith("/dwsr/tasks?") for path in one.asked)
 
 
 def test_a_restart_goes_on_where_it_was(worker, tmp_path):
@@ -312,10 +327,10 @@ def test_a_run_directory_while_it_is_written(tmp_path):
 
 def test_series_are_bounded(worker):
     one = worker([record(n + 1, name=f"name {n}") for n in range(400)])
-    one.running, one.metrics = (
-        [running(5 * MIB, start=float(n), thread=n, name=f"name {n}") for n in range(400)],
-        rooms(),
-    )
+    one.running = [
+        running(5 * MIB, start=float(n), thread=n, name=f"name {n}", headroom=ROOM)
+        for n in range(400)
+    ]
     found = predictor(one.url)
     learned(found, 400)
     series = [line for line in text_of(found).splitlines() if not line.startswith("#")]
@@ -353,16 +368,15 @@ def test_the_model_of_its_own(worker):
 
 def test_every_metric_is_there_with_its_type_and_labels(worker):
     one = worker([record(n + 1, size=(n % 5 + 1) * MIB) for n in range(20)])
-    one.metrics = rooms()
     found = predictor(one.url)
     learned(found, 20)
     for peak in (2, 3, 4):
-        one.running = [running(peak * MIB)]
+        one.running = [running(peak * MIB, headroom=ROOM)]
         until(
             found,
             lambda peak=peak: any(
                 track.points[-1][1] == peak * MIB
-                for tracks in found._slots._tracks.values()
+                for tracks in found.overruns._tracks.values()
                 for track in tracks.values()
             ),
             "its peak",
@@ -382,7 +396,7 @@ def test_every_metric_is_there_with_its_type_and_labels(worker):
 def test_promtool_finds_nothing(worker):
     promtool = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
     one = worker([record(n + 1) for n in range(9)])
-    one.running, one.metrics = [running(5 * MIB)], rooms()
+    one.running = [running(5 * MIB, headroom=ROOM)]
     found = predictor(one.url)
     learned(found, 9)
     done = subprocess.run(
@@ -418,13 +432,15 @@ def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
     while any(len(one.asked) < before + 3 for one, before in zip(busy, asked, strict=True)):
         found.turn()
         waiting = sum(len(packed) for *_, records in found._backlog for packed in records)
-        assert waiting == found.waiting_bytes and waiting + found._under_way * LOOK_BYTES <= 8 * MIB
+        assert (
+            waiting == found.waiting_bytes and waiting + found._under_way * UPDATE_BYTES <= 8 * MIB
+        )
         most = max(most, waiting)
     assert most and all(f"limit={service.PIECE}&" in one.asked[-1] for one in busy)
 
 
 def test_a_full_backlog_stops_the_asking(worker, monkeypatch):
-    monkeypatch.setattr(service, "WAITING_BYTES", 3 * LOOK_BYTES)
+    monkeypatch.setattr(service, "WAITING_BYTES", 3 * UPDATE_BYTES)
     workers = [worker([record(1, process=f"{number}-1")]) for number in range(20)]
     found, most = predictor(*(one.url for one in workers)), 0
     while found.ledger.learned < 20:
@@ -490,7 +506,7 @@ def test_memory_that_runs_out_in_the_middle_stops_nothing(worker, monkeypatch):
     def failing(*_):
         raise MemoryError
 
-    for place, name in ((found.model, "learn"), (found._slots, "follow")):
+    for place, name in ((found.model, "learn"), (found.overruns, "update")):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, failing)
             until(found, lambda: found._short_of_memory, "what fails")

@@ -11,9 +11,12 @@ from dwsr_probe.board import records
 from dwsr_probe.collector import News
 from dwsr_probe.export import handlers, server
 from dwsr_probe.export.server import Access, ServeError, Server, parse_address
-from dwsr_probe.export.sources import Batch, OwnProcess, Recent, Source, _cursor
+from dwsr_probe.export.sources.own_process import OwnProcessSource
+from dwsr_probe.export.sources.recent import RecentRecords
+from dwsr_probe.export.sources.source import Batch, Source, parse_cursor
 from dwsr_probe.export.totals import Totals
-from dwsr_probe.export.view import View
+from dwsr_probe.export.view import MeasuredView
+from dwsr_probe.live.process import LivingProcesses
 from dwsr_probe.record import TaskRecord, to_row
 from tests.conftest import wait_until
 
@@ -25,7 +28,7 @@ class Endless(Source):
         self.reads, self.empty = 0, False
 
     def view(self):
-        return View(Totals())
+        return MeasuredView(Totals())
 
     def locked(self):
         return threading.Lock()
@@ -35,8 +38,8 @@ class Endless(Source):
         lines = [] if self.empty else ['{"state":"ok","pad":"%s"}' % ("x" * 1000)] * most
         return Batch(lines, str(self.reads), 0, not self.empty)
 
-    def running(self):
-        return []
+    def living(self):
+        return LivingProcesses([])
 
 
 @pytest.fixture
@@ -197,7 +200,12 @@ def test_addresses_that_are_not_ours(address):
 
 
 def test_cursors():
-    assert _cursor("run~a~5~7", "run~a") == (5, 7) and _cursor("o~1~2~3~4", "o", 4) == (1, 2, 3, 4)
+    assert parse_cursor("run~a~5~7", "run~a") == (5, 7) and parse_cursor("o~1~2~3~4", "o", 4) == (
+        1,
+        2,
+        3,
+        4,
+    )
     for text in (
         "",
         "0",
@@ -212,7 +220,7 @@ def test_cursors():
         "run~ 5~7",
         "run~5~7\n",
     ):
-        assert _cursor(text, "run") == (0, 0), text
+        assert parse_cursor(text, "run") == (0, 0), text
 
 
 def rows(*seqs, process="1-1"):
@@ -220,7 +228,7 @@ def rows(*seqs, process="1-1"):
 
 
 def test_a_round_that_fails_counts_nothing():
-    recent = Recent(10)
+    recent = RecentRecords(10)
     for fails in (True, False):
         recent.begin()
         recent.add_rows(rows(1, 2, 3))
@@ -272,7 +280,7 @@ class Dead:
 
 def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
     dead = Dead()
-    source = OwnProcess(dead)
+    source = OwnProcessSource(dead)
     told, cursor, lost = [], "0", 0
 
     def read(most):
@@ -304,7 +312,7 @@ def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
 
 
 def test_a_worker_counts_what_its_ring_has_lost(probe):
-    source = OwnProcess()
+    source = OwnProcessSource()
     for n in range(120_000):
         with probe.task("own", key=str(n) * 10):
             pass

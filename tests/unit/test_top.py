@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,10 +21,10 @@ from rich.cells import cell_len
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.top import figures, loop, port
-from dwsr_probe.report.top.moment import Moment, Process, Task, WatchError
+from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError, task_key
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
-from dwsr_probe.report.top.port import Port, is_url, series_of
+from dwsr_probe.report.top.port import Port, Predictor, is_url
 from dwsr_probe.report.top.screen import EXPLAINED, HELP, Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
 from tests.unit import hostile
@@ -32,7 +33,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def task(name="grow", live=10 * MIB, peak=20 * MIB, pid="7", thread=1, **more):
-    return Task(("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
+    return TaskRow(task_key("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
 
 
 def ended(name="grow", state="ok", peak=10 * MIB, pid=7):
@@ -252,14 +253,14 @@ def test_growth_over_looks(monkeypatch):
             moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB))
             and moment.tasks[1].rate is None
         )
-    assert len(picture._tracks) == 1 and len(picture._tracks["7-1", 1, 1.0]) <= 4
+    assert len(picture._tracks) == 1 and len(picture._tracks["7-1", "1", "1.0"]) <= 4
 
 
 def test_who_has_gone_and_how():
     picture, seven, eight = (
         Picture("here"),
-        Process("7", "worker-a", rss=5),
-        Process("8", "worker-b", rss=6),
+        ProcessRow("7", "worker-a", rss=5),
+        ProcessRow("8", "worker-b", rss=6),
     )
     picture.take(Moment([seven, eight], [task()]))
     picture.take(Moment([eight]))
@@ -272,9 +273,9 @@ def test_who_has_gone_and_how():
     assert "killed: worker-a 7" in plain_line(picture)
     picture.take(Moment([], gone={"8": None}))
     assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
-    eight = Process("8", "worker-b", rss=6)
+    eight = ProcessRow("8", "worker-b", rss=6)
     picture.take(Moment([eight]))
-    picture.take(Moment([eight, Process("7", "again", rss=1)]))
+    picture.take(Moment([eight, ProcessRow("7", "again", rss=1)]))
     assert [(p.name, p.state) for p in picture.processes] == [
         ("worker-b", "running"),
         ("again", "running"),
@@ -282,19 +283,12 @@ def test_who_has_gone_and_how():
 
 
 def test_forecasts_find_their_tasks():
+    """By identity: several tasks of one name in one process, and names that nobody can print."""
     picture = Picture("here")
     one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
-    picture.take(
-        Moment(tasks=[two, one, three]),
-        {
-            ("7", "grow"): [(101.0, 0.2), (105.0, 0.7)],
-            ("7", "lonely\\n"): [(1.0, 0.5)],
-            ("9", "grow"): [(0.0, 1.0)],
-        },
-    )
-    assert (one.chance, two.chance, three.chance) == (0.2, 0.7, 0.5)
-    picture.take(Moment(tasks=[two, one]), {("7", "grow"): [(101.0, 0.9)]})
-    assert (one.chance, two.chance) == (0.9, 0.9)
+    chances = {task_key("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))}
+    picture.take(Moment(tasks=[two, one, three]), chances | {task_key("9-1", 3, 1.0): 1.0})
+    assert (one.chance, two.chance, three.chance) == (0.2, 0.9, None)
     assert "grow exceeds its room with 90 %" in plain_line(picture)
 
 
@@ -316,7 +310,7 @@ def test_every_size_of_screen_is_filled_exactly():
     picture.take(
         Moment(
             [
-                Process(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices)
+                ProcessRow(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices)
                 for n in range(20)
             ],
             [task(f"名前 {n}", thread=n, gpu_peak=5, chance=0.5) for n in range(100)],
@@ -385,8 +379,8 @@ def test_a_share_is_of_the_tasks_own_process():
     picture.take(
         Moment(
             [
-                Process("7", "large", run="a", limit=25 * 10**9),
-                Process("8", "worker", run="b", limit=600 * MIB),
+                ProcessRow("7", "large", run="a", limit=25 * 10**9),
+                ProcessRow("8", "worker", run="b", limit=600 * MIB),
             ],
             [],
             [
@@ -426,7 +420,7 @@ def test_a_log_has_one_line():
     picture = Picture("here")
     picture.take(
         Moment(
-            [Process("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)],
+            [ProcessRow("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)],
             [task("two\nlines")],
             [ended(), ended(state="error")],
         )
@@ -504,14 +498,6 @@ def test_urls_and_runs_are_told_apart(tmp_path, monkeypatch):
     assert not is_url("a:1")
 
 
-def test_a_page_that_is_none_of_ours():
-    assert series_of(
-        'hello\ndwsr_process_resident_bytes{pid="1"} 5\ndwsr_process_limit_bytes{pid="1"} NaN\n'
-    ) == {"dwsr_process_resident_bytes": {(("pid", "1"),): 5.0}}
-    with pytest.raises(StreamError):
-        series_of('dwsr_process_resident_bytes{pid="1" five\n')
-
-
 class Hostile(http.server.BaseHTTPRequestHandler):
     """A port that answers in our form, with what nobody should show as it is."""
 
@@ -537,14 +523,23 @@ class Hostile(http.server.BaseHTTPRequestHandler):
         {"task_name": "x" * 50_000},
         {"inputs": 5},
     )
-    page = (
-        'dwsr_process_info{pid="\x1b[2J",program="\x1b[31m",worker="",worker_name="",run=""}'
-        ' 1\ndwsr_process_resident_bytes{pid="\x1b[2J"}'
-        ' 5e300\ndwsr_process_limit_bytes{pid="\x1b[2J"}'
-        ' -1\ndwsr_probe_fallback{pid="\x1b[2J",kind="\x1b[1m"}'
-        ' 1\ndwsr_device_info{pid="\x1b[2J",device="\x9b1m",uuid="",name="\x07"}'
-        ' 1\ndwsr_slot_running_seconds{pid="1",slot="1"} 1e300\n'
-    )
+    processes = {
+        "processes": [
+            5,
+            {"pid": 7, "program": ["x"], "devices": 5, "fallbacks": 5, "limit_bytes": 10**400},
+            {
+                "process": "1",
+                "pid": "\x1b[2J",
+                "program": "\x1b[31m" * 1000,
+                "resident_bytes": 5e300,
+                "limit_bytes": -1,
+                "headroom_bytes": "x",
+                "fallbacks": ["\x1b[1m", 5],
+                "devices": [5, {"device": "\x9b1m", "name": "\x07", "live_bytes": -1}],
+            },
+        ],
+        "processes_dropped": 5,
+    }
 
     def do_GET(self):
         tasks = [
@@ -559,7 +554,7 @@ class Hostile(http.server.BaseHTTPRequestHandler):
         body = (
             "".join(json.dumps(line) + "\n" for line in tasks)
             if self.path.startswith("/dwsr/tasks")
-            else self.page
+            else json.dumps(self.processes)
         ).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -569,47 +564,71 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): ...
 
 
-class Stepped(Hostile):
-    """Two processes; the clock was put an hour ahead between their starts, and is a day behind
-    ours."""
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Of a port, by path; anything else is not found."""
+
+    pages = {}
 
     def do_GET(self):
-        then = time.time() - 86_400
-        rows = [
-            {"pid": 1, "thread": 1, "start": then - 50.0},
-            {"pid": 1, "thread": 2, "start": then - 20.0},
-            {"pid": 2, "thread": 1, "start": then + 3590.0},
-        ]
-        self.page = "".join(
-            f'dwsr_slot_running_seconds{{pid="{pid}",slot="{slot}"}} {s}\n'
-            for pid, slot, s in ((1, 0, 50), (1, 1, 20), (2, 0, 10))
-        )
-        body = (
-            "".join(
-                TaskRecord(task_name="x", process=f"{row['pid']}-1", host="h", **row).to_json()
-                + "\n"
-                for row in rows
-            )
-            + '{"cursor": "1"}\n'
-            if self.path.startswith("/dwsr/tasks")
-            else self.page
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        body = self.pages.get(self.path.partition("?")[0])
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or "")))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write((body or "").encode())
+
+    def log_message(self, *_): ...
+
+
+@contextmanager
+def answering(pages):
+    handler = type("Answering", (Answers,), {"pages": pages})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_a_port_whose_clock_was_set():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stepped) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        first, second, third = Port(f"127.0.0.1:{server.server_port}").look().tasks
-        server.shutdown()
-    assert (
-        first.seconds == pytest.approx(50, abs=1e-3)
-        and second.seconds == pytest.approx(20, abs=1e-3)
-        and third.seconds == pytest.approx(10, abs=1e-3)
-    )
+    """The port says how long a task has been running: neither its clock nor ours need be right.
+    The limit is that of the task's own process, also if two processes have the same number."""
+    tasks = [
+        json.loads(TaskRecord(task_name="x", pid=1, process=process, start=start).to_json())
+        | {"running_seconds": seconds, "process_limit_bytes": limit}
+        for process, start, seconds, limit in (("1-1", 5.0, 50.0, 8), ("1-2", 9e9, 20.0, 9))
+    ]
+    lines = [*tasks, {"cursor": "1", "lost": 0}]
+    processes = [{"process": "1-1", "pid": "1"}, {"process": "1-2", "pid": "1:77"}]
+    pages = {
+        "/dwsr/tasks": "".join(json.dumps(line) + "\n" for line in lines),
+        "/dwsr/processes": json.dumps({"processes": processes}),
+    }
+    with answering(pages) as url:
+        first, second = Port(url).read().tasks
+    assert (first.seconds, first.limit, first.pid) == (50.0, 8, "1")
+    assert (second.seconds, second.limit, second.pid) == (20.0, 9, "1:77")
+
+
+def test_a_port_of_an_older_version():
+    pages = {"/dwsr/tasks": '{"cursor": "1", "lost": 0}\n'}
+    with answering(pages) as url, pytest.raises(WatchError, match="older dwsr-probe"):
+        Port(url).read()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", '{"processes": 5}', "[" * 100_000])
+def test_a_port_that_answers_nonsense(text):
+    pages = {"/dwsr/tasks": '{"cursor": "1"}\n', "/dwsr/processes": text, "/running": text}
+    with answering(pages) as url:
+        with pytest.raises(WatchError):
+            Port(url).read()
+        with pytest.raises(StreamError):
+            Predictor(url).read()
+
+
+def test_forecasts_of_a_predictor():
+    good = {"process": "1-1", "thread": 7, "start": 5.25, "overrun_ratio": 0.5}
+    others = [good | {"process": "2-1", "overrun_ratio": value} for value in (None, 7)]
+    with answering({"/running": json.dumps({"running": [good, *others]})}) as url:
+        assert Predictor(url).read() == {task_key("1-1", 7, 5.25): 0.5}
 
 
 def test_a_hostile_port():
@@ -617,7 +636,7 @@ def test_a_hostile_port():
         threading.Thread(target=server.serve_forever, daemon=True).start()
         watch, picture = Port(f"127.0.0.1:{server.server_port}"), Picture("there")
         for _ in range(3):
-            picture.take(watch.look())
+            picture.take(watch.read())
         server.shutdown()
     for width in (80, 200):
         text = "".join(map(plain, drawn(picture, width, 50)))
@@ -631,12 +650,12 @@ def test_a_hostile_port():
 
 def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
     """Its answer would be whole at last, and is not waited for; then it is asked for less."""
-    monkeypatch.setattr(port, "ASK_S", 0.5)
+    monkeypatch.setattr(port, "ANSWER_S", 0.5)
     limits, slow = [], threading.Event()
 
     def answer(server, request):
-        if b"/metrics" in request:
-            yield b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        if b"/dwsr/processes" in request:
+            yield b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"processes": []}'
             return
         limits.append(int(re.search(rb"limit=(\d+)", request)[1]))
         yield hostile.OK + b"Connection: close\r\n\r\n"
@@ -651,12 +670,12 @@ def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
         slow.set()
         for _ in range(2):
             with pytest.raises(WatchError, match="timed out"):
-                watch.look()
+                watch.read()
         assert limits == [port.RECORDS_LEAST] * 2
         slow.clear()
         monkeypatch.setattr(watch._stream, "_timeout_s", 60.0)
-        watch.look()
-        watch.look()
+        watch.read()
+        watch.read()
         assert limits[2:] == [port.RECORDS_LEAST, 2 * port.RECORDS_LEAST]
     finally:
         server.close()
@@ -673,7 +692,7 @@ class Shown:
     def __init__(self, *moments):
         self._moments = list(moments)
 
-    def look(self):
+    def read(self):
         found = self._moments[0] if len(self._moments) == 1 else self._moments.pop(0)
         return replace(found, records=[], processes=list(found.processes))
 
@@ -685,11 +704,11 @@ def quick(monkeypatch):
 
 
 def test_no_line_is_printed_twice(quick, capfd):
-    here = Moment(processes=[Process("7", "job.py", rss=MIB)], tasks=[task()])
+    here = Moment(processes=[ProcessRow("7", "job.py", rss=MIB)], tasks=[task()])
     loop.print_lines(
         Shown(
             *[here] * 20,
-            replace(here, processes=[Process("7", "job.py", rss=2 * MIB)]),
+            replace(here, processes=[ProcessRow("7", "job.py", rss=2 * MIB)]),
             *[here] * 20,
             Moment(ended="the job has ended"),
         ),
@@ -706,7 +725,7 @@ def test_no_line_is_printed_twice(quick, capfd):
 
 def test_lines_end_where_nothing_runs(quick, capfd):
     """Of a machine without a job, and after the last one has ended."""
-    for moments in ([Moment()], [Moment(processes=[Process("7", "job.py")]), Moment()]):
+    for moments in ([Moment()], [Moment(processes=[ProcessRow("7", "job.py")]), Moment()]):
         loop.print_lines(Shown(*moments), interval_s=0.01)
         lines = capfd.readouterr().out.splitlines()
         assert lines[-1].endswith("no process with a probe for 0 seconds") and len(lines) <= 4
@@ -720,7 +739,7 @@ def test_lines_end_with_their_reader(monkeypatch):
         assert not loop._reader_has_gone()
         os.close(readable)
         assert loop._reader_has_gone()
-        loop.print_lines(Shown(Moment(processes=[Process("7", "job.py")])), interval_s=0.01)
+        loop.print_lines(Shown(Moment(processes=[ProcessRow("7", "job.py")])), interval_s=0.01)
     monkeypatch.setattr(sys, "stdout", None)
     assert loop._reader_has_gone()
 
@@ -731,14 +750,14 @@ class Slow:
     title, waits_for, interval_s = "there", "http://there/dwsr/tasks", 0.01
 
     def __init__(self):
-        self.read, self._looks = threading.Semaphore(0), 0
+        self.told, self._looks = threading.Semaphore(0), 0
 
-    def look(self):
+    def read(self):
         self._looks += 1
         if self._looks in (1, 3):
-            self.read.acquire(timeout=600)
+            self.told.acquire(timeout=600)
         ended = "the job has ended" if self._looks > 2 else ""
-        return Moment(processes=[Process("7", "job.py")], ended=ended)
+        return Moment(processes=[ProcessRow("7", "job.py")], ended=ended)
 
 
 def test_lines_say_that_a_port_is_waited_for(quick, monkeypatch):
@@ -752,7 +771,7 @@ def test_lines_say_that_a_port_is_waited_for(quick, monkeypatch):
             for line in stdin:
                 lines.append(line.rstrip())
                 if "waiting for http://there" in line:
-                    watch.read.release()
+                    watch.told.release()
 
     reader = threading.Thread(target=read)
     reader.start()

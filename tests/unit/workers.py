@@ -43,7 +43,15 @@ def record(seq, name="smooth", size=MIB, peak=None, process="1-100", state="ok",
     }
 
 
-def running(peak, live=None, name="smooth", size=MIB, start=1e9, **fields):
+def running(peak, live=None, name="smooth", size=MIB, start=1e9, headroom=None, **fields):
+    """headroom: of its process; None as of an older server, which does not send it."""
+    if headroom is not None:
+        fields |= {
+            "running_seconds": 5.0,
+            "process_resident_bytes": 50 * MIB,
+            "process_limit_bytes": 50 * MIB + headroom,
+            "process_headroom_bytes": headroom,
+        }
     return record(
         None,
         name,
@@ -59,23 +67,14 @@ def running(peak, live=None, name="smooth", size=MIB, start=1e9, **fields):
     )
 
 
-def rooms(pid=1, limit=100 * MIB, headroom=50 * MIB):
-    return (
-        f'dwsr_process_limit_bytes{{pid="{pid}"}}'
-        f' {limit}\ndwsr_process_headroom_bytes{{pid="{pid}"}}'
-        f' {headroom}\ndwsr_process_resident_bytes{{pid="{pid}"}} {limit - headroom}\n'
-    )
-
-
 class FakeWorker:
-    """Records by position, what runs, and a page of metrics; or `body`: what it answers to
+    """Records by position, and what runs; or `body`: what it answers to
     everything. `asked` has the paths."""
 
     def __init__(self, records=(), body=None, status=200, token=None):
-        self.records, self.running, self.metrics, self.body, self.status, self.token, self.asked = (
+        self.records, self.running, self.body, self.status, self.token, self.asked = (
             list(records),
             [],
-            "",
             body,
             status,
             token,
@@ -109,8 +108,6 @@ class FakeWorker:
             return 401, b"no"
         if self.body is not None:
             return self.status, self.body
-        if url.path == "/metrics":
-            return 200, self.metrics.encode()
         if url.path != "/dwsr/tasks":
             return 404, b"no"
         asked = parse_qs(url.query)

@@ -40,7 +40,7 @@ class Looks(threading.Thread):
             begin, interval_s = time.monotonic(), self._interval_s
             self._begun = begin
             try:
-                moment = self._watch.look()
+                moment = self._watch.read()
                 if moment.behind:  # much has ended before we came
                     interval_s = INTERVAL_LEAST_S
                 self._keep(moment)
@@ -88,7 +88,7 @@ class Forecasts(threading.Thread):
     def run(self):
         while True:
             try:
-                self.chances, self.trouble = self._predictor.look(), ""
+                self.chances, self.trouble = self._predictor.read(), ""
             except StreamError as error:
                 self.chances, self.trouble = None, f"no forecasts: {error}"
             time.sleep(_FORECAST_S)

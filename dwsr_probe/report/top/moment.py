@@ -5,6 +5,7 @@ What is in it was written by others: figures are checked here, names wherever th
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dwsr_probe.export.totals import devices_of
 from dwsr_probe.record import growth_of, largest_device
@@ -17,8 +18,21 @@ class WatchError(Exception):
     """There is nothing to look at, or not now; the text says why."""
 
 
+class TaskKey(NamedTuple):
+    """What identifies a running task, everywhere: process, thread and start of its record. Texts,
+    because a port may send anything."""
+
+    process: str
+    thread: str
+    start: str
+
+
+def task_key(process, thread, start):
+    return TaskKey(str(process), str(thread), str(start))
+
+
 @dataclass
-class Process:
+class ProcessRow:
     pid: str
     name: str
     run: str = ""
@@ -38,8 +52,8 @@ class Process:
 
 
 @dataclass
-class Task:
-    who: tuple  # process, thread, start: as long as it runs
+class TaskRow:
+    key: TaskKey
     pid: str
     name: str
     seconds: float | None
@@ -95,8 +109,8 @@ def pid_text(value):
 def task_of(get, pid, seconds, limit):
     """A running task. get: a field of its record."""
     devices = devices_of(get("gpu"))
-    return Task(
-        (str(get("process")), str(get("thread")), str(get("start"))),
+    return TaskRow(
+        task_key(get("process"), get("thread"), get("start")),
         pid,
         str(get("task_name")),
         seconds,

@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from statistics import median
 
-from dwsr_probe.export.totals import visible
 from dwsr_probe.report.top.moment import Moment, own_peak, pid_text
 
 COURSE_MOST = 240  # points of a sparkline
@@ -77,15 +76,15 @@ class Picture:
         self.done = self.failed = 0
 
     def take(self, moment, chances=None):
-        """One look. chances: of port.Predictor, or None."""
+        """One look. chances: of port.Predictor.read(), or None."""
         now = time.monotonic()
         self.at, before, self.moment = time.time(), self.moment, moment
         self._learn_limits(moment.processes)
         for record in moment.records:
             self._ended(record)
         self._follow_tasks(moment.tasks, now)
-        if chances:
-            _judge(moment.tasks, chances)
+        for task in moment.tasks if chances else ():
+            task.chance = chances.get(task.key)
         self._follow_processes(before, moment, now)
         for name in self.names.values():
             name.running = 0
@@ -147,7 +146,7 @@ class Picture:
         tracks = {}
         for task in tasks:
             if task.live is not None:
-                track = tracks[task.who] = self._tracks.get(task.who) or deque()
+                track = tracks[task.key] = self._tracks.get(task.key) or deque()
                 track.append((now, task.live))
                 while len(track) > 2 and track[1][0] <= now - RATE_S:
                     track.popleft()
@@ -213,17 +212,3 @@ class Picture:
         """Share of the samples."""
         samples = sum(p.samples for p in self.moment.processes)
         return sum(p.late for p in self.moment.processes) / samples if samples else None
-
-
-def _judge(tasks, chances):
-    """Several tasks of one name in one process are told apart by their live bytes, in order;
-    where they cannot be, each has the worst."""
-    groups = {}
-    for task in tasks:
-        groups.setdefault((task.pid.partition(":")[0], visible(task.name)), []).append(task)
-    for key, group in groups.items():
-        found = [chance for _, chance in chances.get(key, ())]
-        if len(found) != len(group):
-            found = [max(found, default=None)] * len(group)
-        for task, chance in zip(sorted(group, key=lambda task: task.live or 0), found, strict=True):
-            task.chance = chance

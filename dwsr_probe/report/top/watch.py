@@ -11,9 +11,17 @@ import sqlite3
 import time
 from functools import partial
 
-from dwsr_probe.export.sources import Machine, Run
 from dwsr_probe.process import process_exists
-from dwsr_probe.report.top.moment import RECORDS_MOST, Moment, Process, WatchError, name_of, task_of
+from dwsr_probe.export.sources.machine import MachineSource
+from dwsr_probe.export.sources.run import RunSource
+from dwsr_probe.report.top.moment import (
+    RECORDS_MOST,
+    Moment,
+    ProcessRow,
+    WatchError,
+    name_of,
+    task_of,
+)
 from dwsr_probe.runs import find_run
 from dwsr_probe.store import Store, StoreError
 
@@ -34,28 +42,32 @@ class Boards:
         if run:
             self.title = f"run {run}"
 
-    def look(self):
+    def read(self):
         self._source = self._source or self._opened()
         self._follow()
         batch = self._source.read(self._cursor, RECORDS_MOST)
         if self._cursor != FIRST:  # what was overwritten before we came is not lost to us
             self._lost += batch.lost
         self._cursor = batch.cursor
-        view = self._source.view()
+        living = self._source.living()
         moment = Moment(
             lost=self._lost,
-            more_processes=view.processes_dropped,
-            unreadable=view.boards_unreadable,
+            more_processes=living.dropped,
+            unreadable=living.unreadable,
             behind=batch.more,
         )
         moment.records = [record for record in _records(batch.lines) if self._counts(record)]
-        headrooms = dict(view.headrooms())
-        for p in view.processes:
-            if self._run in (None, p.run):
-                moment.processes.append(_process(p, headrooms.get(p.pid)))
+        for process in living.processes:
+            if self._run in (None, process.run):
+                moment.processes.append(_process_row(process))
                 moment.tasks += [
-                    task_of(partial(getattr, slot.record), p.pid, slot.seconds, p.limit_bytes)
-                    for slot in p.slots
+                    task_of(
+                        partial(getattr, task.record),
+                        process.pid,
+                        task.seconds,
+                        process.limit_bytes,
+                    )
+                    for task in process.running
                 ]
         here = {p.pid for p in moment.processes}
         self._missing = (self._missing | self._here) - here
@@ -80,11 +92,11 @@ class Boards:
         return {str(pid): state for pid, state in self._source.ended().items()}
 
     def _opened(self):
-        return Machine(self._directories, say=self._say)
+        return MachineSource(self._directories, say=self._say)
 
     def _follow(self):
         if time.monotonic() >= self._followed + FOLLOW_S:
-            self._source.follow()
+            self._source.collect()
             self._followed = time.monotonic()
 
 
@@ -98,23 +110,25 @@ def _records(lines):
             continue
 
 
-def _process(p, headroom):
-    live = p.live
-    return Process(
-        p.pid,
-        name_of(p.program, p.of_workers("name") or p.of_workers("address")),
-        p.run,
-        live["rss_bytes"],
-        live["rss_max_bytes"],
-        p.limit_bytes,
-        headroom,
-        len(p.slots),
-        live["samples_written"] or 0,
-        live["samples_late"] or 0,
-        (live["sampler_cpu_ns"] or 0) / 1e9,
-        live["tasks_dropped"] or 0,
-        tuple(kind for kind, value in p.fallbacks.items() if value),
-        p.devices,
+def _process_row(process):
+    live = process.live
+    return ProcessRow(
+        pid=process.pid,
+        name=name_of(
+            process.program, process.workers_text("name") or process.workers_text("address")
+        ),
+        run=process.run,
+        rss=live["rss_bytes"],
+        rss_max=live["rss_max_bytes"],
+        limit=process.limit_bytes,
+        headroom=process.headroom_bytes,
+        running=len(process.running),
+        samples=live["samples_written"] or 0,
+        late=live["samples_late"] or 0,
+        cpu_s=(live["sampler_cpu_ns"] or 0) / 1e9,
+        dropped=live["tasks_dropped"] or 0,
+        fallbacks=tuple(kind for kind, value in process.fallbacks.items() if value),
+        devices=process.devices,
     )
 
 
@@ -150,10 +164,10 @@ class RunDirectory(Boards):
                 else f"cannot read {self._directory}: {error!r}"
             ) from error
 
-    def look(self):
+    def read(self):
         try:
             ended = self._how_it_ended()  # asked before the last records are read
-            moment = super().look()
+            moment = super().read()
         except StoreError as error:
             raise WatchError(str(error)) from error
         except sqlite3.Error as error:
@@ -163,7 +177,9 @@ class RunDirectory(Boards):
         return moment
 
     def _opened(self):
-        return Run(lambda: Store.open(self._directory), self._meta["run"], self._meta["board_dir"])
+        return RunSource(
+            lambda: Store.open(self._directory), self._meta["run"], self._meta["board_dir"]
+        )
 
     def _follow(self):
         """Its parent does."""
@@ -214,7 +230,7 @@ def named(word, directories=None):
         pass
     here = {
         p.run
-        for p in Boards(directories).look().processes
+        for p in Boards(directories).read().processes
         if p.run == word or p.run.rpartition("-")[0] == word
     }
     if len(here) == 1:

@@ -1,0 +1,228 @@
+"""Running tasks: the probability that each one exceeds the room its process has left for it, and
+when. Fed by the service with each update of a target; read by /running and the metrics.
+
+Room of a task: its own live bytes plus the headroom of its process, as if its neighbours stood
+still. A task whose allocations are not accounted is followed by the growth of its process instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from dwsr_probe.predict import Model
+    from dwsr_probe.serve.watch import TargetUpdate
+
+PACE_S, POINTS_MOST = 30.0, 64  # of the window in which a task's pace is measured
+SERIES_MOST = 256  # running tasks that have series of their own
+GROWTH_LEAST = 1.01  # a peak that grew by less is neither learned nor forecast anew
+# after which a probability is computed anew in any case: the model has learned meanwhile
+AGAIN_S = 5.0
+
+
+class Identity(NamedTuple):
+    """What no other task of any process has; as the model identifies a running task."""
+
+    process: str | None
+    thread: int | None
+    start: float | None
+
+
+def identity(record: dict[str, Any]) -> Identity:
+    return Identity(record.get("process"), record.get("thread"), record.get("start"))
+
+
+@dataclass(frozen=True)
+class OverrunForecast:
+    """One running task. slot: numbers a process's running tasks as they were met; thread numbers
+    would be new series for ever."""
+
+    task: Identity
+    target: str
+    pid: int | None
+    slot: str
+    task_name: str
+    room_bytes: float
+    probability: float  # of exceeding room_bytes
+    seconds: float | None  # until then at the present pace; None: the task does not grow
+
+
+class Need(NamedTuple):
+    """What a running task has taken. kind: of forecast, alloc or rss."""
+
+    kind: str
+    peak_bytes: float
+    now_bytes: float
+
+
+class Computed(NamedTuple):
+    """A probability and what it was computed for."""
+
+    when: float
+    peak_bytes: float
+    room_bytes: float
+    probability: float
+
+
+class Track:
+    """One running task over the updates in which it appeared."""
+
+    def __init__(self, slot: int = 0) -> None:
+        self.slot = slot
+        self.points: deque[tuple[float, float]] = deque(maxlen=POINTS_MOST)  # when, peak so far
+        self.updates = 0
+        self.learned_bytes = -1.0  # peak that the model was given; -1: none
+        self._computed: Computed | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        return self.learned_bytes >= 0
+
+    def add(self, now: float, peak: float) -> None:
+        self.updates += 1
+        while self.points and self.points[0][0] < now - PACE_S:
+            self.points.popleft()
+        self.points.append((now, peak))
+
+    def seconds_until(self, room: float) -> float | None:
+        """At the pace from the first to the last point of the window; None for a peak that does
+        not grow."""
+        (first, low), (last, high) = self.points[0], self.points[-1]
+        if high >= room:
+            return 0.0
+        return (room - high) * (last - first) / (high - low) if high > low else None
+
+    def probability(
+        self, now: float, peak: float, room: float, compute: Callable[[], float]
+    ) -> float:
+        """Computed anew if peak or room have changed by 1 %: each computation takes about a
+        millisecond, and there may be a thousand tasks."""
+        old = self._computed
+        if (
+            old is None
+            or now >= old.when + AGAIN_S
+            or peak > GROWTH_LEAST * old.peak_bytes
+            or not 1 / GROWTH_LEAST < (room + 1) / (old.room_bytes + 1) < GROWTH_LEAST
+        ):
+            self._computed = old = Computed(now, peak, room, compute())
+        return old.probability
+
+    def should_learn(self, peak: float) -> bool:
+        """Whether the model should learn this lower bound. A task that was seen once only may
+        have ended by now: most tasks are short."""
+        return self.updates > 1 and peak > GROWTH_LEAST * self.learned_bytes
+
+
+def need_of(record: dict[str, Any]) -> Need | None:
+    """None: not known."""
+    peak, live = record.get("alloc_peak_bytes"), record.get("alloc_end_bytes")
+    if _is_bytes(peak) and _is_bytes(live):
+        return Need("alloc", peak, live)
+    peak, before = record.get("rss_peak_bytes"), record.get("rss_before_bytes")
+    resident = record.get("process_resident_bytes")
+    if _is_bytes(peak) and _is_bytes(before) and _is_bytes(resident):
+        return Need("rss", max(0, peak - before), max(0, resident - before))
+    return None
+
+
+def _probability(model: Model, record: dict[str, Any], need: Need, room: float) -> float:
+    forecast = model.predict(record["inputs"], record["task_name"], kind=need.kind, running=record)
+    return float(forecast.exceeds(room, need.peak_bytes))
+
+
+def _is_bytes(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 1 << 62
+
+
+class OverrunForecasts:
+    """Of the running tasks of all targets."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, dict[Identity, Track]] = {}  # by target
+        self._forecasts: dict[str, dict[Identity, OverrunForecast]] = {}  # by target
+
+    def update(
+        self, target: str, update: TargetUpdate, model: Model, now: float
+    ) -> tuple[list[dict[str, Any]], set[str | None]]:
+        """Replaces what runs at a target. Returns the records that the model should learn, and
+        the processes whose running tasks the model must forget first: one of their tasks has
+        vanished, and no record of its end has come."""
+        before, tracks = self._tracks.get(target, {}), {}
+        forecasts: dict[Identity, OverrunForecast] = {}
+        learn: list[dict[str, Any]] = []
+        slots = {
+            (task.process, before[task].slot)
+            for task in map(identity, update.running)
+            if task in before
+        }
+        for record in update.running:
+            task, need = identity(record), need_of(record)
+            if need is None:
+                continue
+            track = before.get(task)
+            if track is None:
+                track = Track(next(n for n in count() if (task.process, n) not in slots))
+            tracks[task] = track
+            slots.add((task.process, track.slot))
+            track.add(now, need.peak_bytes)
+            if track.should_learn(need.peak_bytes):
+                track.learned_bytes = need.peak_bytes
+                learn.append(record)
+            if not _is_bytes(headroom := record.get("process_headroom_bytes")):
+                continue
+            room = need.now_bytes + headroom
+            try:
+                probability = track.probability(
+                    now, need.peak_bytes, room, partial(_probability, model, record, need, room)
+                )
+            except (ValueError, TypeError, KeyError):  # of inputs that are none
+                continue
+            forecasts[task] = OverrunForecast(
+                task,
+                target,
+                record.get("pid"),
+                str(track.slot),
+                record["task_name"],
+                room,
+                probability,
+                track.seconds_until(room),
+            )
+        self._tracks[target], self._forecasts[target] = tracks, forecasts
+        vanished = {
+            task.process
+            for task, track in before.items()
+            if task not in tracks and task not in update.ended and track.is_learned
+        }
+        # The model forgets a process's running tasks together: it learns those that still run
+        # again.
+        chosen = set(map(identity, learn))
+        learn += [
+            record
+            for record in update.running
+            if record["process"] in vanished
+            and (task := identity(record)) not in chosen
+            and task in tracks
+            and tracks[task].is_learned
+        ]
+        return learn, vanished
+
+    def drop(self, target: str) -> set[str | None]:
+        """The target has gone. Returns the processes of whose running tasks the model has
+        learned."""
+        self._forecasts.pop(target, None)
+        tracks = self._tracks.pop(target, {})
+        return {task.process for task, track in tracks.items() if track.is_learned}
+
+    def most_probable(self, most: int = SERIES_MOST) -> list[OverrunForecast]:
+        """Each task once, though two targets may report it; the most probable overruns first."""
+        once = {
+            task: forecast
+            for target in sorted(self._forecasts)
+            for task, forecast in self._forecasts[target].items()
+        }
+        return sorted(once.values(), key=lambda forecast: -forecast.probability)[:most]
