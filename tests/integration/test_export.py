@@ -54,7 +54,12 @@ def test_it_answers_while_the_job_holds_the_gil(cli, run):
         found["task_name"] == "holds"
         and found["seq"] is None
         and found["alloc_peak_bytes"] is not None
+        and found["running_seconds"] > 0
+        and found["process_headroom_bytes"] > 0
     )
+    (process,) = json.loads(served.get("/dwsr/processes"))["processes"]
+    assert process["process"] == found["process"] and process["pid"] == str(found["pid"])
+    assert process["limit_bytes"] == found["process_limit_bytes"] and process["running_tasks"] == 1
     say(cli, "enough")
     assert served.end() == 0
     assert "Traceback" not in served.stderr()
@@ -1444,6 +1449,8 @@ def test_dask_workers_port(cli, cluster):
     assert [r["task_name"] for r in answers[0].records] == ["awaited"] and [
         r["task_name"] for r in answers[0].running
     ] == ["sleeps-awake"]
+    (process,) = json.loads(cluster.get("/dwsr/processes"))["processes"]
+    assert process["process"] == answers[0].running[0]["process"] and process["worker"]
     cluster.do("tasks", 1500, "beside")
     seen = []
     read_until(stream, 1500, seen, limit=501)

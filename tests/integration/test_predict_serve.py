@@ -120,6 +120,10 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
         lambda: service.value("dwsr_forecast_overrun_ratio", task_name="smooth") is not None,
         "the running task",
     )
+    (overrun,) = json.loads(service.get("/running"))["running"]
+    (task,) = Stream(job.url).poll(running=True).running
+    assert all(overrun[name] == task[name] for name in ("process", "thread", "start", "task_name"))
+    assert 0 <= overrun["overrun_ratio"] <= 1 and overrun["room_bytes"] > task["alloc_end_bytes"]
     found = forecast(service, task="smooth", shape="8000000", dtype="float64", limit="4GB")
     low = forecast(service, task="smooth", shape="8000000", dtype="float64", q=0.01)["upper_bytes"]
     # from the fourth of the small ones on: it still runs

@@ -3,6 +3,8 @@
 import http.client
 import json
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -317,3 +319,16 @@ def test_a_worker_counts_what_its_ring_has_lost(probe):
         with probe.task("own", key=str(n) * 10):
             pass
     assert source.view().totals.names["own"].outcomes["ok"] == 120_000 and len(records()) < 120_000
+
+
+def test_a_workers_port_loads_neither_collector_nor_store():
+    """They would load SQLite into every Dask worker."""
+    code = (
+        "import sys, dwsr_probe.export.handlers, dwsr_probe.export.exposition\n"
+        "import dwsr_probe.export.sources.own_process, dwsr_probe.export.hosts\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    heavy = {"sqlite3", "dwsr_probe.collector", "dwsr_probe.store", "dwsr_probe.live.boards"}
+    assert not heavy & set(done.stdout.split())
