@@ -26,7 +26,7 @@ def serve(worker):
         from prometheus_client import REGISTRY
 
         from dwsr_probe.export.exposition import Exposition
-        from dwsr_probe.export.handlers import Processes, Tasks
+        from dwsr_probe.export.handlers import ProcessesHandler, TasksHandler
         from dwsr_probe.export.hosts import Hosts
         from dwsr_probe.export.sources.own_process import OwnProcessSource
 
@@ -37,7 +37,8 @@ def serve(worker):
                 REGISTRY.register(_exposition)
         given = {"source": _source, "hosts": Hosts(_own_names(worker))}
         application.add_handlers(
-            ".*", [("/dwsr/tasks", Tasks, given), ("/dwsr/processes", Processes, given)]
+            ".*",
+            [("/dwsr/tasks", TasksHandler, given), ("/dwsr/processes", ProcessesHandler, given)],
         )
     except Exception as error:
         logger.warning("dwsr-probe could not add its metrics to this worker's port: %r", error)

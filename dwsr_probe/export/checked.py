@@ -5,7 +5,10 @@ Called by programs that read ports: the predictor and `top`. Fields that neither
 out, so that a record in memory is never much larger than its line.
 """
 
+from __future__ import annotations
+
 import json
+from typing import Any
 
 from dwsr_probe.live.wire import DEVICE_FIELDS, RUNNING_FIELDS
 
@@ -45,8 +48,8 @@ _PROCESS_NUMBERS = (
 _DEVICE_NUMBERS = tuple(name for name in DEVICE_FIELDS if name not in ("name", "uuid"))
 
 
-def checked(record):
-    """The record with what is relied on; ValueError if it cannot be one."""
+def checked(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of a finished or running task: the fields that readers use."""
     name, inputs, process = record.get("task_name"), record.get("inputs"), record.get("process")
     if (
         not isinstance(name, str)
@@ -56,7 +59,7 @@ def checked(record):
         or len(inputs) > _INPUTS_MOST
     ):
         raise ValueError("not a record")
-    found = {field: _text(record[field]) for field in _TEXTS if field in record}
+    found: dict[str, Any] = {field: _text(record[field]) for field in _TEXTS if field in record}
     found |= {field: _number(record[field]) for field in _COUNTS if field in record}
     if (
         sum(
@@ -87,7 +90,7 @@ def checked(record):
     return found
 
 
-def checked_processes(text):
+def checked_processes(text: str) -> dict[str, Any]:
     """The answer of /dwsr/processes, parsed. Of a process only the invalid figures are left out:
     an honest exporter serves boards of users who may write anything into them."""
     found = _object(json.loads(text))
@@ -101,8 +104,8 @@ def checked_processes(text):
     }
 
 
-def _process(process):
-    found = {name: _cut(process.get(name)) for name in _PROCESS_TEXTS}
+def _process(process: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: _cut(process.get(name)) for name in _PROCESS_TEXTS}
     found |= {name: _valid_number(process.get(name)) for name in _PROCESS_NUMBERS}
     found["fallbacks"] = [_cut(name) for name in _short_list(process.get("fallbacks"))]
     found["devices"] = [
@@ -114,7 +117,9 @@ def _process(process):
     return found
 
 
-def checked_forecasts(text):
+def checked_forecasts(
+    text: str,
+) -> dict[tuple[str | None, int | None, float | None], float]:
     """{(process, thread, start): probability of an overrun} of the predictor's /running."""
     forecasts = _object(json.loads(text)).get("running")
     if not isinstance(forecasts, list) or len(forecasts) > _FORECASTS_MOST:
@@ -132,51 +137,52 @@ def checked_forecasts(text):
     return found
 
 
-def _cut(value):
+def _cut(value: Any) -> str:
     return value[:_TEXT_MOST] if isinstance(value, str) else ""
 
 
-def _short_list(value):
+def _short_list(value: Any) -> list[Any]:
     return value[:_DEVICES_MOST] if isinstance(value, list) else []
 
 
-def _valid_number(value):
+def _valid_number(value: Any) -> float | None:
     try:
         return _number(value)
     except ValueError:
         return None
 
 
-def _object(given):
+def _object(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ValueError("not an object")
     return given
 
 
-def _text(value):
+def _text(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or len(value) > _TEXT_MOST):
         raise ValueError("not a short text")
     return value
 
 
-def _number(value):
+def _number(value: Any) -> float | None:
     if value is not None and (type(value) not in (int, float) or not 0 <= value < _NUMBER_MOST):
         raise ValueError("not a number in its range")
     return value
 
 
-def _thread(value):
-    """A number of the kernel's, or of Python's, which may be any word."""
+def _thread(value: Any) -> int | None:
+    """A thread number of the kernel, or of Python, which may be any word of the machine."""
     if value is not None and (type(value) is not int or not -1 << 64 < value < 1 << 64):
         raise ValueError("not a thread")
     return value
 
 
-def _array(given):
+def _array(given: Any) -> dict[str, Any]:
     """An input, or the output."""
     if not isinstance(given, dict):
         raise ValueError("not an array")
-    found, shape = _figures(given, ("nbytes",)), given.get("shape")
+    found: dict[str, Any] = _figures(given, ("nbytes",))
+    shape = given.get("shape")
     if shape is not None:
         if (
             not isinstance(shape, list)
@@ -192,5 +198,5 @@ def _array(given):
     return found
 
 
-def _figures(given, fields):
+def _figures(given: Any, fields: tuple[str, ...]) -> dict[str, Any]:
     return {field: _number(given[field]) for field in fields if field in _object(given)}

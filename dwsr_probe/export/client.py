@@ -5,10 +5,12 @@ and, with `state`, of the reader.
     for record in stream.follow():  # dicts, as in the record's contract; without an end
         ...
 
-Standard library only. Programs that read many workers have one Stream each. A server is not
-trusted: each request has a budget of bytes and of time, and what identifies a record is checked
-before it is kept.
+Standard library only. A program that reads many workers has one Stream for each. A server is not
+trusted: each request has a budget of bytes and of time, and the identity of a record is checked
+before the record is kept.
 """
+
+from __future__ import annotations
 
 import gzip
 import io
@@ -20,13 +22,18 @@ from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from socket import socket as Socket
+
 _PROCESSES_MOST, _RUNNING_MOST = 10_000, 20_000
-# More is not an answer of one of us. A record has at most 6 KiB on its board, and JSON may take six
-# times that.
+# No port of ours sends more. A record has at most 6 KiB on its board, and JSON may take six times
+# that.
 _LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
-# of an answer: for each record that was asked for; for what runs
+# of an answer: for each record that was requested; for the running tasks
 _RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20
 _RECORD_S = 0.02  # to send it, on a machine that is busy otherwise
 _PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
@@ -34,80 +41,80 @@ _AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
 
 
 class StreamError(Exception):
-    """The server does not answer as it should; the text says how. Trying again may help."""
+    """The server does not answer as it should; the text says why. Trying again may help."""
 
 
 class StreamRefused(StreamError):
-    """It does not want to: no or a wrong password, not a port of ours. Trying again does not
+    """HTTP status 4xx: no or a wrong password, or not a port of ours. Trying again does not
     help."""
 
-    def __init__(self, text, status):
+    def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.status = status
 
 
 class StreamNonsense(StreamError):
-    """It sent what no port of ours sends."""
+    """The server sent what no port of ours sends."""
 
 
 class StreamTooLong(StreamNonsense):
-    """The answer exceeds its budget of bytes. Asking for fewer records may help."""
+    """The answer exceeds its budget of bytes. Requesting fewer records may help."""
 
 
 class TooLong(ValueError):
     """Raised while an answer is read, also by `keep`; becomes a StreamTooLong."""
 
 
-class _Timed(io.RawIOBase):
-    """A socket that is read until a deadline: its own timeout, for silence, begins anew with
-    each byte."""
+class _DeadlineReader(io.RawIOBase):
+    """Reads a socket until a deadline. The socket's own timeout begins anew with each byte."""
 
-    def __init__(self, socket, silence_s, deadline):
+    def __init__(self, socket: Socket, silence_s: float, deadline: float) -> None:
         self._socket, self._silence_s, self._deadline = socket, silence_s, deadline
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         self._socket.settimeout(min(left, self._silence_s))
         return self._socket.recv_into(buffer)
 
-    def makefile(self, mode):
-        """As HTTPResponse asks its socket."""
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """HTTPResponse calls this method of its socket."""
         return io.BufferedReader(self)
 
 
 @dataclass
 class Poll:
-    records: list = field(default_factory=list)  # finished since the last poll
-    running: list = field(default_factory=list)
+    # finished since the last poll: dicts, or what `keep` made of them
+    records: list[Any] = field(default_factory=list)
+    running: list[Any] = field(default_factory=list)
     lost: int = 0  # gaps in the sequence numbers: right across a restart of the server
-    refused: int = 0  # finished ones that could not be
+    refused: int = 0  # finished records that are not valid
 
 
 class Stream:
     def __init__(
         self,
-        url,
-        token=None,
-        basic=None,
-        state=None,
-        ca_file=None,
-        timeout_s=30.0,
-        record_s=_RECORD_S,
-    ):
+        url: str,
+        token: str | None = None,
+        basic: str | None = None,
+        state: dict[str, Any] | None = None,
+        ca_file: str | None = None,
+        timeout_s: float = 30.0,
+        record_s: float = _RECORD_S,
+    ) -> None:
         """token: a bearer token. basic: "user:password". state: of an earlier Stream of the same
-        URL, to go on where it was.
-        timeout_s: a whole answer may take so long, plus record_s for each record asked for."""
+        URL, to go on where it was. timeout_s: a whole answer may take so long, plus record_s for
+        each record requested. ValueError: not a URL, or not a state."""
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
                 f"{url!r} is not the URL of a worker or exporter, such as http://host:9464"
             )
-        self._address = parts.hostname, parts.port  # ValueError: not a port
+        self._hostname, self._port = parts.hostname, parts.port  # ValueError: not a port
         self.host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{self.host}"
         self.url = f"{self._base}/dwsr/tasks"
@@ -122,34 +129,40 @@ class Stream:
             self._headers["Authorization"] = f"Bearer {token}".encode().decode("latin-1")
         elif basic:
             self._headers["Authorization"] = "Basic " + b64encode(basic.encode()).decode()
-        self._cursor, self._seen = state_of(state or {})
+        self._cursor, self._seen = parse_state(state or {})
 
     @property
-    def state(self):
-        """JSON-able: where this reader is."""
+    def state(self) -> dict[str, Any]:
+        """Where this reader is, for JSON."""
         return {"cursor": self._cursor, "seen": dict(self._seen)}
 
-    def poll(self, wait_s=0.0, limit=10_000, running=False, keep=None):
-        """What is new, after waiting for it at most so long; StreamError. What came before an
-        error is not lost: the next poll brings it.
+    def poll(
+        self,
+        wait_s: float = 0.0,
+        limit: int = 10_000,
+        running: bool = False,
+        keep: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> Poll:
+        """What is new, after waiting for it at most wait_s; StreamError. Records that came before
+        an error are not lost: the next poll brings them.
 
-        keep: called with each record as soon as it is read, returns what is kept of it;
-        ValueError: nothing.
+        keep: called with each record as soon as it is read, returns what is kept of it. If it
+        raises ValueError, the record is left out.
         """
-        # told: of each process in this answer the newest seq, and how many
-        found, told = Poll(), {}
+        # of each process in this answer: the newest seq, and the number of records
+        found, progress = Poll(), dict[str, tuple[int, int]]()
         path = (
             f"/dwsr/tasks?since={quote(self._cursor)}&limit={limit}&wait={wait_s}"
             f"&running={int(running)}"
         )
-        with self._asked(path, wait_s + self._timeout_s, limit * self._record_s) as answer:
+        with self._request(path, wait_s + self._timeout_s, limit * self._record_s) as answer:
             for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
                 last = json.loads(line)
                 if "cursor" in last:
                     cursor = last["cursor"]
                     break
-                self._take(last, found, told, keep)
-                if max(len(told), len(found.records)) > limit:
+                self._add(last, found, progress, keep)
+                if max(len(progress), len(found.records)) > limit:
                     raise ValueError("it sent more records than were asked for")
                 if len(found.running) > _RUNNING_MOST:
                     raise ValueError(f"it sent more than {_RUNNING_MOST:,} running tasks")
@@ -157,8 +170,8 @@ class Stream:
                 raise EOFError("the answer was cut short")
             if not _is_cursor(cursor):
                 raise ValueError("its cursor is not valid")
-        # Only now: an answer that was cut short is asked for again.
-        for process, (seq, count) in told.items():
+        # Only now: an answer that was cut short is requested again.
+        for process, (seq, count) in progress.items():
             found.lost += seq - self._seen.pop(process, 0) - count
             self._seen[process] = seq
         while len(self._seen) > _PROCESSES_MOST:
@@ -167,18 +180,25 @@ class Stream:
         self.lost += found.lost
         return found
 
-    def _take(self, record, found, told, keep):
-        """One line of the answer."""
+    def _add(
+        self,
+        record: dict[str, Any],
+        found: Poll,
+        progress: dict[str, tuple[int, int]],
+        keep: Callable[[dict[str, Any]], Any] | None,
+    ) -> None:
+        """Adds one line of the answer to `found`."""
         is_running = record["state"] == "running"
         try:
             if not is_running:
-                process, seq = record.get("process"), record.get("seq")
+                process: Any = record.get("process")
+                seq: Any = record.get("seq")
                 if not _is_process(process) or not _is_seq(seq):
                     raise ValueError("a record without an identity")
-                newest, count = told.get(process, (self._seen.get(process, 0), 0))
-                if seq <= newest:  # a server that was restarted tells it again
+                newest, count = progress.get(process, (self._seen.get(process, 0), 0))
+                if seq <= newest:  # a server that was restarted sends it again
                     return
-                told[process] = seq, count + 1
+                progress[process] = seq, count + 1
             kept = record if keep is None else keep(record)
         except TooLong:
             raise
@@ -187,44 +207,41 @@ class Stream:
             return
         (found.running if is_running else found.records).append(kept)
 
-    def page(self, path):
+    def page(self, path: str) -> str:
         """The text of another page of the same server, such as /dwsr/processes; StreamError."""
-        with self._asked(path, self._timeout_s) as answer:
+        with self._request(path, self._timeout_s) as answer:
             text = answer.read(_PAGE_BYTES_MOST + 1)
             if len(text) > _PAGE_BYTES_MOST:
                 raise TooLong("the answer does not end")
             return text.decode("utf-8", "replace")
 
     @contextmanager
-    def _asked(self, path, timeout_s, longer_s=0.0):
-        """The answer, to be read; whatever goes wrong with it is a StreamError. longer_s: for an
-        answer that is not silent meanwhile."""
+    def _request(self, path: str, timeout_s: float, longer_s: float = 0.0) -> Iterator[IO[bytes]]:
+        """The answer, to be read; whatever fails is a StreamError. timeout_s: for silence.
+        longer_s: how much longer the whole answer may take."""
         url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s + longer_s
-        connection = None
+        connection: HTTPConnection | None = None
         try:
             # No proxy and no redirect: workers are near, and a token is not for others.
             connection = (
-                HTTPConnection(*self._address, timeout=timeout_s)
+                HTTPConnection(self._hostname, self._port, timeout=timeout_s)
                 if self._context is None
-                else HTTPSConnection(*self._address, timeout=timeout_s, context=self._context)
+                else HTTPSConnection(
+                    self._hostname, self._port, timeout=timeout_s, context=self._context
+                )
             )
             connection.request("GET", path, headers=self._headers)
-            answer = HTTPResponse(_Timed(connection.sock, timeout_s, deadline), method="GET")
+            reader: Any = _DeadlineReader(connection.sock, timeout_s, deadline)
+            answer = HTTPResponse(reader, method="GET")
             answer.begin()
             if answer.status != 200:
-                kind, given = (
-                    (StreamRefused, (answer.status,))
-                    if 400 <= answer.status < 500
-                    else (StreamError, ())
-                )
-                raise kind(
-                    f"{url}: HTTP status {answer.status}: {_printable(answer.reason)}", *given
-                )
-            yield (
-                gzip.GzipFile(fileobj=answer)
-                if answer.getheader("Content-Encoding") == "gzip"
-                else answer
-            )
+                text = f"{url}: HTTP status {answer.status}: {_printable(answer.reason)}"
+                if 400 <= answer.status < 500:
+                    raise StreamRefused(text, answer.status)
+                raise StreamError(text)
+            packed = answer.getheader("Content-Encoding") == "gzip"
+            body: Any = gzip.GzipFile(fileobj=answer) if packed else answer
+            yield body
         except TooLong as error:
             raise StreamTooLong(f"{url}: {error}") from error
         except TimeoutError as error:
@@ -241,9 +258,9 @@ class Stream:
             if connection is not None:
                 connection.close()
 
-    def follow(self, wait_s=10.0):
-        """Records for ever, also when the server is away for a while; StreamRefused if it does
-        not want to answer."""
+    def follow(self, wait_s: float = 10.0) -> Iterator[dict[str, Any]]:
+        """Records without end, also when the server is away for a while; StreamRefused if the
+        server refuses to answer."""
         again_s = _AGAIN_S
         while True:
             try:
@@ -258,8 +275,8 @@ class Stream:
             yield from found.records
 
 
-def state_of(kept):
-    """(cursor, seen) of Stream.state as it was kept; ValueError: it is none."""
+def parse_state(kept: dict[str, Any]) -> tuple[str, dict[str, int]]:
+    """(cursor, newest seq by process) of a saved Stream.state; ValueError: not a state."""
     cursor, seen = kept.get("cursor", "0"), dict(kept.get("seen", {}))
     if (
         not _is_cursor(cursor)
@@ -270,25 +287,25 @@ def state_of(kept):
     return cursor, seen
 
 
-def _is_cursor(given):
+def _is_cursor(given: Any) -> bool:
     return isinstance(given, str) and len(given) <= _CURSOR_MOST
 
 
-def _is_process(given):
+def _is_process(given: Any) -> bool:
     return isinstance(given, str) and len(given) <= _PROCESS_MOST
 
 
-def _is_seq(given):
+def _is_seq(given: Any) -> bool:
     return type(given) is int and 0 < given < SEQ_MOST
 
 
-def _printable(text):
-    """What a server wrote, for a terminal."""
+def _printable(text: str) -> str:
+    """A server's text, safe for a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:300])
 
 
-def _lines(answer, bytes_most):
-    """Of at most so many bytes in all, as they are after decompression."""
+def _lines(answer: IO[bytes], bytes_most: int) -> Iterator[bytes]:
+    """The lines of an answer of at most so many bytes after decompression; TooLong."""
     while line := answer.readline(_LINE_BYTES_MOST):
         bytes_most -= len(line)
         if bytes_most < 0 or len(line) == _LINE_BYTES_MOST:

@@ -1,5 +1,7 @@
-"""From a view to prometheus_client's families. A custom collector: whoever serves, asks for a
-view at each scrape."""
+"""From a view to prometheus_client's families. A custom collector: each scrape makes a new view.
+Used by the handler of /metrics and on a Dask worker's port."""
+
+from __future__ import annotations
 
 import logging
 
@@ -11,21 +13,28 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 
-from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS
+from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS, Metric
 from dwsr_probe.export.totals import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from dwsr_probe.export.sources.source import MetricsSource
 
 logger = logging.getLogger("dwsr_probe")
 
 
-def families(view, own_port, metrics=METRICS):
-    """own_port: one of ours, not a Dask worker's, where series are counted."""
+def families(view: Any, own_port: bool, metrics: tuple[Metric, ...] = METRICS) -> Iterator[Any]:
+    """own_port: False on a Dask worker's port, where the number of series is limited."""
     for metric in metrics:
         if metric.own_port_only and not own_port:
             continue
         yield _family(metric, view)
 
 
-def _family(metric, view):
+def _family(metric: Metric, view: Any) -> Any:
     if metric.type == HISTOGRAM:
         family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for *labels, histogram in metric.read(view):
@@ -51,18 +60,20 @@ def _family(metric, view):
     return family
 
 
-def _clean(labels):
+def _clean(labels: Iterable[str]) -> list[str]:
     return [visible(label) for label in labels]
 
 
 class Exposition:
-    """prometheus_client's protocol: `collect` at each scrape. view: a function; metrics: the
-    table that reads it."""
+    """prometheus_client's protocol: `collect` at each scrape. view: makes what the table `metrics`
+    reads."""
 
-    def __init__(self, view, own_port, metrics=METRICS):
+    def __init__(
+        self, view: Callable[[], Any], own_port: bool, metrics: tuple[Metric, ...] = METRICS
+    ) -> None:
         self._view, self._own_port, self._metrics, self._failed = view, own_port, metrics, False
 
-    def collect(self):
+    def collect(self) -> Iterable[Any]:
         if self._own_port:
             return families(self._view(), True, self._metrics)
         try:
@@ -73,13 +84,13 @@ class Exposition:
             self._failed = True
             return []
 
-    def describe(self):
-        """Nothing in advance: registering must not read boards."""
+    def describe(self) -> list[Any]:
+        """No families in advance: registering must not read boards."""
         return []
 
 
-def registry(source):
-    """With the metrics of a source alone."""
+def registry(source: MetricsSource) -> CollectorRegistry:
+    """With the metrics of this source only."""
     made = CollectorRegistry()
     made.register(Exposition(source.view, source.own_port, source.metrics))
     return made

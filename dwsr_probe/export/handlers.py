@@ -5,6 +5,8 @@ Read-only: GET and HEAD. Task names are data: they leave here as JSON or in Prom
 format, never as HTML.
 """
 
+from __future__ import annotations
+
 import asyncio
 import gzip
 import json
@@ -16,113 +18,141 @@ from tornado.web import HTTPError, RequestHandler
 
 from dwsr_probe.live.wire import processes_text, running_lines
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from typing import Any
+
+    from dwsr_probe.export.hosts import Hosts
+    from dwsr_probe.export.server import Guard
+    from dwsr_probe.export.sources.source import Source
+
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
-POLL_S = 0.05  # how often a waiting reader's source is looked at
-# lines between two looks at other clients, and what is held for each one that does not read
+POLL_S = 0.05  # how often the source is read for a client that waits
+# lines after which other clients have their turn; as many wait for a client that does not read
 BATCH = 250
-WRITE_S = 30.0  # for a client to take what was written
+WRITE_S = 30.0  # for a client to receive what was written
 NO_SUCH_HOST = (
     "this port does not answer to that host name; allow it with --allow-host or"
     " DWSR_PROBE_ALLOW_HOSTS"
 )
-# a setting of the application: the port closes, who waits gets what there is
+# a setting of the application: the port closes, and waiting clients get what there is
 ENDING = "dwsr_probe_ending"
 
 
-class Handler(RequestHandler):
-    SUPPORTED_METHODS = ("GET", "HEAD")
+class BaseHandler(RequestHandler):
+    """hosts: names that the port answers to. guard: passwords; None: open. target: how Prometheus
+    reaches the port."""
 
-    def initialize(self, source, hosts, guard=None, target=None):
+    SUPPORTED_METHODS: tuple[str, ...] = ("GET", "HEAD")
+
+    def initialize(
+        self, source: Any, hosts: Hosts, guard: Guard | None = None, target: str | None = None
+    ) -> None:
         self.source, self.hosts, self.guard, self.target = source, hosts, guard, target
 
-    async def prepare(self):
+    async def prepare(self) -> None:
         self.request.connection.stream.answering = True
         if not await self.hosts.admits(self.request.headers.get("Host")):
             raise HTTPError(403, reason=NO_SUCH_HOST)
         if self.guard is not None and not self.guard.admits(self.request):
             raise HTTPError(401)
 
-    def on_finish(self):
+    def on_finish(self) -> None:
         self.request.connection.stream.answering = False
 
-    def set_default_headers(self):
+    def set_default_headers(self) -> None:
         self.set_header("Server", "dwsr-probe")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
-    def write_error(self, status_code, **_):
-        if status_code == 401:
+    def write_error(self, status_code: int, **_: Any) -> None:
+        if status_code == 401 and self.guard is not None:
             self.set_header("WWW-Authenticate", self.guard.challenge)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{status_code}: {self._reason}\n")
 
-    def takes_gzip(self):
+    def accepts_gzip(self) -> bool:
         return any(
             re.fullmatch(r"\s*gzip\s*(;\s*q=(1|0\.\d*[1-9])\d*\s*)?", word)
             for word in self.request.headers.get("Accept-Encoding", "").split(",")
         )
 
-    async def taken(self, written):
-        """Until the client has taken it. One that does not read loses its connection: what waits
-        for it must not stay."""
+    async def sent(self, written: Awaitable[None]) -> None:
+        """Waits until the client has received what was written. A client that does not read loses
+        its connection: nothing piles up here."""
         try:
             await asyncio.wait_for(written, WRITE_S)
         except asyncio.TimeoutError:
             self.request.connection.stream.close()
             raise StreamClosedError from None
 
-    def number(self, name, otherwise, least, most):
+    def int_argument(self, name: str, default: int, least: int, most: int) -> int:
+        return int(self._number(name, int, default, least, most))
+
+    def float_argument(self, name: str, default: float, least: float, most: float) -> float:
+        return self._number(name, float, default, least, most)
+
+    def _number(
+        self, name: str, parse: type[int] | type[float], default: float, least: float, most: float
+    ) -> float:
+        """A number of the query; HTTP status 400 if it is none in this range."""
         text = self.get_query_argument(name, None)
         if text is None:
-            return otherwise
+            return default
         try:
-            value = type(otherwise)(text)
+            value = parse(text)
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
             raise HTTPError(400, reason=f"{name} is a number from {least} to {most}")
         return value
 
-    async def head(self, *args, **kwargs):
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError
+
+    async def head(self, *args: Any, **kwargs: Any) -> None:
         await self.get(*args, **kwargs)
 
 
-class Metrics(Handler):
-    def initialize(self, source, *args, **options):
+class MetricsHandler(BaseHandler):
+    def initialize(self, source: Any, *args: Any, **options: Any) -> None:
         super().initialize(source, *args, **options)
         # a run that nobody scrapes does without prometheus_client
         from dwsr_probe.export.exposition import registry
 
         self.registry = registry(source)
 
-    async def get(self):
+    async def get(self) -> None:
         from prometheus_client.exposition import choose_encoder
 
         encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
         with self.source.locked():
             text = encode(self.registry)
         self.set_header("Content-Type", content_type)
-        if self.takes_gzip():
+        if self.accepts_gzip():
             self.set_header("Content-Encoding", "gzip")
             text = gzip.compress(text, 1)
         try:
-            await self.taken(self.finish(text))
+            await self.sent(self.finish(text))
         except StreamClosedError:
             pass
 
 
-class Tasks(Handler):
-    """NDJSON: records, with running=1 those that run, then {"cursor": ..., "lost": ...}: where
-    to go on, and how many were lost since."""
+class TasksHandler(BaseHandler):
+    """NDJSON: finished records, with running=1 then the running tasks, last {"cursor": ...,
+    "lost": ...}: where to go on, and how many records were lost since."""
 
-    async def get(self):
+    source: Source
+
+    async def get(self) -> None:
         since = self.get_query_argument("since", "0")
-        limit = self.number("limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
-        wait = self.number("wait", 0.0, 0.0, WAIT_MOST_S)
+        limit = self.int_argument("limit", LIMIT_DEFAULT, 1, LIMIT_MOST)
+        wait = self.float_argument("wait", 0.0, 0.0, WAIT_MOST_S)
         running = self.get_query_argument("running", "0") == "1"
         self.set_header("Content-Type", "application/x-ndjson")
-        self._packer = None
-        if self.takes_gzip():
+        self._packer: Any = None
+        if self.accepts_gzip():
             import zlib
 
             self.set_header("Content-Encoding", "gzip")
@@ -131,14 +161,16 @@ class Tasks(Handler):
             since, lost = await self.stream(since, limit, time.monotonic() + wait)
             last = running_lines(self.source.living().processes) if running else []
             await self.send([*last, json.dumps({"cursor": since, "lost": lost})], end=True)
-        # the reader has gone, and asks for the same again when it comes back
+        # the client has gone, and requests the same again when it comes back
         except StreamClosedError:
             pass
 
-    async def stream(self, since, limit, deadline):
+    async def stream(self, since: str, limit: int, deadline: float) -> tuple[str, int]:
+        """Sends records until there are `limit` of them, no more, or (if there are none) the
+        deadline. Returns the cursor behind them, and how many were lost."""
         lost = sent = 0
         while True:
-            # asked before the last read
+            # before the read: what ends meanwhile is in the last read
             over = (
                 self.settings.get(ENDING)
                 or self.request.connection.stream.closed()
@@ -150,37 +182,41 @@ class Tasks(Handler):
                 await self.send(batch.lines)
             if sent >= limit or (not batch.more and (sent or over)):
                 return since, lost
-            # Also when the write was taken at once: an await that need not wait does not let others
-            # in.
+            # Also when the write was complete at once: an await that need not wait does not let
+            # others in.
             await asyncio.sleep(0 if batch.lines else POLL_S)
 
-    async def send(self, lines, end=False):
+    async def send(self, lines: list[str], end: bool = False) -> None:
         data = ("\n".join(lines) + "\n").encode("utf-8", "replace")
         if self._packer:
             data = self._packer.compress(data) + (self._packer.flush() if end else b"")
         self.write(data)
-        await self.taken(self.flush())  # a slow reader is waited for: nothing piles up here
+        await self.sent(self.flush())
 
 
-class Processes(Handler):
+class ProcessesHandler(BaseHandler):
     """JSON: the living processes behind the port, as live/wire.py writes them."""
 
-    async def get(self):
+    source: Source
+
+    async def get(self) -> None:
         self.set_header("Content-Type", "application/json")
         self.finish(processes_text(self.source.living()) + "\n")
 
 
-class Discovery(Handler):
+class DiscoveryHandler(BaseHandler):
     """Prometheus' HTTP service discovery: this exporter, and the ports of Dask workers on this
     machine."""
 
-    async def get(self):
+    source: Source
+
+    async def get(self) -> None:
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(targets(self.source, self.target, self.request.protocol)))
 
 
-def targets(source, target, scheme):
-    """target: how this exporter is reached."""
+def targets(source: Source, target: str | None, scheme: str) -> list[dict[str, Any]]:
+    """For Prometheus. target: host and port of this exporter."""
     found = [{"targets": [target], "labels": {"dwsr_kind": "exporter", "__scheme__": scheme}}]
     for worker in source.worker_ports():
         found.append(
@@ -192,7 +228,7 @@ def targets(source, target, scheme):
     return found
 
 
-class Index(Handler):
+class IndexHandler(BaseHandler):
     TEXT = """dwsr-probe: memory of tasks, live.
 
 /metrics                                            for Prometheus: text, or OpenMetrics on request
@@ -202,17 +238,17 @@ class Index(Handler):
 /-/healthy
 """
 
-    async def get(self):
+    async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(self.TEXT)
 
 
-class NotFound(Handler):
-    async def get(self):
+class NotFoundHandler(BaseHandler):
+    async def get(self) -> None:
         raise HTTPError(404)
 
 
-class Healthy(Handler):
-    async def get(self):
+class HealthyHandler(BaseHandler):
+    async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish("ok\n")

@@ -2,14 +2,26 @@
 exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
 
 By Prometheus' rules: base units, `_total` for counters only. A task's key is never a label; task
-names are bounded (totals.py), so are processes and slots (view.py). `read(view)` gives (label
-values..., value) for each series; a figure that is not known has none.
+names are bounded (totals.py), so are processes (live/boards.py) and slots (view.py). `read(view)`
+gives (label values..., value) for each series; a figure that is not known has none.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dwsr_probe import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dwsr_probe.export.totals import NameTotals, Sum
+    from dwsr_probe.live.process import LivingProcess, RunningTask
+
+    # A view: export.view.MeasuredView, or serve.service.PredictorView
+    Reader = Callable[[Any], Iterable[tuple[Any, ...]]]
 
 COUNTER, GAUGE, HISTOGRAM, INFO = "counter", "gauge", "histogram", "info"
 
@@ -19,18 +31,18 @@ class Metric:
     name: str  # as in the exposition, with _total or _info
     type: str
     help: str
-    labels: tuple
+    labels: tuple[str, ...]
     source: str  # which figure it is, or what it is made of
-    read: Callable
+    read: Reader
     own_port_only: bool = False  # not on a Dask worker's port: too many series
 
 
-def _names(value):
+def _names(value: Callable[[NameTotals], float]) -> Reader:
     """Per task name, one value of its totals."""
     return lambda view: ((name, value(totals)) for name, totals in view.totals.names.items())
 
 
-def _peaks(value):
+def _peaks(value: Callable[[Sum], float]) -> Reader:
     return lambda view: (
         (name, kind, device, value(peak))
         for name, totals in view.totals.names.items()
@@ -38,13 +50,13 @@ def _peaks(value):
     )
 
 
-def _slots(value):
+def _slots(value: Callable[[RunningTask], Any]) -> Reader:
     return lambda view: (
         (task.pid, task.slot, found) for task in view.running if (found := value(task)) is not None
     )
 
 
-def _slot_devices(field):
+def _slot_devices(field: str) -> Reader:
     return lambda view: (
         (task.pid, task.slot, str(d["device"]), d[field])
         for task in view.running
@@ -52,13 +64,13 @@ def _slot_devices(field):
     )
 
 
-def _processes(value):
+def _processes(value: Callable[[LivingProcess], Any]) -> Reader:
     return lambda view: (
         (process.pid, found) for process in view.processes if (found := value(process)) is not None
     )
 
 
-def _live(field, scale=1):
+def _live(field: str, scale: float = 1) -> Reader:
     return _processes(
         lambda process: (
             None
@@ -70,7 +82,7 @@ def _live(field, scale=1):
     )
 
 
-def _devices(field, scale=1):
+def _devices(field: str, scale: float = 1) -> Reader:
     return lambda view: (
         (p.pid, str(d["device"]), d[field] * scale if scale != 1 else d[field])
         for p in view.processes
@@ -79,7 +91,7 @@ def _devices(field, scale=1):
     )
 
 
-def _workers(field):
+def _workers(field: str) -> Reader:
     return _processes(
         lambda process: sum(w.get(field) or 0 for w in process.workers) if process.workers else None
     )
@@ -512,8 +524,8 @@ METRICS = (
 )
 
 
-def rows(metrics):
-    """A table of them in Markdown, as lines."""
+def rows(metrics: Iterable[Metric]) -> list[str]:
+    """A table of metrics in Markdown, as lines."""
     lines = ["| metric | type | labels | what it is | from |", "|---|---|---|---|---|"]
     for metric in metrics:
         where = " (not on a Dask worker's port)" if metric.own_port_only else ""
@@ -524,7 +536,7 @@ def rows(metrics):
     return lines
 
 
-def markdown():
+def markdown() -> str:
     """The first part of docs/metrics.md; dwsr_probe/serve/metrics.py has the whole."""
     return "\n".join(
         [

@@ -1,10 +1,12 @@
 """A port of our own, in a thread of its own: for `run --metrics`, `export` and `predict serve`.
 Never in the job's process.
 
-Loopback unless asked otherwise. Slow clients hold nothing but their own connection: headers have
-a deadline, connections a cap, and at the cap the oldest one that is not being answered makes
-room.
+Loopback unless another address is given. Slow clients hold nothing but their own connection:
+headers have a deadline, connections are limited, and at the limit the oldest connection that is
+not being answered is closed.
 """
+
+from __future__ import annotations
 
 import asyncio
 import base64
@@ -24,35 +26,42 @@ from tornado.web import Application
 from dwsr_probe.export import handlers
 from dwsr_probe.export.hosts import Hosts
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from dwsr_probe.export.sources.source import MetricsSource
+
 CONNECTIONS_MOST = 256
 HEADER_S = 10.0
 END_S = 0.5  # for answers that are being given when the port closes
 HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
 ROUTES = (
-    ("/", handlers.Index),
-    ("/metrics", handlers.Metrics),
-    ("/dwsr/tasks", handlers.Tasks),
-    ("/dwsr/processes", handlers.Processes),
-    ("/-/healthy", handlers.Healthy),
+    ("/", handlers.IndexHandler),
+    ("/metrics", handlers.MetricsHandler),
+    ("/dwsr/tasks", handlers.TasksHandler),
+    ("/dwsr/processes", handlers.ProcessesHandler),
+    ("/-/healthy", handlers.HealthyHandler),
 )
 
 
 class ServeError(Exception):
-    """The port cannot be opened as asked for; the text says why and what to do."""
+    """The port cannot be opened as requested; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may read, and how: files named by the user."""
+    """Who may read a port. Paths are files named by the user."""
 
     cert: str | None = None
     key: str | None = None
     token_file: str | None = None
     basic_file: str | None = None
-    allow_hosts: tuple = ()  # names, beside this machine's own
+    allow_hosts: tuple[str, ...] = ()  # names, beside this machine's own
 
-    def context(self):
-        """TLS, or None. ServeError if the files do not fit."""
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS; None: without. ServeError if the files cannot be used."""
         if not self.cert and not self.key:
             return None
         if not self.cert:
@@ -72,7 +81,7 @@ class Access:
             raise ServeError(f"cannot use the TLS certificate {files}: {error}") from error
         return context
 
-    def guard(self):
+    def guard(self) -> Guard | None:
         accepted = []
         if self.token_file:
             accepted.append("Bearer " + secret(self.token_file, "the token"))
@@ -84,12 +93,13 @@ class Access:
         return Guard(accepted) if accepted else None
 
 
-def _no_password():
-    """OpenSSL would ask at the terminal."""
+def _no_password() -> str:
+    """Without it OpenSSL would prompt at the terminal."""
     return ""
 
 
-def secret(path, what):
+def secret(path: str, what: str) -> str:
+    """The first line of a file; ServeError. what: a name for it in messages."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.readline().strip()
@@ -101,7 +111,10 @@ def secret(path, what):
 
 
 class Guard:
-    def __init__(self, accepted):
+    """The passwords of a port. accepted: values of the Authorization header."""
+
+    def __init__(self, accepted: Iterable[str]) -> None:
+        accepted = list(accepted)
         self._accepted = [text.encode() for text in accepted]
         self.challenge = ", ".join(
             sorted(
@@ -112,45 +125,45 @@ class Guard:
             )
         )
 
-    def admits(self, request):
+    def admits(self, request: Any) -> bool:
         kind, _, secret = request.headers.get("Authorization", "").partition(" ")
         # as it came; the kind in any case
         given = f"{kind.capitalize()} {secret.strip()}".encode("latin-1", "replace")
-        # all of them: time tells nothing
+        # all are compared, so that the time taken says nothing
         return any([hmac.compare_digest(given, accepted) for accepted in self._accepted])
 
 
-class _Server(HTTPServer):
-    """Caps connections: the oldest one that waits for its client is closed for a new one; if all
+class _LimitedServer(HTTPServer):
+    """Limits connections. A new connection closes the oldest one that waits for its client; if all
     are being answered, the oldest."""
 
-    def initialize(self, *args, **kwargs):
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
         super().initialize(*args, **kwargs)
-        self._streams = {}  # stream → None, in order of arrival
+        self._streams: dict[Any, None] = {}  # in order of arrival
 
-    def handle_stream(self, stream, address):
+    def handle_stream(self, stream: Any, address: Any) -> None:
         while len(self._streams) >= CONNECTIONS_MOST:
             waiting = next((s for s in self._streams if not s.answering), next(iter(self._streams)))
             self._streams.pop(waiting)
             waiting.close()
-        stream.answering = False  # handlers say when
+        stream.answering = False  # set by the handlers
         self._streams[stream] = None
         super().handle_stream(stream, address)
 
-    def on_close(self, server_conn):
+    def on_close(self, server_conn: Any) -> None:
         # not by a close callback: Tornado's connections replace it
         self._streams.pop(server_conn.stream, None)
         super().on_close(server_conn)
 
-    def answering(self):
+    def answering(self) -> bool:
         return any(stream.answering for stream in self._streams)
 
-    def close_streams(self):
+    def close_streams(self) -> None:
         for stream in list(self._streams):
             stream.close()
 
 
-def parse_address(text):
+def parse_address(text: str) -> tuple[str, int]:
     """[ADDR:]PORT → (address, port); ValueError."""
     address, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()):
@@ -162,20 +175,20 @@ def parse_address(text):
 
 
 class Server:
-    """Opened at once, so that what is wrong is said before the job starts; served from `start`
-    to `stop`."""
+    """The port is opened at once, so that errors are reported before the job starts; it is served
+    from `start` to `stop`."""
 
     def __init__(
         self,
-        source,
-        address,
-        port,
-        access=None,
-        discovery=False,
-        advertise=None,
-        routes=ROUTES,
-        body_bytes=BODY_BYTES,
-    ):
+        source: MetricsSource,
+        address: str,
+        port: int,
+        access: Access | None = None,
+        discovery: bool = False,
+        advertise: str | None = None,
+        routes: Sequence[tuple[str, type]] = ROUTES,
+        body_bytes: int = BODY_BYTES,
+    ) -> None:
         access = access or Access()
         self._context, guard = access.context(), access.guard()
         try:
@@ -193,29 +206,26 @@ class Server:
             "guard": guard,
             "target": advertise or f"{socket.gethostname()}:{self.port}",
         }
-        routes = [*routes, *([("/sd", handlers.Discovery)] if discovery else [])]
+        routes = [*routes, *([("/sd", handlers.DiscoveryHandler)] if discovery else [])]
         self._application = Application(
             [(path, handler, common) for path, handler in routes],
             log_function=lambda handler: None,
-            default_handler_class=handlers.NotFound,
+            default_handler_class=handlers.NotFoundHandler,
             default_handler_args=common,
         )
-        self._source, self._loop, self._thread, self._failure, self._body_bytes = (
-            source,
-            None,
-            None,
-            None,
-            body_bytes,
-        )
+        self._source, self._body_bytes = source, body_bytes
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
         self.secured, self._stopping = guard is not None, False
 
     @property
-    def url(self):
+    def url(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{'https' if self._context else 'http'}://{host}:{self.port}"
 
-    def warning(self):
-        """One line for whoever opens more than this machine, or None."""
+    def warning(self) -> str | None:
+        """One line for the user if the port is open to other machines; None: it is not."""
         if all(ip_address(s.getsockname()[0]).is_loopback for s in self._sockets):
             return None
         readers = "whoever has the token or password" if self.secured else "anybody who reaches it"
@@ -224,9 +234,9 @@ class Server:
             " users and memory figures (no data)"
         )
 
-    def start(self):
+    def start(self) -> None:
         """ServeError if there is no thread or no descriptor left for it."""
-        ready, thread = threading.Event(), None
+        ready = threading.Event()
         try:
             thread = threading.Thread(
                 target=self._serve, args=(ready,), name="dwsr-serve", daemon=True
@@ -239,7 +249,7 @@ class Server:
             raise ServeError(f"cannot serve {self.url}: {self._failure}") from self._failure
         self._thread = thread
 
-    def _serve(self, ready):
+    def _serve(self, ready: threading.Event) -> None:
         # a scanner must not fill the job's terminal
         for name in ("tornado.access", "tornado.application", "tornado.general"):
             logging.getLogger(name).addHandler(logging.NullHandler())
@@ -261,8 +271,8 @@ class Server:
         self._loop.run_until_complete(self._end())
         self._loop.close()
 
-    async def _begin(self):
-        self._server = _Server(
+    async def _begin(self) -> None:
+        self._server = _LimitedServer(
             self._application,
             ssl_options=self._context,
             idle_connection_timeout=HEADER_S,
@@ -272,20 +282,20 @@ class Server:
         )
         self._server.add_sockets(self._sockets)
 
-    async def _end(self):
+    async def _end(self) -> None:
         self._server.stop()
         self._application.settings[handlers.ENDING] = True
         deadline = self._loop.time() + END_S
         while self._server.answering() and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._server.close_streams()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._source.close()  # in the thread that opened it
 
-    def stop(self):
+    def stop(self) -> None:
         if self._thread is not None:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)

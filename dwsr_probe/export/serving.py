@@ -1,5 +1,7 @@
-"""`run --metrics`: the parent's port, from before the command starts until the last scrape after
-it."""
+"""`run --metrics`: the port of `run`'s parent, from before the command starts until the last scrape
+after its end. Called by launch.py."""
+
+from __future__ import annotations
 
 import signal
 import time
@@ -10,6 +12,13 @@ from dwsr_probe.say import say
 from dwsr_probe.signals import wait_for
 from dwsr_probe.store import Store
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from dwsr_probe.collector import News
+    from dwsr_probe.settings import Settings
+
 _ROUND_S = 0.5
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
@@ -17,7 +26,14 @@ _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 class Serving:
     Error = ServeError
 
-    def __init__(self, address, port, access=None, linger_s=0.0, quiet=False):
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        access: Access | None = None,
+        linger_s: float = 0.0,
+        quiet: bool = False,
+    ) -> None:
         self._address, self._port, self._access, self._linger_s, self._quiet = (
             address,
             port,
@@ -25,31 +41,36 @@ class Serving:
             linger_s,
             quiet,
         )
-        self._server = self._source = None
+        self._server: Server | None = None
+        self._source: RunSource | None = None
 
-    def open(self, store, settings):
-        """The port, before the command starts; ServeError."""
+    def open(self, store: Store, settings: Settings) -> None:
+        """Opens the port, before the command starts; ServeError."""
         directory = store.directory
         self._source = RunSource(lambda: Store.open(directory), settings.run, settings.board_dir)
         self._server = Server(self._source, self._address, self._port, self._access)
         if not self._quiet:
             say(f"metrics at {self._server.url}/metrics")
-        if self._server.warning():
-            say(self._server.warning())
+        if warning := self._server.warning():
+            say(warning)
 
-    def ended(self, news):
+    def ended(self, news: Iterable[News]) -> None:
+        """Called by the collector after each round."""
+        assert self._source is not None
         self._source.add_news(news)
 
-    def start(self):
-        """After the fork: a thread."""
+    def start(self) -> None:
+        """After the fork, because it starts a thread."""
+        assert self._server is not None
         try:
             self._server.start()
         except ServeError as error:
             say(f"{error}. The job runs without metrics")
             self.close()
 
-    def linger(self, look):
-        """The command has ended: stay for the last scrape, or until somebody is impatient."""
+    def linger(self, collect: Callable[[], object]) -> None:
+        """After the end of the command: serves until the last scrape, or a signal. collect: called
+        twice a second."""
         if self._server is None:
             return
         end = time.monotonic() + self._linger_s
@@ -58,9 +79,9 @@ class Serving:
         while (left := end - time.monotonic()) > 0:
             if wait_for(_ENDING, min(left, _ROUND_S)):
                 return
-            look()
+            collect()
 
-    def close(self):
+    def close(self) -> None:
         if self._server is not None:
             self._server.stop()
             self._server = None

@@ -1,20 +1,33 @@
 """What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Read by
 metrics.py.
 
-Fed with the totals of boards (total.Total), of which what is new since the last time is added,
-and with rows (record.row_of) of tasks that
-no board has counted: killed ones, and those of boards before version 6.
+Fed by a source with two things:
+- totals of boards (total.Total), of which the increase since the last time is added;
+- rows (record.row_of) of tasks that no board has counted: killed tasks, and tasks of boards before
+  version 6.
 
-A name beyond the most that are kept goes to `other`. Where series are counted (a Dask worker's
+A name beyond NAMES_MOST goes to `other`. Where the number of series is limited (a Dask worker's
 port), so does every figure that would be one series too many: another outcome or device of a
 known name. Sums only grow, so that they may be counters.
 """
+
+from __future__ import annotations
 
 from bisect import bisect_left
 
 from dwsr_probe.record import FIELDS, growth_of
 from dwsr_probe.total import OUTCOMES as COUNTED
 from dwsr_probe.total import cell_bounds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from dwsr_probe.collector import News
+    from dwsr_probe.total import Total
+
+    Row = tuple[Any, ...]  # by record.FIELDS
 
 NAMES_MOST, HISTOGRAMS_MOST = 80, 40
 SUMS = 6  # series of a name whatever it does: sum and maximum of input, output and duration
@@ -42,18 +55,19 @@ _NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
 
 
 class Sum:
-    """Of one figure: sum and maximum."""
+    """Sum and maximum of one figure."""
 
     __slots__ = ("most", "total")
 
-    def __init__(self):
-        self.total = self.most = 0
+    def __init__(self) -> None:
+        self.total: float = 0
+        self.most: float = 0
 
-    def add(self, value):
-        self.raise_by(value, value)
+    def add(self, value: float) -> None:
+        self.add_many(value, value)
 
-    def raise_by(self, total, most):
-        """Some values more: their sum, the largest of all."""
+    def add_many(self, total: float, most: float) -> None:
+        """Adds several values: their sum, and the largest value so far."""
         self.total += total
         if most > self.most:
             self.most = most
@@ -62,21 +76,22 @@ class Sum:
 class Histogram:
     __slots__ = ("counts", "total")
 
-    def __init__(self):
-        self.counts, self.total = [0] * (len(BUCKETS) + 1), 0
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.total: float = 0
 
-    def add(self, value):
+    def add(self, value: float) -> None:
         self.counts[bisect_left(BUCKETS, value)] += 1
         self.total += value
 
-    def raise_by(self, total, counts):
-        """Some values more: their sum, and {bucket: how many}."""
+    def add_many(self, total: float, counts: Mapping[int, int]) -> None:
+        """Adds several values: their sum, and how many fall into each bucket."""
         self.total += total
         for bucket, count in counts.items():
             self.counts[bucket] += count
 
-    def cumulative(self):
-        """(upper bound, tasks up to it), the last one without a bound."""
+    def cumulative(self) -> Iterator[tuple[float, int]]:
+        """(upper bound, number of values up to it); the last bound is infinite."""
         count = 0
         for bound, number in zip((*map(float, BUCKETS), float("inf")), self.counts, strict=True):
             count += number
@@ -96,25 +111,28 @@ class NameTotals:
         "peaks",
     )
 
-    def __init__(self, everything, is_other, histogram):
+    def __init__(self, everything: Totals, is_other: bool, histogram: bool) -> None:
         self._all, self._is_other = everything, is_other
-        self.outcomes, self.peaks = {}, {}  # peaks: (kind, device) → Sum
+        self.outcomes: dict[str, int] = {}
+        self.peaks: dict[tuple[str, str], Sum] = {}  # by kind and device
         self.input, self.output, self.duration = Sum(), Sum(), Sum()
         self.histogram = Histogram() if histogram else None
-        # largest own peak as a share of the limit of the process that it was in
-        self.of_limit = None
+        # largest own peak as a share of the limit of the process that the task was in
+        self.of_limit: float | None = None
 
-    def series(self):
+    def series(self) -> int:
         return SUMS + len(self.outcomes) + 2 * len(self.peaks)
 
-    def add(self, row, own, alloc, growth, devices, limit):
+    def add(self, row: Row, limit: float | None) -> None:
+        alloc, growth = row[_ALLOC], growth_of(row[_PEAK], row[_BEFORE])
+        own = growth if alloc is None else alloc
         self._count(row[_STATE])
         if own is not None and limit:
             self.of_limit = max(own / limit, self.of_limit or 0.0)
         for kind, value in (("rss_growth", growth), ("alloc", alloc)):
             if value is not None:
                 self._peak(kind, "").add(value)
-        for number, value in devices:
+        for number, value in _devices(row[_GPU]):
             self._peak("cupy", number).add(value)
         for sum_, value in (
             (self.input, row[_IN]),
@@ -126,11 +144,10 @@ class NameTotals:
         if self.histogram is not None and alloc is not None:
             self.histogram.add(alloc)
 
-    def add_total(self, now, then, limit):
-        """What a board's total has counted since an earlier look at it; then: None, or that
-        earlier one."""
+    def add_total(self, now: Total, then: Total | None, limit: float | None) -> None:
+        """Adds the increase of a board's total since its earlier value `then` (None: none)."""
 
-        def more(name):
+        def more(name: str) -> Any:
             return getattr(now, name) - (getattr(then, name) if then else 0)
 
         for outcome in COUNTED:
@@ -140,68 +157,77 @@ class NameTotals:
             self.of_limit = max(now.own_max_bytes / limit, self.of_limit or 0.0)
         for kind, name in (("rss_growth", "growth"), ("alloc", "alloc")):
             if more(f"{name}_count"):
-                self._peak(kind, "").raise_by(
+                self._peak(kind, "").add_many(
                     more(f"{name}_bytes"), getattr(now, f"{name}_max_bytes")
                 )
         for number, (sum_, most) in now.devices.items():
             before = then.devices.get(number) if then else None
             if before is None or sum_ != before[0]:
-                self._peak("cupy", str(number)).raise_by(sum_ - (before[0] if before else 0), most)
-        self.input.raise_by(more("input_bytes"), now.input_max_bytes)
-        self.output.raise_by(more("output_bytes"), now.output_max_bytes)
-        self.duration.raise_by(more("duration_ns") / 1e9, now.duration_max_ns / 1e9)
+                self._peak("cupy", str(number)).add_many(sum_ - (before[0] if before else 0), most)
+        self.input.add_many(more("input_bytes"), now.input_max_bytes)
+        self.output.add_many(more("output_bytes"), now.output_max_bytes)
+        self.duration.add_many(more("duration_ns") / 1e9, now.duration_max_ns / 1e9)
         if self.histogram is not None:
-            self.histogram.raise_by(more("alloc_bytes"), _buckets(now, then, "alloc"))
+            self.histogram.add_many(more("alloc_bytes"), _buckets(now, then, "alloc"))
 
-    def _count(self, outcome, number=1):
+    def _count(self, outcome: str, number: int = 1) -> None:
         if outcome not in self.outcomes:
-            if not self._all.take(1, self._is_other):
+            if not self._all.reserve(1, self._is_other):
                 return self._all.other()._count(outcome, number)
             self.outcomes[outcome] = 0
         self.outcomes[outcome] += number
 
-    def _peak(self, kind, device):
+    def _peak(self, kind: str, device: str) -> Sum:
         found = self.peaks.get((kind, device))
         if found is None:
-            if not self._all.take(2, self._is_other):
+            if not self._all.reserve(2, self._is_other):
                 return self._all.other()._peak(kind, device)
             found = self.peaks[kind, device] = Sum()
         return found
 
 
 class Totals:
-    """Not for several threads at once: who shares it, locks."""
+    """Not thread-safe: a source that shares it between threads locks it."""
 
-    def __init__(self, names_most=NAMES_MOST, histograms_most=0, series_most=None):
-        """series_most: of all names but `other`, which always has room."""
-        self.names, self.all, self.series = {}, Histogram(), 0
+    def __init__(
+        self,
+        names_most: int = NAMES_MOST,
+        histograms_most: int = 0,
+        series_most: int | None = None,
+    ) -> None:
+        """series_most: of all names but `other`, which is not limited."""
+        self.names: dict[str, NameTotals] = {}
+        self.all, self.series = Histogram(), 0
         self._names_most, self._histograms_most, self._series_most = (
             names_most,
             histograms_most,
             series_most,
         )
-        self._folded, self._folded_on_board = set(), 0
-        self._counted = {}  # process → {name on its board: what of it is counted here}
+        self._folded: set[int] = set()  # hashes of names that went to `other`
+        self._folded_on_board = 0
+        # process → {name on its board: the total that has been added}
+        self._counted: dict[str, dict[str | None, Total]] = {}
 
     @property
-    def names_dropped(self):
-        """Distinct names that went to `other`: here, and on the board where most did."""
+    def names_dropped(self) -> int:
+        """Distinct names that went to `other`: here, and on the board with most of them."""
         return len(self._folded) + self._folded_on_board
 
-    def add_rows(self, rows, limits=None):
-        """limits: bytes by process, of those of which it is known."""
+    def add_rows(self, rows: Iterable[Row], limits: Mapping[str, int | None] | None = None) -> None:
+        """limits: bytes by process, where they are known."""
         limits = limits or {}
         for row in rows:
-            alloc, growth = row[_ALLOC], growth_of(row[_PEAK], row[_BEFORE])
-            own = growth if alloc is None else alloc
+            own = row[_ALLOC]
+            if own is None:
+                own = growth_of(row[_PEAK], row[_BEFORE])
             if own is not None:
                 self.all.add(own)
-            self._of(row[_NAME]).add(
-                row, own, alloc, growth, _devices(row[_GPU]), limits.get(row[_PROCESS])
-            )
+            self._of(row[_NAME]).add(row, limits.get(row[_PROCESS]))
 
-    def add_totals(self, process, totals, limit=None):
-        """What the totals of a board have that was not added before. None of them: a board
+    def add_totals(
+        self, process: str, totals: list[Total] | None, limit: int | None = None
+    ) -> None:
+        """Adds what the totals of a board have counted since they were added last. None: a board
         without totals."""
         counted = self._counted.setdefault(process, {})
         for now in totals or ():
@@ -213,34 +239,34 @@ class Totals:
             self._of(OTHER if now.name is None else now.name).add_total(now, then, limit)
             for name in ("alloc", "bare"):
                 before = getattr(then, f"{name}_bytes") if then else 0
-                self.all.raise_by(getattr(now, f"{name}_bytes") - before, _buckets(now, then, name))
+                self.all.add_many(getattr(now, f"{name}_bytes") - before, _buckets(now, then, name))
 
-    def add_news(self, news):
-        """Of one process (collector.News)."""
+    def add_news(self, news: News) -> None:
+        """Adds what a collector has read of one process."""
         self.add_totals(news.process, news.totals, news.limit_bytes)
         self.add_rows(news.rows, {news.process: news.limit_bytes})
         if not news.alive:
             self._counted.pop(news.process, None)  # nothing more will come
 
-    def pass_over(self, process, totals):
-        """What is on a board now is not to be counted."""
+    def pass_over(self, process: str, totals: list[Total] | None) -> None:
+        """Marks what a board has counted so far as added, without adding it."""
         self._counted[process] = {now.name: now for now in totals or () if now.count}
 
-    def take(self, count, always=False):
-        """Room for so many series more."""
+    def reserve(self, count: int, always: bool = False) -> bool:
+        """Reserves so many series. False: there is no room for them."""
         if not always and not self._has_room(count):
             return False
         self.series += count
         return True
 
-    def _has_room(self, count):
+    def _has_room(self, count: int) -> bool:
         own = self.series - (self.names[OTHER].series() if OTHER in self.names else 0)
         return self._series_most is None or own + count <= self._series_most
 
-    def other(self):
+    def other(self) -> NameTotals:
         return self.names.get(OTHER) or self._new(OTHER)
 
-    def _of(self, name):
+    def _of(self, name: str) -> NameTotals:
         found = self.names.get(name)
         if found is not None:
             return found
@@ -256,7 +282,7 @@ class Totals:
             self._folded.add(hash(name))
         return self.other()
 
-    def _new(self, name):
+    def _new(self, name: str) -> NameTotals:
         found = self.names[name] = NameTotals(
             self, name == OTHER, len(self.names) < self._histograms_most
         )
@@ -264,10 +290,11 @@ class Totals:
         return found
 
 
-def _buckets(now, then, name):
-    """{bucket: how many} that a board's histogram has got since an earlier look. Bounds of
-    buckets are bounds of its cells."""
-    found, before = {}, getattr(then, f"{name}_cells") if then else {}
+def _buckets(now: Total, then: Total | None, name: str) -> dict[int, int]:
+    """The increase of a board's histogram since its earlier value, by bucket. Bounds of buckets
+    are bounds of the histogram's cells."""
+    found: dict[int, int] = {}
+    before = getattr(then, f"{name}_cells") if then else {}
     for cell, count in getattr(now, f"{name}_cells").items():
         if count != before.get(cell, 0):
             bucket = cell if name == "bare" else _bucket_of(cell)
@@ -275,14 +302,14 @@ def _buckets(now, then, name):
     return found
 
 
-def _bucket_of(cell):
+def _bucket_of(cell: int) -> int:
     high = cell_bounds(cell)[1]
     return len(BUCKETS) if high is None else bisect_left(BUCKETS, high)
 
 
-def visible(text):
-    """Names are data. What cannot be printed is shown as Python would: some of it has no form in
-    Prometheus' text format."""
+def visible(text: str) -> str:
+    """A name with escapes instead of what cannot be printed: some of it has no form in Prometheus'
+    text format."""
     return (
         text
         if text.isprintable()
@@ -290,9 +317,8 @@ def visible(text):
     )
 
 
-def devices_of(found):
-    """Those of a record's devices that are what they should be: who reads all users' boards
-    reads what they wrote."""
+def checked_devices(found: Any) -> list[dict[str, Any]]:
+    """The valid ones of a record's devices. Boards of other users may say anything."""
     return (
         [
             d
@@ -305,13 +331,13 @@ def devices_of(found):
     )
 
 
-def _devices(text):
+def _devices(text: str | None) -> Iterable[tuple[str, int]]:
     """(number, peak) of each device in a record's JSON. Hardly any record has one."""
     if not text or text == "[]":
         return ()
     import json
 
     try:
-        return [(str(d["device"]), d["peak_bytes"]) for d in devices_of(json.loads(text))]
+        return [(str(d["device"]), d["peak_bytes"]) for d in checked_devices(json.loads(text))]
     except ValueError:
         return ()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.totals import NAMES_MOST, SERIES_OF_A_NAME, Totals, devices_of
+from dwsr_probe.export.totals import NAMES_MOST, SERIES_OF_A_NAME, Totals, checked_devices
 from dwsr_probe.live.process import LivingProcess, LivingProcesses, RunningTask
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ class MeasuredView:
         """Devices on which the task has allocated and which have series."""
         return [
             d
-            for d in devices_of(task.record.gpu)
+            for d in checked_devices(task.record.gpu)
             if self.own_port
             or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)
         ]

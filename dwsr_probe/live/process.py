@@ -79,13 +79,13 @@ class LivingProcess:
         """Parts of the probe by name; 1: the part works less well than it should."""
         live = self.live
         state = {
-            "rss": live["rss_source"] == 2,
-            "alloc": live["alloc_state"] == 2,
-            "dask": live["dask_hooks"] == 2,
+            "rss": live["rss_source"] == _core.RSS_SAMPLED,
+            "alloc": live["alloc_state"] == _core.ALLOC_UNAVAILABLE,
+            "dask": live["dask_hooks"] == _core.DASK_HOOKS_TRANSITIONS,
         }
         if live["gpu_hook"]:
             state |= {
-                "cupy": live["gpu_hook"] == 2,
+                "cupy": live["gpu_hook"] == _core.GPU_HOOK_OFF,
                 "nvml": _NVML_STATES.get(live["nvml_state"]) not in ("ok", "none"),
             }
         return {name: int(bool(value)) for name, value in state.items()}

@@ -13,7 +13,7 @@ MODELS_DEFAULT, MODELS_MOST = 1_000, 10_000
 RUNNING_DEFAULT, RUNNING_MOST, RUNNING_BYTES = 1_000, 10_000, 4 << 20  # names may be long
 
 
-class _Json(handlers.Handler):
+class _Json(handlers.BaseHandler):
     def say(self, found):
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(found) + "\n")
@@ -129,7 +129,7 @@ class Running(_Json):
         self.say({"running": found, "more": len(overruns) > len(found)})
 
 
-class Index(handlers.Handler):
+class Index(handlers.BaseHandler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
 /forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
@@ -152,6 +152,6 @@ ROUTES = (
     ("/forecast", Forecast),
     ("/models", Models),
     ("/running", Running),
-    ("/metrics", handlers.Metrics),
-    ("/-/healthy", handlers.Healthy),
+    ("/metrics", handlers.MetricsHandler),
+    ("/-/healthy", handlers.HealthyHandler),
 )

@@ -16,7 +16,13 @@ from functools import partial
 from prometheus_client import generate_latest
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.client import SEQ_MOST, StreamError, StreamNonsense, StreamRefused, state_of
+from dwsr_probe.export.client import (
+    SEQ_MOST,
+    StreamError,
+    StreamNonsense,
+    StreamRefused,
+    parse_state,
+)
 from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources.source import MetricsSource
 from dwsr_probe.export.totals import visible
@@ -382,7 +388,7 @@ class Predictor(MetricsSource):
         }
         for name, state in states.items():
             if isinstance(name, str):
-                state_of(state)
+                parse_state(state)
             else:
                 non_negative_int(state["position"], "position")
         before = self.model, self.ledger

@@ -7,7 +7,16 @@ import socket
 import pytest
 
 from dwsr_probe.export import hosts as hosts_module
-from dwsr_probe.export.handlers import Discovery, Handler, Healthy, Index, Metrics, NotFound, Tasks
+from dwsr_probe.export.handlers import (
+    BaseHandler,
+    DiscoveryHandler,
+    HealthyHandler,
+    IndexHandler,
+    MetricsHandler,
+    NotFoundHandler,
+    ProcessesHandler,
+    TasksHandler,
+)
 from dwsr_probe.export.hosts import Hosts, name_of
 from dwsr_probe.export.server import Access, Server
 from tests.unit.test_server import Endless
@@ -177,6 +186,14 @@ def test_every_page_of_a_port_asks(tmp_path):
 
 def test_no_handler_has_a_check_of_its_own():
     assert all(
-        handler.prepare is Handler.prepare
-        for handler in (Discovery, Healthy, Index, Metrics, NotFound, Tasks)
+        handler.prepare is BaseHandler.prepare
+        for handler in (
+            DiscoveryHandler,
+            HealthyHandler,
+            IndexHandler,
+            MetricsHandler,
+            NotFoundHandler,
+            ProcessesHandler,
+            TasksHandler,
+        )
     )

@@ -104,13 +104,13 @@ class MachineSource(Source):
                 end < recent.end,
             )
 
-    def ended(self) -> dict[int, str | None]:
+    def ended(self) -> dict[int | None, str | None]:
         """{pid: state} of the processes that ended last."""
         with self._lock:
             return dict(self._recent.ended)
 
     @property
-    def ended_before(self) -> set[str]:
+    def ended_before(self) -> set[str | None]:
         """Processes that had ended before this start: their boards stay until somebody collects
         them."""
         return self._recent.ended_before

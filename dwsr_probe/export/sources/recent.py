@@ -36,14 +36,14 @@ class RecentRecords:
         self.lines: deque[str] = deque(maxlen=most)
         self.end = 0  # position behind the newest line
         # records lost, by living process, and of all that have ended
-        self.lost: dict[str, int] = {}
+        self.lost: dict[str | None, int] = {}
         self._lost_ended = 0
         self.counting = True  # into the totals
         # pid → state of the processes that ended last; None: it did not say
-        self.ended: dict[int, str | None] = {}
+        self.ended: dict[int | None, str | None] = {}
         # processes that had ended before the exporter started
-        self.ended_before: set[str] = set()
-        self._seqs: dict[str, int] = {}  # the newest stored seq of each living process
+        self.ended_before: set[str | None] = set()
+        self._seqs: dict[str | None, int] = {}  # the newest stored seq of each living process
         self.begin()
 
     def merge_samples(self) -> None: ...

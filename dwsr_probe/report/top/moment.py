@@ -7,7 +7,7 @@ What is in it was written by others: figures are checked here, names wherever th
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dwsr_probe.export.totals import devices_of
+from dwsr_probe.export.totals import checked_devices
 from dwsr_probe.record import growth_of, largest_device
 from dwsr_probe.report.words import line_of
 
@@ -108,7 +108,7 @@ def pid_text(value):
 
 def task_of(get, pid, seconds, limit):
     """A running task. get: a field of its record."""
-    devices = devices_of(get("gpu"))
+    devices = checked_devices(get("gpu"))
     return TaskRow(
         task_key(get("process"), get("thread"), get("start")),
         pid,
