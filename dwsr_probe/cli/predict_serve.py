@@ -217,8 +217,8 @@ def _start(
     from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
     from dwsr_probe.serve.service import Predictor
     from dwsr_probe.serve.state import State, StateError, default_directory
-    from dwsr_probe.serve.targets import FileSd, Listed, Prometheus
-    from dwsr_probe.serve.watch import Login, RunDirectory, Worker
+    from dwsr_probe.serve.discovery import FileSdTargets, ListedTargets, PrometheusTargets
+    from dwsr_probe.serve.targets import Login, PortTarget, RunTarget
     from dwsr_probe.store import StoreError
 
     raise_descriptor_limit()
@@ -229,16 +229,16 @@ def _start(
             sources.ca_file,
         )
         for url in sources.urls:
-            Worker(url, login)  # an invalid URL is reported at once
+            PortTarget(url, login)  # an invalid URL is reported at once
         places = [
-            *([Listed(sources.urls)] if sources.urls else []),
-            *(FileSd(path, say) for path in sources.files),
-            *(Prometheus(url, sources.jobs, say) for url in sources.servers),
+            *([ListedTargets(sources.urls)] if sources.urls else []),
+            *(FileSdTargets(path, say) for path in sources.files),
+            *(PrometheusTargets(url, sources.jobs, say) for url in sources.servers),
         ]
         address, port = parse_listen(listen)
         state = State(state_dir or default_directory(), say)
         directories = [
-            (("run", os.path.abspath(path)), partial(RunDirectory, path))
+            (("run", os.path.abspath(path)), partial(RunTarget, path))
             for path in (find_run(run, say) for run in sources.runs)
         ]
         predictor = Predictor(places, directories, login, state, interval_s, save_s, say)

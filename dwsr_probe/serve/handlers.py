@@ -1,36 +1,45 @@
 """The predictor's HTTP side: /forecast, /models and /running, beside the handlers that every port
 of ours has."""
 
+from __future__ import annotations
+
 import asyncio
 import json
+from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.export import handlers
 from dwsr_probe.serve.question import QUANTILE, answer, inputs_of, question_of, whole_bytes
 
+if TYPE_CHECKING:
+    from dwsr_probe.serve.service import Predictor
+
 BODY_BYTES = 1 << 20
-QUESTIONS_MOST, PIECE = 1_000, 16  # of one request; between two looks at other clients
+# of one request; after PIECE of them other clients have their turn
+QUESTIONS_MOST, PIECE = 1_000, 16
 MODELS_DEFAULT, MODELS_MOST = 1_000, 10_000
 RUNNING_DEFAULT, RUNNING_MOST, RUNNING_BYTES = 1_000, 10_000, 4 << 20  # names may be long
 
 
-class _Json(handlers.BaseHandler):
-    def say(self, found):
+class _JsonHandler(handlers.BaseHandler):
+    source: Predictor
+
+    def answer(self, found: Any) -> None:
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(found) + "\n")
 
-    def refuse(self, error):
-        """The text is for whoever asked: in the body, where it may be long."""
+    def refuse(self, error: Exception) -> None:
+        """HTTP status 400 with the error's text in the body, where it may be long."""
         self.set_status(400)
-        self.say({"error": str(error)})
+        self.answer({"error": str(error)})
 
 
-class Forecast(_Json):
+class ForecastHandler(_JsonHandler):
     """GET: one question in the query. POST: one as JSON, or a list of them."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST")
 
-    async def get(self):
-        given = {
+    async def get(self) -> None:
+        given: dict[str, Any] = {
             name: self.get_query_argument(name, None)
             for name in ("task", "kind", "q", "limit", "above")
         }
@@ -40,50 +49,48 @@ class Forecast(_Json):
                 self.get_query_arguments("dtype"),
                 self.get_query_arguments("nbytes"),
             )
-            self.say(self.answered([given])[0])
+            self.answer(self.forecasts([given])[0])
         except ValueError as error:
             self.refuse(error)
 
-    async def post(self):
+    async def post(self) -> None:
         try:
             asked = json.loads(self.request.body)
             many = asked if isinstance(asked, list) else [asked]
             if len(many) > QUESTIONS_MOST:
                 raise ValueError(f"at most {QUESTIONS_MOST} questions at once")
-            found = []
+            found: list[dict[str, Any]] = []
             for first in range(0, len(many), PIECE):
-                found += self.answered(many[first : first + PIECE])
+                found += self.forecasts(many[first : first + PIECE])
                 await asyncio.sleep(0)
-            self.say(found if isinstance(asked, list) else found[0])
+            self.answer(found if isinstance(asked, list) else found[0])
         except (ValueError, RecursionError) as error:
             self.refuse(error)
 
-    def answered(self, asked):
+    def forecasts(self, asked: list[Any]) -> list[dict[str, Any]]:
         questions = [question_of(given) for given in asked]
         with self.source.locked():
             return [answer(self.source.model, question) for question in questions]
 
 
-class Models(_Json):
-    """What is known of each task name, at the largest inputs seen of it; by name, from `after`
-    on."""
+class ModelsHandler(_JsonHandler):
+    """What is known of each task name, for the largest inputs seen of it; in the order of names,
+    those behind `after`."""
 
-    async def get(self):
-        limit, after = (
-            self.number("limit", MODELS_DEFAULT, 1, MODELS_MOST),
-            self.get_query_argument("after", ""),
-        )
+    async def get(self) -> None:
+        limit = self.int_argument("limit", MODELS_DEFAULT, 1, MODELS_MOST)
+        after = self.get_query_argument("after", "")
         with self.source.locked():
             names = [name for name in self.source.model.names() if name > after]
-        found = []
+        found: list[dict[str, Any]] = []
         for first in range(0, min(limit, len(names)), PIECE):
             with self.source.locked():
                 for name in names[first : min(first + PIECE, limit)]:
                     found += [self.described(name, kind) for kind in self.source.model.kinds(name)]
             await asyncio.sleep(0)
-        self.say({"models": found, "more": len(names) > limit})
+        self.answer({"models": found, "more": len(names) > limit})
 
-    def described(self, name, kind):
+    def described(self, name: str, kind: str) -> dict[str, Any]:
         model, ledger = self.source.model, self.source.ledger
         inputs, account = ledger.inputs_of(name, model, kind), ledger.account(name, kind)
         forecast = model.predict(inputs, name, kind=kind)
@@ -103,12 +110,12 @@ class Models(_Json):
         }
 
 
-class Running(_Json):
+class RunningHandler(_JsonHandler):
     """The running tasks of all targets: how probable it is that each one exceeds its room. The
     most probable first, and no more of them than RUNNING_BYTES."""
 
-    async def get(self):
-        limit = self.number("limit", RUNNING_DEFAULT, 1, RUNNING_MOST)
+    async def get(self) -> None:
+        limit = self.int_argument("limit", RUNNING_DEFAULT, 1, RUNNING_MOST)
         with self.source.locked():
             overruns = self.source.overruns.most_probable(limit + 1)
         found, bytes_ = [], 0
@@ -126,10 +133,10 @@ class Running(_Json):
             if bytes_ > RUNNING_BYTES:
                 break
             found.append(line)
-        self.say({"running": found, "more": len(overruns) > len(found)})
+        self.answer({"running": found, "more": len(overruns) > len(found)})
 
 
-class Index(handlers.BaseHandler):
+class IndexHandler(handlers.BaseHandler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
 /forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
@@ -142,16 +149,16 @@ POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "k
 /-/healthy
 """
 
-    async def get(self):
+    async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(self.TEXT)
 
 
 ROUTES = (
-    ("/", Index),
-    ("/forecast", Forecast),
-    ("/models", Models),
-    ("/running", Running),
+    ("/", IndexHandler),
+    ("/forecast", ForecastHandler),
+    ("/models", ModelsHandler),
+    ("/running", RunningHandler),
     ("/metrics", handlers.MetricsHandler),
     ("/-/healthy", handlers.HealthyHandler),
 )

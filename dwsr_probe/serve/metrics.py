@@ -1,21 +1,31 @@
 """The predictor's own metrics, one table in the manner of export/metrics.py; docs/metrics.md has
 it as its second.
 
-`read(view)` reads service.View. A worker is the label `target`, not `instance`: that one is the
-predictor's, and Prometheus would rename ours.
+`read(view)` reads a service.PredictorView. The label of a worker is `target`, not `instance`:
+`instance` is the predictor's own, and Prometheus would rename ours.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, rows
 from dwsr_probe.export.metrics import METRICS as MEASURED
 from dwsr_probe.export.metrics import markdown as measured_markdown
 from dwsr_probe.predict.forecast import TRUST
 
+if TYPE_CHECKING:
+    from dwsr_probe.export.metrics import Reader
+    from dwsr_probe.predict.forecast import Forecast
+    from dwsr_probe.serve.ledger import Account
+    from dwsr_probe.serve.overrun import OverrunForecast
+
 KIND, SLOT = ("task_name", "kind"), ("target", "pid", "slot", "task_name")
 
 
-def _forecasts(value):
+def _forecasts(value: Callable[[Forecast], float]) -> Reader:
     return lambda view: (
         (name, kind, found)
         for name, kind, forecast in view.forecasts
@@ -23,7 +33,7 @@ def _forecasts(value):
     )
 
 
-def _accounts(value):
+def _accounts(value: Callable[[Account], float | None]) -> Reader:
     return lambda view: (
         (name, kind, found)
         for name, kind, account in view.accounts
@@ -31,7 +41,7 @@ def _accounts(value):
     )
 
 
-def _overruns(value):
+def _overruns(value: Callable[[OverrunForecast], float | None]) -> Reader:
     return lambda view: (
         (o.target, str(o.pid), o.slot, view.ledger.label(o.task_name), found)
         for o in view.overruns
@@ -153,7 +163,7 @@ METRICS = (
         "Looks at targets; failed: no answer, or none of ours.",
         ("outcome",),
         "service",
-        lambda view: (("ok", view.looked), ("failed", view.failed)),
+        lambda view: (("ok", view.polls_ok), ("failed", view.polls_failed)),
     ),
     Metric(
         "dwsr_predictor_targets",
@@ -192,7 +202,7 @@ METRICS = (
 )
 
 
-def markdown():
+def markdown() -> str:
     """docs/metrics.md: `python -m dwsr_probe.serve.metrics | mdformat - > docs/metrics.md`."""
     return "\n".join(
         [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from dwsr_probe.predict import Model
-    from dwsr_probe.serve.watch import TargetUpdate
+    from dwsr_probe.serve.targets import TargetUpdate
 
 PACE_S, POINTS_MOST = 30.0, 64  # of the window in which a task's pace is measured
 SERIES_MOST = 256  # running tasks that have series of their own
@@ -120,12 +120,12 @@ class Track:
 
 def need_of(record: dict[str, Any]) -> Need | None:
     """None: not known."""
-    peak, live = record.get("alloc_peak_bytes"), record.get("alloc_end_bytes")
-    if _is_bytes(peak) and _is_bytes(live):
+    peak, live = _bytes(record, "alloc_peak_bytes"), _bytes(record, "alloc_end_bytes")
+    if peak is not None and live is not None:
         return Need("alloc", peak, live)
-    peak, before = record.get("rss_peak_bytes"), record.get("rss_before_bytes")
-    resident = record.get("process_resident_bytes")
-    if _is_bytes(peak) and _is_bytes(before) and _is_bytes(resident):
+    peak, before = _bytes(record, "rss_peak_bytes"), _bytes(record, "rss_before_bytes")
+    resident = _bytes(record, "process_resident_bytes")
+    if peak is not None and before is not None and resident is not None:
         return Need("rss", max(0, peak - before), max(0, resident - before))
     return None
 
@@ -135,8 +135,10 @@ def _probability(model: Model, record: dict[str, Any], need: Need, room: float) 
     return float(forecast.exceeds(room, need.peak_bytes))
 
 
-def _is_bytes(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1 << 62
+def _bytes(record: dict[str, Any], name: str) -> float | None:
+    """A valid number of bytes, or None."""
+    value: Any = record.get(name)
+    return value if type(value) in (int, float) and 0 <= value < 1 << 62 else None
 
 
 class OverrunForecasts:
@@ -173,7 +175,7 @@ class OverrunForecasts:
             if track.should_learn(need.peak_bytes):
                 track.learned_bytes = need.peak_bytes
                 learn.append(record)
-            if not _is_bytes(headroom := record.get("process_headroom_bytes")):
+            if (headroom := _bytes(record, "process_headroom_bytes")) is None:
                 continue
             room = need.now_bytes + headroom
             try:

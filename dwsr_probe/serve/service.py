@@ -1,17 +1,22 @@
-"""The predictor as a service: looks at its targets each second, learns, keeps its state. Its
-HTTP side is handlers.py and metrics.py.
+"""The predictor as a service: polls its targets each second, learns, keeps its state. Its HTTP side
+is handlers.py and metrics.py.
 
-One thread learns (the caller of `turn`), a pool takes looks, the server's thread asks. One lock
-around the model, held for a few records at a time.
-Targets are not trusted: whatever one of them sends, memory is bounded and the others are asked.
+Three kinds of threads: the caller of `turn` learns, the threads of a pool poll the targets, the
+server's thread answers requests. One lock protects the model and is held for a few records at a
+time. Targets are not trusted: whatever one of them sends, memory is bounded and the others are
+polled.
 """
+
+from __future__ import annotations
 
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import generate_latest
 
@@ -28,50 +33,85 @@ from dwsr_probe.export.sources.source import MetricsSource
 from dwsr_probe.export.totals import visible
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.sizes import non_negative_int
+from dwsr_probe.serve.discovery import FIND_S, TARGETS_MOST
 from dwsr_probe.serve.ledger import Ledger
 from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.overrun import OverrunForecasts
-from dwsr_probe.serve.pool import Pool
-from dwsr_probe.serve.targets import LOOK_S, TARGETS_MOST
-from dwsr_probe.serve.watch import RECORDS_MOST, UPDATE_BYTES, Login, Worker, unpacked
+from dwsr_probe.serve.pool import Pool, Result
+from dwsr_probe.serve.targets import (
+    RECORDS_MOST,
+    UPDATE_BYTES,
+    Login,
+    PortTarget,
+    RunTarget,
+    TargetUpdate,
+    unpacked,
+)
 
-TURN_S = 0.2  # for the results of looks, and as much for learning, between two looks at signals
-PIECE = 16  # records, at up to a millisecond each: between two chances for a request
+if TYPE_CHECKING:
+    from dwsr_probe.predict.forecast import Forecast, Round
+    from dwsr_probe.serve.discovery import Discovery
+    from dwsr_probe.serve.ledger import Account
+    from dwsr_probe.serve.overrun import OverrunForecast
+    from dwsr_probe.serve.state import State
+
+    Name = str | tuple[str, ...]  # of a target: its URL, or ("run", directory)
+
+# for the results of polls, and as much for learning, before the caller of `turn` handles signals
+TURN_S = 0.2
+PIECE = 16  # records, at up to a millisecond each, after which a request has its turn
 AGAIN_MOST_S = REFUSED_S = 60.0
-# a look that took longer; how long its target stays in the slow lane
+# a poll that took longer; how long its target stays in the slow lane
 SLOW_S, PROBATION_S = 1.0, 60.0
-WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what looks under way may bring
-# more: we do not keep up, and take a piece of each target instead of all that it has
+WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what polls under way may bring
+# more: the service does not keep up, and requests PIECE records of each target
 PRESSED_BYTES = WAITING_BYTES // 4
 HEADROOM = "process_headroom_bytes"
-_PROCESSES_MOST, _WHO_MOST = 20_000, 512
+_PROCESSES_MOST, _PROCESS_CHARS_MOST = 20_000, 512
 
 
-class Watched:
-    """A target and when it is looked at."""
+@dataclass(eq=False)
+class WatchedTarget:
+    """A target and when it is polled. target: None if its URL is none."""
 
-    def __init__(self, target, state):
-        self.target, self.learned_state = target, state
-        self.due, self.failures, self.busy, self.gone = 0.0, 0, False, False
-        self.slow_until = 0.0
-        self.up = None  # not known yet
-        self.ours = True  # False: it has no /dwsr/tasks
-        self.old = False  # its running tasks have no headroom, and that was said
+    target: PortTarget | RunTarget | None
+    learned_state: dict[str, Any] | None  # where the reader is behind all that was learned
+    due: float = 0.0
+    failures: int = 0
+    busy: bool = False  # polled, or its records wait to be learned
+    gone: bool = False
+    slow_until: float = 0.0
+    up: bool | None = None  # None: not known yet
+    ours: bool = True  # False: it has no /dwsr/tasks
+    old: bool = False  # its running tasks have no headroom, and that was reported
+
+    @property
+    def name(self) -> str:
+        return "" if self.target is None else self.target.name
 
 
 @dataclass
-class View:
+class Backlog:
+    """Records of one target that wait to be learned."""
+
+    watched: WatchedTarget
+    state: dict[str, Any]  # of its reader behind these records
+    records: deque[bytes] = field(default_factory=deque)
+
+
+@dataclass
+class PredictorView:
     """One moment, as metrics.py reads it."""
 
-    forecasts: list  # (name, kind, Forecast) at the largest inputs seen
-    accounts: list  # (name, kind, Account)
-    overruns: list
+    forecasts: list[tuple[str, str, Forecast]]  # by name and kind, for the largest inputs seen
+    accounts: list[tuple[str, str, Account]]  # by name and kind
+    overruns: list[OverrunForecast]
     ledger: Ledger
     up: int
     down: int
     models: int
-    looked: int
-    failed: int
+    polls_ok: int
+    polls_failed: int
     turn_seconds: float
     waiting_bytes: int
     version: str = __version__
@@ -83,16 +123,16 @@ class Predictor(MetricsSource):
 
     def __init__(
         self,
-        places,
-        directories=(),
-        login=None,
-        state=None,
-        interval_s=1.0,
-        save_s=30.0,
-        say=lambda text: None,
-    ):
-        """places: of targets.py. directories: RunDirectory makers, called with their saved
-        state. state: a State, or None to keep nothing."""
+        places: Iterable[Discovery],
+        directories: Iterable[tuple[tuple[str, ...], Callable[[Any], RunTarget]]] = (),
+        login: Login | None = None,
+        state: State | None = None,
+        interval_s: float = 1.0,
+        save_s: float = 30.0,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """places: where targets come from. directories: names and makers of RunTargets, called
+        with their saved states. state: None to keep nothing."""
         self._login, self._state, self._interval_s, self._save_s, self._say = (
             login or Login(),
             state,
@@ -100,38 +140,39 @@ class Predictor(MetricsSource):
             save_s,
             say,
         )
-        # seen: (host, process) → the newest seq that was learned
-        self.model, self.ledger, self._seen = Model(), Ledger(), {}
-        self.overruns, self._watched, self._saved_states = OverrunForecasts(), {}, {}
-        self._lock, self._asking = threading.RLock(), 0
-        self._found, self._rounds = {}, []
-        # records to be learned, and looks being taken
-        self._backlog, self.waiting_bytes, self._under_way = deque(), 0, 0
+        self.model, self.ledger, self.overruns = Model(), Ledger(), OverrunForecasts()
+        self._learned_seqs: dict[str, int] = {}  # the newest, by host and process
+        self._watched: dict[Name, WatchedTarget] = {}
+        self._saved_states: dict[Name, Any] = {}  # of targets that are not watched now
+        self._lock, self._requests = threading.RLock(), 0  # requests that wait for the lock
+        self._found: dict[Discovery, list[str] | None] = {}
+        self._rounds: list[Round] = []
+        self._backlogs: deque[Backlog] = deque()
+        self.waiting_bytes, self._under_way = 0, 0  # of the backlogs; polls
         self._short_of_memory = False
-        self.looked, self.failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
+        self.polls_ok, self.polls_failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
         if state is not None:
             state.load(self._restore)
-        self._places = {place: 0.0 for place in places}  # when each is asked again
+        self._places = {place: 0.0 for place in places}  # when find() is called again
         for name, make in directories:
-            self._watched[name] = Watched(
-                make(self._saved_states.get(name)), self._saved_states.get(name)
-            )
+            saved = self._saved_states.get(name)
+            self._watched[name] = WatchedTarget(make(saved), saved)
         self._save_due = time.monotonic() + save_s
         self._pool = Pool()
 
     # -- the server's side
 
     @contextmanager
-    def locked(self):
-        """For a request: the learner leaves it the lock at its next piece."""
-        self._asking += 1  # by the server's thread alone
+    def locked(self) -> Iterator[None]:
+        """For a request: the learner leaves the lock to it after its present piece."""
+        self._requests += 1  # by the server's thread alone
         try:
             with self._lock:
                 yield
         finally:
-            self._asking -= 1
+            self._requests -= 1
 
-    def view(self):
+    def view(self) -> PredictorView:
         """Called while locked."""
         shown = {
             visible(name): name
@@ -153,8 +194,8 @@ class Predictor(MetricsSource):
             for kind, account in kinds.items()
         ]
         watched = [w for w in self._watched.values() if w.ours and w.up is not None]
-        up = sum(w.up for w in watched)
-        return View(
+        up = sum(bool(w.up) for w in watched)
+        return PredictorView(
             forecasts,
             accounts,
             self.overruns.most_probable(),
@@ -162,21 +203,21 @@ class Predictor(MetricsSource):
             up,
             len(watched) - up,
             len(self.model.names()),
-            self.looked,
-            self.failed,
+            self.polls_ok,
+            self.polls_failed,
             self._turn_seconds,
             self.waiting_bytes,
         )
 
     # -- the learner's side
 
-    def turn(self):
-        """One round of everything that is due. True: there is more to do at once."""
+    def turn(self) -> bool:
+        """Does everything that is due, once. True: there is more to do at once."""
         try:
             more = self._turn()
             self._short_of_memory = False
             return more
-        except MemoryError:  # what it was needed for is freed by now
+        except MemoryError:  # what needed it is freed by now
             if not self._short_of_memory:
                 self._say(
                     "there is not enough memory; some records or a save were left out, forecasts"
@@ -185,19 +226,21 @@ class Predictor(MetricsSource):
             self._short_of_memory = True
             return False
 
-    def _turn(self):
+    def _turn(self) -> bool:
         start = time.monotonic()
         self._discover(start)
-        self._ask(start)
-        for owner, result, error, seconds in self._pool.results():
+        self._submit_polls(start)
+        for result in self._pool.results():
+            error, owner = result.error, result.owner
             if error is not None and not isinstance(error, StreamError | MemoryError):
                 raise error
-            if isinstance(owner, Watched):
+            if isinstance(owner, WatchedTarget):
                 self._under_way -= 1
-                self._add_update(owner, result, error, seconds)
+                self._polled(owner, result)
             else:
-                self._found[owner] = result if result is not None else self._found.get(owner)
-                self._choose()
+                if result.value is not None:
+                    self._found[owner] = result.value
+                self._choose_targets()
             if time.monotonic() > start + TURN_S:
                 break
         self._learn(time.monotonic() + TURN_S)
@@ -207,41 +250,42 @@ class Predictor(MetricsSource):
             if time.monotonic() >= self._save_due:
                 self.save()
         self._turn_seconds = time.monotonic() - start
-        return bool(self._backlog) or self._pool.has_results()
+        return bool(self._backlogs) or self._pool.has_results()
 
-    def _ask(self, now):
-        """Those that have waited longest first, as many as there is memory for what they may
-        send."""
+    def _submit_polls(self, now: float) -> None:
+        """Of the targets that are due, those first that have waited longest; no more of them than
+        there is memory for what they may send."""
         most = PIECE if self.waiting_bytes > PRESSED_BYTES else RECORDS_MOST
         for watched in sorted(
             (w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due
         ):
             if self.waiting_bytes + (self._under_way + 1) * UPDATE_BYTES > WAITING_BYTES:
                 return
+            assert watched.target is not None  # a target without a URL stays busy
             self._pool.submit(
                 watched, partial(watched.target.poll, most), slow=now < watched.slow_until
             )
             watched.busy = True
             self._under_way += 1
 
-    def _discover(self, now):
+    def _discover(self, now: float) -> None:
         for place, due in self._places.items():
             if now >= due:
-                self._places[place] = now + LOOK_S
+                self._places[place] = now + FIND_S
                 self._pool.submit(place, place.find)
 
-    def _choose(self):
-        """The targets of all places that have answered."""
+    def _choose_targets(self) -> None:
+        """Watches the targets of all places that have answered, and no others."""
         wanted = dict.fromkeys(url for found in self._found.values() if found for url in found)
         for url in list(wanted)[:TARGETS_MOST]:
             if url not in self._watched:
                 state = self._saved_states.pop(url, None)
                 try:
-                    self._watched[url] = Watched(Worker(url, self._login, state), state)
+                    self._watched[url] = WatchedTarget(PortTarget(url, self._login, state), state)
                 except (ValueError, AttributeError) as error:
-                    self.failed += 1
-                    self._watched[url] = Watched(None, None)  # so that it is said once
-                    self._watched[url].busy = True
+                    self.polls_failed += 1
+                    # kept, so that it is reported once; busy, so that it is never polled
+                    self._watched[url] = WatchedTarget(None, None, busy=True)
                     self._say(f"{url[:200]!r} is not a target: {error}")
         for url in [
             url
@@ -257,87 +301,93 @@ class Predictor(MetricsSource):
             if watched.target is not None:
                 self._drop(watched)
 
-    def _add_update(self, watched, update, error, seconds):
+    def _polled(self, watched: WatchedTarget, result: Result) -> None:
+        """A poll has ended: learns what runs, and queues what has ended."""
         watched.busy, now = False, time.monotonic()
-        if seconds > SLOW_S:
+        if result.seconds > SLOW_S:
             watched.slow_until = now + PROBATION_S
         if watched.gone:
             return
-        if error is not None:
-            self.failed += 1
-            watched.failures += 1
-            refused = isinstance(error, StreamRefused)
-            watched.ours = not (refused and error.status == 404)
-            watched.due = now + (
-                REFUSED_S
-                if refused
-                else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10))
-            )
-            if watched.up is not False and watched.ours:
-                how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
-                self._say(f"{watched.target.name} {how}: {error or 'out of memory'}; trying again")
-            watched.up = False
-            self._drop(watched)
+        if result.error is not None:
+            self._poll_failed(watched, result.error, now)
             return
+        update: TargetUpdate = result.value
         watched.up, watched.ours, watched.failures = True, True, 0
         watched.due = now if update.more else now + self._interval_s
         if not watched.old and any(HEADROOM not in record for record in update.running):
             watched.old = True
             self._say(
-                f"{watched.target.name} does not say how much memory its processes have left: it"
+                f"{watched.name} does not say how much memory its processes have left: it"
                 " runs an older dwsr-probe; its running tasks have no probability of an overrun"
             )
         with self._lock:
             self.ledger.miss(update.lost, update.refused)
-            learn, vanished = self.overruns.update(watched.target.name, update, self.model, now)
+            learn, vanished = self.overruns.update(watched.name, update, self.model, now)
             for process in vanished:
                 self.model.forget_running(process)
             for record in learn:
                 self._learn_one(record)
         if update.records:
-            watched.busy = True  # no further poll before this one is learned
-            self._backlog.append((watched, update.state, deque(update.records)))
+            watched.busy = True  # no further poll before these are learned
+            self._backlogs.append(Backlog(watched, update.state, deque(update.records)))
             self.waiting_bytes += sum(map(len, update.records))
         else:
             watched.learned_state = update.state
-        self.looked += 1
+        self.polls_ok += 1
 
-    def _drop(self, watched):
+    def _poll_failed(self, watched: WatchedTarget, error: Exception, now: float) -> None:
+        self.polls_failed += 1
+        watched.failures += 1
+        refused = isinstance(error, StreamRefused)
+        watched.ours = not (isinstance(error, StreamRefused) and error.status == 404)
+        watched.due = now + (
+            REFUSED_S
+            if refused
+            else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10))
+        )
+        if watched.up is not False and watched.ours:
+            how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
+            self._say(f"{watched.name} {how}: {error or 'out of memory'}; trying again")
+        watched.up = False
+        self._drop(watched)
+
+    def _drop(self, watched: WatchedTarget) -> None:
+        """Forgets the running tasks of a target."""
         with self._lock:
-            for process in self.overruns.drop(watched.target.name):
+            for process in self.overruns.drop(watched.name):
                 self.model.forget_running(process)
 
-    def _learn(self, deadline):
-        """Targets take turns, a piece each."""
-        while self._backlog and time.monotonic() < deadline:
-            watched, state, records = self._backlog[0]
+    def _learn(self, deadline: float) -> None:
+        """Learns from the backlogs in turn, a piece of each."""
+        while self._backlogs and time.monotonic() < deadline:
+            backlog = self._backlogs[0]
             with self._lock:
-                for _ in range(min(PIECE, len(records))):
-                    packed = records.popleft()
+                for _ in range(min(PIECE, len(backlog.records))):
+                    packed = backlog.records.popleft()
                     self.waiting_bytes -= len(packed)
                     self._learn_one(unpacked(packed))
-            if records:
-                self._backlog.rotate(-1)
+            if backlog.records:
+                self._backlogs.rotate(-1)
             else:
-                self._backlog.popleft()
-                watched.learned_state, watched.busy = state, False
-            # a lock alone is not fair: we would have it back before they wake up
-            while self._asking:
+                self._backlogs.popleft()
+                backlog.watched.learned_state, backlog.watched.busy = backlog.state, False
+            # A lock alone is not fair: this thread would have it back before others wake up.
+            while self._requests:
                 time.sleep(0.0005)
 
-    def _learn_one(self, record):
-        """Of checked(): whole, and in range as far as that can be seen without the model."""
+    def _learn_one(self, record: dict[str, Any]) -> None:
+        """record: of checked(), so that types and ranges are valid."""
         if record["state"] != "running":
-            who = f"{record.get('host')} {record['process']}"
-            if record["seq"] <= self._seen.get(who, 0):
-                return  # by another way: a worker's port and an exporter tell of the same tasks
-            self._seen.pop(who, None)
-            self._seen[who] = record["seq"]
-            while len(self._seen) > _PROCESSES_MOST:
-                self._seen.pop(next(iter(self._seen)))
+            process = f"{record.get('host')} {record['process']}"
+            if record["seq"] <= self._learned_seqs.get(process, 0):
+                return  # from another target: a worker's port and an exporter send the same tasks
+            self._learned_seqs.pop(process, None)
+            self._learned_seqs[process] = record["seq"]
+            while len(self._learned_seqs) > _PROCESSES_MOST:
+                self._learned_seqs.pop(next(iter(self._learned_seqs)))
         try:
             rounds = self.model.learn(record)
-        # figures that cannot be: they come from elsewhere
+        # impossible figures: they come from elsewhere
         except (ValueError, TypeError, KeyError, OverflowError):
             self.ledger.refused += 1
             return
@@ -349,7 +399,7 @@ class Predictor(MetricsSource):
 
     # -- state
 
-    def save(self):
+    def save(self) -> None:
         self._save_due = time.monotonic() + self._save_s
         if self._state is None or not self._changed:
             return
@@ -360,7 +410,7 @@ class Predictor(MetricsSource):
             {  # without the lock: nobody else changes anything
                 "model": self.model.to_dict(),
                 "ledger": self.ledger.to_dict(),
-                "seen": list(self._seen.items()),
+                "seen": list(self._learned_seqs.items()),
                 "targets": [
                     [list(name) if isinstance(name, tuple) else name, state]
                     for name, state in states.items()
@@ -369,17 +419,17 @@ class Predictor(MetricsSource):
         )
         self._changed = False
 
-    def _restore(self, found):
-        """Of a saved state, checked as what targets send is: an earlier version may have kept
-        anything. ValueError and the like: it cannot be used."""
+    def _restore(self, found: dict[str, Any]) -> None:
+        """Uses a saved state, checked as strictly as what targets send: an earlier version may
+        have kept anything. ValueError and the like: it cannot be used."""
         model, ledger, seen = (
             Model.from_dict(found["model"]),
             Ledger.from_dict(found["ledger"]),
             dict(found["seen"]),
         )
         if len(seen) > _PROCESSES_MOST or not all(
-            len(who) <= _WHO_MOST and non_negative_int(seq, "seq", SEQ_MOST) == seq
-            for who, seq in seen.items()
+            len(process) <= _PROCESS_CHARS_MOST and non_negative_int(seq, "seq", SEQ_MOST) == seq
+            for process, seq in seen.items()
         ):
             raise ValueError("what was learned of each process")
         states = {
@@ -398,10 +448,10 @@ class Predictor(MetricsSource):
         except Exception as error:
             self.model, self.ledger = before
             raise ValueError(f"its figures cannot be shown: {error!r}") from error
-        self._seen, self._saved_states = seen, states
+        self._learned_seqs, self._saved_states = seen, states
 
-    def end(self):
-        """Learns what it has, for a moment, and keeps the state."""
+    def end(self) -> None:
+        """Learns what it has, for at most a second, and saves the state."""
         self._learn(time.monotonic() + 1.0)
         if self._state is not None:
             self._state.append(self._rounds, time.time())

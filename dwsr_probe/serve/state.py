@@ -1,14 +1,23 @@
-"""The service's directory: state.json, the model and how far each target was read, in one file
-that is there as a whole; rounds.jsonl, what each forecast was worth.
+"""The service's directory: state.json has the model and how far each target was read, written as a
+whole or not at all; rounds.jsonl has each forecast beside the actual figure.
 
-One service at a time: the directory is locked. A state that cannot be read is put aside, and the
+One service at a time: the directory is locked. A state that cannot be read is renamed, and the
 service begins anew.
 """
+
+from __future__ import annotations
 
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from dwsr_probe.predict.forecast import Round
+
+T = TypeVar("T")
 
 VERSION = 1
 FILE, ROUNDS = "state.json", "rounds.jsonl"
@@ -16,11 +25,11 @@ STATE_BYTES_MOST = 256 << 20
 ROUNDS_BYTES_MOST = 16 << 20  # then it is renamed, and the one before it goes
 
 
-def _opened(path, mode):
-    """For this user alone: names of tasks are in it. Also one that an earlier version left
-    readable."""
+def _open_private(path: str, mode: str) -> IO[str]:
+    """A file for this user alone, because names of tasks are in it; also a file that an earlier
+    version left readable for others."""
 
-    def private(path, flags):
+    def private(path: str, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
     file = open(path, mode, encoding="utf-8", opener=private)  # noqa: SIM115 - the caller's
@@ -32,7 +41,7 @@ class StateError(Exception):
     """The directory cannot be used; the text says why and what to do."""
 
 
-def default_directory():
+def default_directory() -> str:
     state = os.environ.get("XDG_STATE_HOME") or os.path.join(
         os.path.expanduser("~"), ".local", "state"
     )
@@ -44,7 +53,7 @@ def default_directory():
 
 
 class State:
-    def __init__(self, directory, say):
+    def __init__(self, directory: str, say: Callable[[str], None]) -> None:
         self._directory, self._say, self._failing = directory, say, False
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -64,9 +73,9 @@ class State:
                 f"another predictor uses {directory}; choose another directory with --state DIR"
             ) from error
 
-    def load(self, use):
-        """What `use` makes of the saved dict; None without one. `use` may raise what a damaged
-        file makes it raise."""
+    def load(self, use: Callable[[dict[str, Any]], T]) -> T | None:
+        """What `use` makes of the saved dict; None: nothing was saved, or it is damaged. `use`
+        may raise any error that damaged data cause."""
         path = os.path.join(self._directory, FILE)
         try:
             with open(path, encoding="utf-8") as f:
@@ -101,11 +110,11 @@ class State:
             )
             return None
 
-    def save(self, found):
-        """Whole or not at all. What fails is said once, until it works again."""
+    def save(self, found: dict[str, Any]) -> None:
+        """As a whole or not at all. A failure is reported once, until a save succeeds."""
         path = os.path.join(self._directory, FILE)
         try:
-            with _opened(f"{path}.new", "w") as f:
+            with _open_private(f"{path}.new", "w") as f:
                 json.dump({"version": VERSION, **found}, f)
                 f.flush()
                 os.fsync(f.fileno())
@@ -114,13 +123,13 @@ class State:
         except (OSError, MemoryError) as error:
             self._failed(error)
 
-    def append(self, rounds, now):
-        """Each round as a line."""
+    def append(self, rounds: list[Round], now: float) -> None:
+        """Appends a line for each round to rounds.jsonl."""
         if not rounds:
             return
         path = os.path.join(self._directory, ROUNDS)
         try:
-            with _opened(path, "a") as f:
+            with _open_private(path, "a") as f:
                 f.writelines(
                     json.dumps({"time": round(now, 3), **asdict(r)}) + "\n" for r in rounds
                 )
@@ -130,7 +139,7 @@ class State:
         except OSError as error:
             self._failed(error)
 
-    def _failed(self, error):
+    def _failed(self, error: Exception) -> None:
         if not self._failing:
             self._say(
                 f"cannot write to {self._directory}: {error or 'out of memory'}; forecasts go on, a"
@@ -138,5 +147,5 @@ class State:
             )
         self._failing = True
 
-    def close(self):
+    def close(self) -> None:
         os.close(self._lock)

@@ -1,89 +1,163 @@
-"""Where the service looks for workers: named one by one, in a file_sd file, or known to a
-Prometheus. Called from the service's own thread pool.
+"""Targets of the predictor: a port that serves /dwsr/tasks, or a run directory of this machine.
+Each is polled for updates: what has ended since the last one, and what runs.
 
-Each has `find()`: the URLs as they are now, None if it cannot tell at the moment (the last
-answer holds).
+Called in a thread of the service's pool. A target is not trusted: what it sends is checked and
+packed as it is read, so that an update has a known size whatever the target sends.
 """
 
-import json
+from __future__ import annotations
+
+import marshal
 import os
-from urllib.parse import urlencode, urlsplit
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any
 
-from dwsr_probe.export.client import Stream, StreamError
+from dwsr_probe.export.checked import checked
+from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong
+from dwsr_probe.live.boards import LivingBoards
+from dwsr_probe.live.wire import running_fields
+from dwsr_probe.record import from_row
+from dwsr_probe.serve.overrun import Identity, identity
+from dwsr_probe.store import Store, StoreError
 
-LOOK_S = 5.0  # between two looks at a file or at Prometheus
-TARGETS_MOST, _URL_MOST = 2_000, 2_000
+RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one update
+UPDATE_BYTES = 1 << 20  # of its records, packed
+ANSWER_S = 5.0  # for a whole answer of a port
 
 
-class Listed:
-    def __init__(self, urls):
-        self._urls = list(urls)
+@dataclass
+class TargetUpdate:
+    """What a target has sent since the update before."""
 
-    def find(self):
-        return self._urls
+    records: list[bytes] = field(default_factory=list)  # finished, packed
+    ended: set[Identity] = field(default_factory=set)  # the identities of `records`
+    running: list[dict[str, Any]] = field(default_factory=list)
+    lost: int = 0
+    refused: int = 0
+    state: dict[str, Any] = field(default_factory=dict)  # of the reader behind this update
+    more: bool = False  # there is more at once
 
 
-class FileSd:
-    """Prometheus' file_sd, JSON: [{"targets": ["host:port"], "labels": {"__scheme__":
-    "https"}}]. Read again when it has changed."""
+class Packing:
+    """What an update keeps of each record. Finished records wait to be learned, packed as bytes:
+    that takes a fifth of the memory and can be counted."""
 
-    def __init__(self, path, say):
-        self._path, self._say, self._stamp, self._bad = path, say, None, None
+    def __init__(self) -> None:
+        self.ended: set[Identity] = set()
+        self.bytes = self.running = 0
 
-    def find(self):
-        try:
-            stat = os.stat(self._path)
-            stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
-            if stamp == self._stamp:
-                return None
-            with open(self._path, encoding="utf-8") as f:
-                found = [
-                    f"{group.get('labels', {}).get('__scheme__', 'http')}://{target}"
-                    for group in json.load(f)
-                    for target in group["targets"]
-                ]
-            self._stamp, self._bad = stamp, None
+    def keep(self, record: dict[str, Any]) -> Any:
+        """ValueError: not a valid record. TooLong: the update is full."""
+        found = checked(record)
+        if found.get("state") == "running":
+            self.running += 1
+            if self.running > RUNNING_MOST:
+                raise ValueError("more than are followed")
             return found
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            if self._bad != str(error):  # said once; somebody may be writing it
-                self._say(f"cannot read the targets in {self._path}: {error}; trying again")
-            self._bad = str(error)
-            return None
+        packed = marshal.dumps(found)
+        self.bytes += len(packed)
+        if self.bytes > UPDATE_BYTES:
+            raise TooLong("its records are too long")
+        self.ended.add(identity(found))
+        return packed
 
 
-class Prometheus:
-    """Active targets of a Prometheus, those of some jobs only if they are named. Which of them
-    are ours is seen when they are asked."""
+unpacked = marshal.loads
 
-    def __init__(self, url, jobs=(), say=lambda text: None):
-        self._server, self._jobs, self._say, self._bad = (
-            Stream(url, timeout_s=10.0),
-            set(jobs),
-            say,
-            False,
-        )
-        self._path = (
-            urlsplit(url if "//" in url else f"http://{url}").path.rstrip("/")
-            + "/api/v1/targets?"
-            + urlencode({"state": "active"})
-        )
 
-    def find(self):
+@dataclass(frozen=True)
+class Login:
+    """What the predictor sends to its targets."""
+
+    token: str | None = None
+    basic: str | None = None
+    ca_file: str | None = None
+
+
+class PortTarget:
+    """A port that serves /dwsr/tasks: a Dask worker, `run --metrics`, an exporter."""
+
+    def __init__(
+        self, url: str, login: Login | None = None, state: dict[str, Any] | None = None
+    ) -> None:
+        """ValueError: not a URL, or not a state."""
+        login = login or Login()
+        self._stream = Stream(url, login.token, login.basic, state, login.ca_file, ANSWER_S)
+        self.name = self._stream.host
+        self._fits = RECORDS_MOST  # records that fit into an update, as far as is known
+
+    def poll(self, most: int = RECORDS_MOST) -> TargetUpdate:
+        limit, packing = min(most, self._fits), Packing()
         try:
-            active = json.loads(self._server.page(self._path))["data"]["activeTargets"]
-            found = []
-            for target in active:
-                parts = urlsplit(target["scrapeUrl"])
-                if len(target["scrapeUrl"]) <= _URL_MOST and (
-                    not self._jobs
-                    or target.get("scrapePool") in self._jobs
-                    or target["labels"].get("job") in self._jobs
-                ):
-                    found.append(f"{parts.scheme}://{parts.netloc}")
-            self._bad = False
-            return found
-        except (StreamError, ValueError, TypeError, KeyError, AttributeError) as error:
-            if not self._bad:
-                self._say(f"Prometheus does not tell its targets: {error}; trying again")
-            self._bad = True
-            return None
+            found = self._stream.poll(limit=limit, running=True, keep=packing.keep)
+        except StreamTooLong:
+            self._fits = max(1, limit // 2)
+            raise
+        self._fits = min(RECORDS_MOST, 2 * self._fits)
+        return TargetUpdate(
+            found.records,
+            packing.ended,
+            found.running,
+            found.lost,
+            found.refused,
+            self._stream.state,
+            len(found.records) + found.refused >= limit,
+        )
+
+
+class RunTarget:
+    """A run of this machine by its directory: its store, also while it is being written, and the
+    boards of its living processes."""
+
+    def __init__(self, directory: str, state: dict[str, Any] | None = None) -> None:
+        """StoreError: there is no run."""
+        self._directory, self.name = (
+            os.path.abspath(directory),
+            os.path.basename(os.path.abspath(directory)),
+        )
+        store = Store.open(self._directory)
+        try:
+            self._meta = store.meta()
+        finally:
+            store.close()
+        state = state or {}
+        self._position = (
+            state.get("position", 0) if state.get("run") == self._meta.get("run") else 0
+        )
+        self._boards = LivingBoards(
+            lambda: [self._meta["board_dir"]], lambda board: board.run == self._meta["run"]
+        )
+
+    def poll(self, most: int = RECORDS_MOST) -> TargetUpdate:
+        try:
+            store = Store.open(self._directory)  # anew: polls run in several threads
+            try:
+                rows = store.rows_after(self._position, most)
+            finally:
+                store.close()
+        except (StoreError, sqlite3.Error) as error:
+            raise StreamError(f"{self._directory}: {error}") from error
+        packing, refused, full = Packing(), 0, False
+        records: list[bytes] = []
+        for position, row in rows:
+            try:
+                records.append(packing.keep(from_row(row).to_dict()))
+            except ValueError as error:
+                if full := isinstance(error, TooLong) and bool(records):
+                    break
+                refused += 1
+            self._position = position
+        return TargetUpdate(
+            records,
+            packing.ended,
+            [
+                task.record.to_dict() | running_fields(process, task)
+                for process in self._boards.read().processes
+                for task in process.running
+            ][:RUNNING_MOST],
+            0,
+            refused,
+            {"run": self._meta.get("run"), "position": self._position},
+            full or len(rows) >= most,
+        )

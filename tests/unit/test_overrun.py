@@ -5,7 +5,7 @@ import pytest
 
 from dwsr_probe.predict import Model
 from dwsr_probe.serve.overrun import SERIES_MOST, OverrunForecasts, Track, identity
-from dwsr_probe.serve.watch import TargetUpdate
+from dwsr_probe.serve.targets import TargetUpdate
 from tests.unit.workers import MIB, record, running
 
 

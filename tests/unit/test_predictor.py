@@ -15,12 +15,12 @@ from dwsr_probe.export.exposition import Exposition
 from dwsr_probe.predict import Model
 from dwsr_probe.record import FIELDS, TaskRecord
 from dwsr_probe.serve import service
+from dwsr_probe.serve.discovery import ListedTargets
 from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.pool import Pool
 from dwsr_probe.serve.service import Predictor
 from dwsr_probe.serve.state import State
-from dwsr_probe.serve.targets import Listed
-from dwsr_probe.serve.watch import UPDATE_BYTES, Login, RunDirectory
+from dwsr_probe.serve.targets import UPDATE_BYTES, Login, RunTarget
 from dwsr_probe.store import Store
 from tests.conftest import require, wait_until
 from tests.unit.workers import MIB, FakeWorker, record, running
@@ -139,7 +139,7 @@ def test_answers_that_are_nonsense(worker, body):
     found = predictor(good.url, bad.url, say=said.append)
     until(
         found,
-        lambda: found.failed >= 2 or (b'"cursor"' in body and len(bad.asked) > 3),
+        lambda: found.polls_failed >= 2 or (b'"cursor"' in body and len(bad.asked) > 3),
         "two looks at it",
     )
     learned(found, 1)
@@ -281,7 +281,7 @@ def test_requests_come_in_while_it_learns(worker):
 def test_a_token_is_shown(worker):
     one = worker([record(1)], token="secret")
     bare = predictor(one.url)
-    until(bare, lambda: bare.failed, "its refusal")
+    until(bare, lambda: bare.polls_failed, "its refusal")
     assert bare.view().down == 1
     found = predictor(one.url, login=Login(token="secret"))
     learned(found, 1)
@@ -305,7 +305,7 @@ def test_a_run_directory_while_it_is_written(tmp_path):
     state = State(tmp_path / "state", print)
     found = Predictor(
         [],
-        [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))],
+        [(("run", "x"), lambda saved: RunTarget(tmp_path / "run", saved))],
         state=state,
         interval_s=0.02,
     )
@@ -316,7 +316,7 @@ def test_a_run_directory_while_it_is_written(tmp_path):
     add(26, 27)
     again = Predictor(
         [],
-        [(("run", "x"), lambda saved: RunDirectory(tmp_path / "run", saved))],
+        [(("run", "x"), lambda saved: RunTarget(tmp_path / "run", saved))],
         state=State(tmp_path / "state", print),
         interval_s=0.02,
     )
@@ -360,7 +360,7 @@ def test_a_url_that_is_none_is_said_once(worker):
 
 
 def test_the_model_of_its_own(worker):
-    assert isinstance(predictor().model, Model) and not Predictor([Listed([])]).turn()
+    assert isinstance(predictor().model, Model) and not Predictor([ListedTargets([])]).turn()
 
 
 # -- the table of metrics
@@ -424,14 +424,16 @@ def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
     ]
     found, most = predictor(*(one.url for one in busy), interval_s=0.0), 0
     wait_until(
-        lambda: [found.turn()] and all(f"h {number}-1" in found._seen for number in range(12)),
+        lambda: (
+            [found.turn()] and all(f"h {number}-1" in found._learned_seqs for number in range(12))
+        ),
         "a record of each",
     )
     monkeypatch.setattr(service, "PRESSED_BYTES", 0)  # whatever waits is too much
     asked = [len(one.asked) for one in busy]
     while any(len(one.asked) < before + 3 for one, before in zip(busy, asked, strict=True)):
         found.turn()
-        waiting = sum(len(packed) for *_, records in found._backlog for packed in records)
+        waiting = sum(len(packed) for backlog in found._backlogs for packed in backlog.records)
         assert (
             waiting == found.waiting_bytes and waiting + found._under_way * UPDATE_BYTES <= 8 * MIB
         )
@@ -456,7 +458,7 @@ def test_long_records_are_asked_for_in_smaller_pieces(worker):
     one = worker([record(n + 1, inputs=[shape] * 16) for n in range(300)])
     found = predictor(one.url)
     learned(found, 300)
-    assert found.failed >= 1 and "limit=250&" in one.asked[0]
+    assert found.polls_failed >= 1 and "limit=250&" in one.asked[0]
 
 
 def test_slow_targets_wait_in_a_lane_of_their_own(worker):
@@ -476,7 +478,7 @@ def test_slow_targets_wait_in_a_lane_of_their_own(worker):
     busy.acquire()
     pool.submit("quick", lambda: "done")
     wait_until(pool.has_results, "the quick one")
-    assert [result[:3] for result in pool.results()] == [("quick", "done", None)]
+    assert [(r.owner, r.value, r.error) for r in pool.results()] == [("quick", "done", None)]
     free.set()
     found = []
     wait_until(lambda: [found.extend(pool.results())] and len(found) == 10, "the others")

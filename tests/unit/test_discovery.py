@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dwsr_probe.serve.targets import FileSd, Listed, Prometheus
+from dwsr_probe.serve.discovery import FileSdTargets, ListedTargets, PrometheusTargets
 from tests.unit.workers import FakeWorker
 
 
@@ -15,12 +15,12 @@ def said():
 
 
 def test_a_list_stays():
-    assert Listed(["a:1", "b:2"]).find() == ["a:1", "b:2"]
+    assert ListedTargets(["a:1", "b:2"]).find() == ["a:1", "b:2"]
 
 
 def test_a_file_is_read_again_when_it_changes(tmp_path, said):
     path = tmp_path / "targets.json"
-    place = FileSd(path, said.append)
+    place = FileSdTargets(path, said.append)
     assert place.find() is None and len(said) == 1 and "trying again" in said[0]
     assert place.find() is None and len(said) == 1  # said once
     path.write_text(
@@ -53,7 +53,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path, said):
 def test_a_damaged_file_leaves_the_targets_as_they_were(tmp_path, said, text):
     path = tmp_path / "targets.json"
     path.write_bytes(text.encode("latin-1"))
-    place = FileSd(path, said.append)
+    place = FileSdTargets(path, said.append)
     assert place.find() is None and len(said) == 1 and str(path) in said[0]
 
 
@@ -90,12 +90,12 @@ def server():
 
 
 def test_prometheus_tells_its_targets(server, said):
-    assert Prometheus(server.url, say=said.append).find() == [
+    assert PrometheusTargets(server.url, say=said.append).find() == [
         "http://a:1",
         "https://b:2",
         "http://c:3",
     ]
-    assert Prometheus(server.url + "/prefix/", ["dask"], said.append).find() == [
+    assert PrometheusTargets(server.url + "/prefix/", ["dask"], said.append).find() == [
         "http://a:1",
         "https://b:2",
     ]
@@ -119,7 +119,7 @@ def test_prometheus_tells_its_targets(server, said):
     ],
 )
 def test_a_prometheus_that_is_none(server, said, body):
-    place = Prometheus(server.url, say=said.append)
+    place = PrometheusTargets(server.url, say=said.append)
     server.body = body
     assert place.find() is None and place.find() is None and len(said) == 1
     server.body = active()
@@ -129,4 +129,4 @@ def test_a_prometheus_that_is_none(server, said, body):
 
 
 def test_nobody_there(said):
-    assert Prometheus("127.0.0.1:9", say=said.append).find() is None and "refused" in said[0]
+    assert PrometheusTargets("127.0.0.1:9", say=said.append).find() is None and "refused" in said[0]
