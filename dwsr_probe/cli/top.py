@@ -86,8 +86,8 @@ def command(
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.report.top import loop
     from dwsr_probe.report.top.moment import WatchError
-    from dwsr_probe.report.top.port import Port, Predictor, is_url
-    from dwsr_probe.report.top.watch import Boards, named
+    from dwsr_probe.report.top.port import PortWatch, PredictorPort, is_url
+    from dwsr_probe.report.top.watch import MachineWatch, watch_run
 
     raise_descriptor_limit()
 
@@ -101,12 +101,12 @@ def command(
     try:
         directories = [os.path.abspath(d) for d in directories]
         if target and is_url(target):
-            watch = Port(target, *login(token_file, basic_file))
+            watch = PortWatch(target, *login(token_file, basic_file))
         else:
             if token_file or basic_file:
                 fail("--token-file and --basic-file are for a URL", 2)
-            watch = named(target, directories) if target else Boards(directories)
-        forecasts = predictor and Predictor(
+            watch = watch_run(target, directories) if target else MachineWatch(directories)
+        forecasts = predictor and PredictorPort(
             predictor,
             *login(predictor_token_file, predictor_basic_file),
         )

@@ -6,9 +6,9 @@ import re
 from dwsr_probe.export.server import Server
 from dwsr_probe.export.sources.machine import MachineSource
 from dwsr_probe.report.top.picture import Picture
-from dwsr_probe.report.top.port import Port
+from dwsr_probe.report.top.port import PortWatch
 from dwsr_probe.report.top.screen import Screen
-from dwsr_probe.report.top.watch import Boards
+from dwsr_probe.report.top.watch import MachineWatch
 from tests.conftest import wait_until
 from tests.gpu.conftest import MIB, array
 
@@ -20,12 +20,12 @@ def test_devices_and_their_tasks(standin_board, probe, board_dir):
         with probe.task("on the device"):
             kept = array(64 * MIB)
             array(100 * MIB)  # gone at once
-            for watch in (Boards([str(board_dir)]), Port(server.url)):
+            for watch in (MachineWatch([str(board_dir)]), PortWatch(server.url)):
                 picture = Picture("here")
                 screen = Screen(picture)
 
                 def text(watch=watch, picture=picture, screen=screen):
-                    picture.take(watch.read())
+                    picture.add(watch.read())
                     return re.sub(r"\x1b\[[\d;]*[Gm]", " ", "\n".join(screen.lines(150, 40)))
 
                 def shown(text=text):

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from dwsr_probe import _core
 from dwsr_probe.record import FIELDS, TaskRecord, devices_text, oom_text
-from dwsr_probe.report.top.moment import task_of
+from dwsr_probe.report.top.moment import task_row
 
 CONTRACT = [
     "seq",
@@ -122,7 +122,7 @@ def test_top_shows_the_largest_device():
         ],
         "task_name": "x",
     }
-    assert task_of(record.get, "1", 1.0, None).gpu_peak == 8
+    assert task_row(record.get, "1", 1.0, None).gpu_peak == 8
 
 
 GOLDEN = (

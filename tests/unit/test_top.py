@@ -24,7 +24,7 @@ from dwsr_probe.report.top import figures, loop, port
 from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError, task_key
 from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
-from dwsr_probe.report.top.port import Port, Predictor, is_url
+from dwsr_probe.report.top.port import PortWatch, PredictorPort, is_url
 from dwsr_probe.report.top.screen import EXPLAINED, HELP, Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
 from tests.unit import hostile
@@ -218,7 +218,7 @@ def test_what_matters_most_stays_in_eighty_columns():
 
 def test_totals_by_name_and_medians():
     picture = Picture("here")
-    picture.take(
+    picture.add(
         Moment(
             records=[ended(peak=n * MIB) for n in range(1, 1002)]
             + [ended("other", "error", None), ended("other", "killed", 5)],
@@ -248,7 +248,7 @@ def test_growth_over_looks(monkeypatch):
     for second in range(5):
         now[0] = 100.0 + second
         moment = Moment(tasks=[task(live=second * 10 * MIB), task(thread=2, live=None)])
-        picture.take(moment)
+        picture.add(moment)
         assert (
             moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB))
             and moment.tasks[1].rate is None
@@ -262,20 +262,20 @@ def test_who_has_gone_and_how():
         ProcessRow("7", "worker-a", rss=5),
         ProcessRow("8", "worker-b", rss=6),
     )
-    picture.take(Moment([seven, eight], [task()]))
-    picture.take(Moment([eight]))
+    picture.add(Moment([seven, eight], [task()]))
+    picture.add(Moment([eight]))
     assert [(p.pid, p.state) for p in picture.processes] == [("8", "running"), ("7", "ended")]
-    picture.take(Moment([eight], records=[ended(state="killed")]))
+    picture.add(Moment([eight], records=[ended(state="killed")]))
     assert [(p.pid, p.state) for p in picture.processes] == [
         ("8", "running"),
         ("7", "killed"),
     ] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
     assert "killed: worker-a 7" in plain_line(picture)
-    picture.take(Moment([], gone={"8": None}))
+    picture.add(Moment([], gone={"8": None}))
     assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
     eight = ProcessRow("8", "worker-b", rss=6)
-    picture.take(Moment([eight]))
-    picture.take(Moment([eight, ProcessRow("7", "again", rss=1)]))
+    picture.add(Moment([eight]))
+    picture.add(Moment([eight, ProcessRow("7", "again", rss=1)]))
     assert [(p.name, p.state) for p in picture.processes] == [
         ("worker-b", "running"),
         ("again", "running"),
@@ -287,7 +287,7 @@ def test_forecasts_find_their_tasks():
     picture = Picture("here")
     one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
     chances = {task_key("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))}
-    picture.take(Moment(tasks=[two, one, three]), chances | {task_key("9-1", 3, 1.0): 1.0})
+    picture.add(Moment(tasks=[two, one, three]), chances | {task_key("9-1", 3, 1.0): 1.0})
     assert (one.chance, two.chance, three.chance) == (0.2, 0.9, None)
     assert "grow exceeds its room with 90 %" in plain_line(picture)
 
@@ -307,7 +307,7 @@ def test_every_size_of_screen_is_filled_exactly():
             "utilisation_percent": 50,
         }
     ]
-    picture.take(
+    picture.add(
         Moment(
             [
                 ProcessRow(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices)
@@ -341,7 +341,7 @@ def test_every_size_of_screen_is_filled_exactly():
 
 def test_keys_change_the_screen():
     picture = Picture("here")
-    picture.take(Moment(tasks=[task("alpha", peak=1), task("beta", peak=2, thread=2)]))
+    picture.add(Moment(tasks=[task("alpha", peak=1), task("beta", peak=2, thread=2)]))
     screen = Screen(picture)
 
     def order():
@@ -361,7 +361,7 @@ def test_keys_change_the_screen():
     screen.key("escape")
     assert order() == ["alpha", "beta"]
     screen.key("p")
-    picture.take(Moment(tasks=[task("gamma")], records=[ended("alpha")]))
+    picture.add(Moment(tasks=[task("gamma")], records=[ended("alpha")]))
     assert order() == ["alpha", "beta"] and screen.picture.names["alpha"].done == 0
     screen.key("p")
     assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
@@ -376,7 +376,7 @@ def test_keys_change_the_screen():
 def test_a_share_is_of_the_tasks_own_process():
     """A task of 1 GiB in a process of 25 GB, beside a worker of 600 MiB: 4 %, not 170.7 %."""
     picture = Picture("here")
-    picture.take(
+    picture.add(
         Moment(
             [
                 ProcessRow("7", "large", run="a", limit=25 * 10**9),
@@ -397,7 +397,7 @@ def test_a_share_is_of_the_tasks_own_process():
         and grow.share_median == pytest.approx((0.1 + GIB / 25e9) / 2)
         and other.share == 0.9
     )
-    picture.take(
+    picture.add(
         Moment(
             [],
             [],
@@ -418,7 +418,7 @@ def test_a_share_is_of_the_tasks_own_process():
 
 def test_a_log_has_one_line():
     picture = Picture("here")
-    picture.take(
+    picture.add(
         Moment(
             [ProcessRow("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)],
             [task("two\nlines")],
@@ -451,9 +451,13 @@ def test_keys_also_in_pieces():
         "page up",
         "tab",
     ]
-    assert terminal._parsed("\x1b") == [] and terminal.waits
-    assert terminal._parsed("[") == [] and terminal._parsed("A") == ["up"] and not terminal.waits
-    assert terminal._parsed("\x1b") == [] and terminal.rest() == ["escape"] and not terminal.waits
+    assert terminal._parsed("\x1b") == [] and terminal.has_part
+    assert terminal._parsed("[") == [] and terminal._parsed("A") == ["up"] and not terminal.has_part
+    assert (
+        terminal._parsed("\x1b") == []
+        and terminal.read_part() == ["escape"]
+        and not terminal.has_part
+    )
     assert terminal._parsed("\x1bx\x1b\x1b[B") == ["escape", "x", "escape", "down"]
 
 
@@ -603,7 +607,7 @@ def test_a_port_whose_clock_was_set():
         "/dwsr/processes": json.dumps({"processes": processes}),
     }
     with answering(pages) as url:
-        first, second = Port(url).read().tasks
+        first, second = PortWatch(url).read().tasks
     assert (first.seconds, first.limit, first.pid) == (50.0, 8, "1")
     assert (second.seconds, second.limit, second.pid) == (20.0, 9, "1:77")
 
@@ -611,7 +615,7 @@ def test_a_port_whose_clock_was_set():
 def test_a_port_of_an_older_version():
     pages = {"/dwsr/tasks": '{"cursor": "1", "lost": 0}\n'}
     with answering(pages) as url, pytest.raises(WatchError, match="older dwsr-probe"):
-        Port(url).read()
+        PortWatch(url).read()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"processes": 5}', "[" * 100_000])
@@ -619,24 +623,24 @@ def test_a_port_that_answers_nonsense(text):
     pages = {"/dwsr/tasks": '{"cursor": "1"}\n', "/dwsr/processes": text, "/running": text}
     with answering(pages) as url:
         with pytest.raises(WatchError):
-            Port(url).read()
+            PortWatch(url).read()
         with pytest.raises(StreamError):
-            Predictor(url).read()
+            PredictorPort(url).read()
 
 
 def test_forecasts_of_a_predictor():
     good = {"process": "1-1", "thread": 7, "start": 5.25, "overrun_ratio": 0.5}
     others = [good | {"process": "2-1", "overrun_ratio": value} for value in (None, 7)]
     with answering({"/running": json.dumps({"running": [good, *others]})}) as url:
-        assert Predictor(url).read() == {task_key("1-1", 7, 5.25): 0.5}
+        assert PredictorPort(url).read() == {task_key("1-1", 7, 5.25): 0.5}
 
 
 def test_a_hostile_port():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        watch, picture = Port(f"127.0.0.1:{server.server_port}"), Picture("there")
+        watch, picture = PortWatch(f"127.0.0.1:{server.server_port}"), Picture("there")
         for _ in range(3):
-            picture.take(watch.read())
+            picture.add(watch.read())
         server.shutdown()
     for width in (80, 200):
         text = "".join(map(plain, drawn(picture, width, 50)))
@@ -666,7 +670,7 @@ def test_a_port_that_sends_a_byte_now_and_then(monkeypatch):
 
     server = hostile.Hostile(answer)
     try:
-        watch = Port(server.url)
+        watch = PortWatch(server.url)
         slow.set()
         for _ in range(2):
             with pytest.raises(WatchError, match="timed out"):

@@ -1,2 +1,3 @@
-"""`dwsr-probe top`: looks (watch.py, port.py) add up to a picture (picture.py), which is drawn
-as tables (panes.py) on a screen (screen.py) of a terminal (terminal.py), by loop.py."""
+"""`dwsr-probe top`: moments (moment.py), read from boards (watch.py) or ports (port.py), add up to
+a picture (picture.py). loop.py draws the picture as tables (panes.py) on a screen (screen.py) of a
+terminal (terminal.py)."""

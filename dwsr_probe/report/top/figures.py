@@ -1,6 +1,9 @@
 """Texts of a fixed width for the screen: sizes, times, bars, sparklines, and names that others
 wrote."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
@@ -10,8 +13,8 @@ from dwsr_probe.report.words import line_of
 BLOCKS, PARTS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 
 
-def size(n):
-    """Of at most 8 characters, three digits of it: 1.25 GiB, 12.5 MiB, 1023 KiB."""
+def size(n: float | None) -> str:
+    """At most 8 characters, with three digits: 1.25 GiB, 12.5 MiB, 1023 KiB."""
     if n is None:
         return "–"
     for unit, least in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -23,8 +26,8 @@ def size(n):
     return f"{n:.0f} B"
 
 
-def clock(s):
-    """Of at most 8 characters: 3.2 s, 12:05, 3:02:05, 12 days."""
+def clock(s: float | None) -> str:
+    """At most 8 characters: 3.2 s, 12:05, 3:02:05, 12 days."""
     if s is None:
         return "–"
     if s < 60:
@@ -39,18 +42,18 @@ def clock(s):
     )
 
 
-def growth(rate):
-    """Bytes per second, with its sign; nothing where nothing moves."""
+def growth(rate: float | None) -> str:
+    """Bytes per second with a sign; empty below 1 KiB per second."""
     if rate is None or abs(rate) < 1024:
         return ""
     return f"{'+' if rate > 0 else '-'}{size(abs(rate))}/s"
 
 
-def bar(live, peak, limit, width):
-    """█ has now, to an eighth of a cell; ▒ had at its peak; · up to the limit."""
+def bar(live: float | None, peak: float | None, limit: float | None, width: int) -> str:
+    """█ now, to an eighth of a cell; ▒ at the peak; · up to the limit."""
     if not limit:
         return "·" * width
-    # something is not nothing
+    # at least an eighth if there is anything
     eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))
     filled = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
     return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(
@@ -58,9 +61,9 @@ def bar(live, peak, limit, width):
     )
 
 
-def sparkline(values, width):
-    """The newest on the right; from nothing to the largest. Where there are more values than
-    cells, each cell has the largest of its values."""
+def sparkline(values: Iterable[float], width: int) -> str:
+    """The newest value on the right, scaled from 0 to the largest. Where there are more values
+    than cells, each cell shows the largest of its values."""
     values = list(values)
     if not values or width < 1:
         return " " * max(0, width)
@@ -74,9 +77,9 @@ def sparkline(values, width):
 
 
 @lru_cache(1024)
-def name(text, width):
-    """A name, safe and cut to so many cells, filled up with spaces. Selectors of variants are
-    left out: terminals do not agree how wide they make a sign."""
+def name(text: str, width: int) -> str:
+    """A name that is safe for a terminal, cut or filled up to so many cells. Variation selectors
+    are left out: terminals do not agree how wide they make a sign."""
     text = "".join(c for c in line_of(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
     return (
         set_cell_size(text, width)

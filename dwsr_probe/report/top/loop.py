@@ -1,5 +1,7 @@
-"""The loop of `top`: looks from a thread, keys and signals here, at most four pictures a second.
-Also the plain lines for what is not a terminal."""
+"""The loop of `top`: a thread reads moments, the main thread handles keys and signals and draws at
+most four pictures a second. Also the plain lines where stdout is no terminal."""
+
+from __future__ import annotations
 
 import os
 import select
@@ -7,41 +9,45 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from dwsr_probe.export.client import StreamError
-from dwsr_probe.report.top.moment import WatchError
+from dwsr_probe.report.top.moment import Moment, TaskKey, Watch, WatchError
 from dwsr_probe.report.top.picture import Picture
+from dwsr_probe.report.top.port import PredictorPort
 from dwsr_probe.report.top.screen import Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
 
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
 _KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
 _FORECAST_S = 2.0
-_WAIT_S = 2.0  # a look at a port that takes longer is said
-# for who reads lines: a port that has not answered, and a place where nothing has run for so long,
-# have ended
+_WAIT_S = 2.0  # a port that takes longer to answer is reported
+# lines end when a port has not answered, or no process has been there, for so long
 _GONE_S = 10.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Looks(threading.Thread):
-    """Looks again and again, and keeps the newest; records of looks that nobody took are kept
-    for who comes."""
+class MomentReader(threading.Thread):
+    """Reads moments again and again, and keeps the newest, with the records of those before it
+    that were not fetched."""
 
-    def __init__(self, watch, interval_s, wake):
+    def __init__(self, watch: Watch, interval_s: float, wake: Callable[[], None]) -> None:
         super().__init__(daemon=True)  # a port that does not answer does not hold up the end
         self._watch, self._interval_s, self._wake = watch, interval_s, wake
-        self._lock, self._moment, self._trouble, self._failed = threading.Lock(), None, None, None
-        self._begun = time.monotonic()
+        self._lock = threading.Lock()
+        self._moment: Moment | None = None
+        self._trouble: str | None = None
+        self._failed: Exception | None = None
+        self._begun: float | None = time.monotonic()  # of the present read
 
-    def run(self):
+    def run(self) -> None:
         while not self._failed:
             begin, interval_s = time.monotonic(), self._interval_s
             self._begun = begin
             try:
                 moment = self._watch.read()
-                if moment.behind:  # much has ended before we came
+                if moment.behind:  # there is more to read at once
                     interval_s = INTERVAL_LEAST_S
                 self._keep(moment)
             except WatchError as error:
@@ -54,14 +60,14 @@ class Looks(threading.Thread):
             self._wake()
             time.sleep(max(0.02, begin + interval_s - time.monotonic()))
 
-    def _keep(self, moment):
+    def _keep(self, moment: Moment) -> None:
         with self._lock:
             if self._moment is not None:
                 moment.records = self._moment.records + moment.records
             self._moment, self._trouble = moment, None
 
-    def take(self):
-        """(moment or None, trouble or None): what is new."""
+    def newest(self) -> tuple[Moment | None, str | None]:
+        """The newest moment, once; None: there is no new one. And why the last read failed."""
         if self._failed:
             raise self._failed
         with self._lock:
@@ -69,24 +75,26 @@ class Looks(threading.Thread):
             return moment, self._trouble
 
     @property
-    def waiting(self):
-        """Text, while a port takes long to answer."""
+    def waiting(self) -> str:
+        """A text while a port takes long to answer; else empty."""
         begun, port = self._begun, getattr(self._watch, "waits_for", None)
         slow = port and begun is not None and time.monotonic() > begun + _WAIT_S
         return f"waiting for {port}" if slow else ""
 
 
-class Forecasts(threading.Thread):
-    """Of a predictor, every two seconds, if there is one; a slow one does not hold up the looks."""
+class ForecastReader(threading.Thread):
+    """Reads forecasts of a predictor, if there is one, every two seconds. In a thread of its own: a
+    slow predictor does not hold up the moments."""
 
-    def __init__(self, predictor):
+    def __init__(self, predictor: PredictorPort | None) -> None:
         super().__init__(daemon=True)
-        self._predictor, self.chances, self.trouble = predictor, None, ""
+        self._predictor, self.trouble = predictor, ""
+        self.chances: Mapping[TaskKey, float] | None = None
         if predictor:
             self.start()
 
-    def run(self):
-        while True:
+    def run(self) -> None:
+        while self._predictor:
             try:
                 self.chances, self.trouble = self._predictor.read(), ""
             except StreamError as error:
@@ -95,16 +103,16 @@ class Forecasts(threading.Thread):
 
 
 class Signals:
-    """Wakes a select; remembers which have come."""
+    """Wakes a select; remembers which signals have come."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.readable, self._writable = os.pipe()
         for end in (self.readable, self._writable):
             os.set_blocking(end, False)
-        self.came = set()
+        self.came: set[int] = set()
 
     @contextmanager
-    def caught(self, *numbers):
+    def caught(self, *numbers: int) -> Iterator[Signals]:
         before = {
             number: signal.signal(number, lambda number, _: self.came.add(number))
             for number in numbers
@@ -117,15 +125,16 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def wake(self):
+    def wake(self) -> None:
         """From another thread."""
         try:
             os.write(self._writable, b"\0")
         except BlockingIOError:  # it will wake up anyway
             pass
 
-    def wait(self, descriptors, seconds):
-        """Those that can be read, after waiting at most so long for anything."""
+    def wait(self, descriptors: Iterable[int], seconds: float) -> list[int]:
+        """Waits for a signal or a descriptor, at most so long. Returns the descriptors that can be
+        read."""
         ready, _, _ = select.select([self.readable, *descriptors], [], [], max(0.0, seconds))
         if self.readable in ready:
             try:
@@ -135,56 +144,68 @@ class Signals:
         return [one for one in ready if one != self.readable]
 
     @property
-    def ending(self):
+    def ending(self) -> bool:
         return bool(self.came & set(_ENDING))
 
 
-def show(watch, predictor=None, interval_s=INTERVAL_LEAST_S):
-    """On the terminal, until q or a signal. WatchError if the first look fails."""
+def show(
+    watch: Watch, predictor: PredictorPort | None = None, interval_s: float = INTERVAL_LEAST_S
+) -> None:
+    """Draws on the terminal, until q or a signal. WatchError if the first read fails."""
     signals = Signals()
     with signals.caught(*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
-        looks, picture = _begun(watch, interval_s, signals)
-        if looks is None:
+        begun = _begin(watch, interval_s, signals)
+        if begun is None:
             return
-        forecasts, screen = Forecasts(predictor), Screen(picture)
+        moments, picture = begun
+        forecasts, screen = ForecastReader(predictor), Screen(picture)
         try:
             with Terminal() as terminal:
-                _follow(terminal, screen, picture, looks, forecasts, signals)
+                _follow(terminal, screen, picture, moments, forecasts, signals)
         except TerminalGone:
             pass
 
 
-def _begun(watch, interval_s, signals):
-    """(looks, picture) after the first look; (None, None) if somebody was impatient."""
-    looks, picture = Looks(watch, interval_s, signals.wake), Picture(watch.title)
-    looks.start()
-    told = ""
+def _begin(
+    watch: Watch, interval_s: float, signals: Signals
+) -> tuple[MomentReader, Picture] | None:
+    """A reader, and a picture of its first moment; None: a signal came before that moment."""
+    moments, picture = MomentReader(watch, interval_s, signals.wake), Picture(watch.title)
+    moments.start()
+    waiting = ""
     while not signals.ending:
-        moment, trouble = looks.take()
+        moment, trouble = moments.newest()
         if moment is not None:
-            picture.take(moment)
-            return looks, picture
+            picture.add(moment)
+            return moments, picture
         if trouble:
             raise WatchError(trouble)
-        if not told and (told := looks.waiting):
-            print(f"{time.strftime('%H:%M:%S')}; {told}", flush=True)
+        if not waiting and (waiting := moments.waiting):
+            print(f"{time.strftime('%H:%M:%S')}; {waiting}", flush=True)
         signals.wait((), min(1.0, _WAIT_S))
-    return None, None
+    return None
 
 
-def _add(picture, looks, forecasts):
-    """What is new, to the picture; False: nothing is."""
-    moment, trouble = looks.take()
+def _add_newest(picture: Picture, moments: MomentReader, forecasts: ForecastReader) -> bool:
+    """Adds what is new to the picture; False: nothing is."""
+    moment, trouble = moments.newest()
     if moment is not None:
-        picture.take(moment, forecasts.chances)
+        picture.add(moment, forecasts.chances)
     else:
-        trouble = trouble or looks.waiting
+        trouble = trouble or moments.waiting
     if moment is not None or trouble:
         picture.moment.stale, picture.moment.trouble = bool(trouble), trouble or forecasts.trouble
     return moment is not None or bool(trouble)
 
 
-def _follow(terminal, screen, picture, looks, forecasts, signals):
+def _follow(
+    terminal: Terminal,
+    screen: Screen,
+    picture: Picture,
+    moments: MomentReader,
+    forecasts: ForecastReader,
+    signals: Signals,
+) -> None:
     dirty, drawn, keyboard = True, 0.0, [] if terminal.keys is None else [terminal.keys]
     while not signals.ending:
         if signal.SIGTSTP in signals.came:
@@ -193,45 +214,50 @@ def _follow(terminal, screen, picture, looks, forecasts, signals):
             signals.came.clear()
             terminal.redraw()
             dirty = True
-        if _add(picture, looks, forecasts):
+        if _add_newest(picture, moments, forecasts):
             dirty = dirty or not screen.paused
         now = time.monotonic()
         if dirty and now >= drawn + _KEYS_S:
             terminal.show(screen.lines(*terminal.size()))
             dirty, drawn = False, now
-        for _ in signals.wait(keyboard, _KEYS_S if dirty or terminal.waits else 1.0):
+        for _ in signals.wait(keyboard, _KEYS_S if dirty or terminal.has_part else 1.0):
             for key in terminal.read():
                 dirty = True
                 if not screen.key(key):
                     return
             break
         else:
-            for key in terminal.rest() if terminal.waits else ():
+            for key in terminal.read_part() if terminal.has_part else ():
                 screen.key(key)
                 dirty = True
 
 
-def _stop(terminal, signals):
-    """Ctrl-Z: the terminal is the shell's until we go on."""
+def _stop(terminal: Terminal, signals: Signals) -> None:
+    """Ctrl-Z: the terminal is the shell's until SIGCONT."""
     signals.came.discard(signal.SIGTSTP)
     terminal.give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, handler)
-    terminal.take()
+    terminal.take_over()
     signals.came.add(signal.SIGCONT)
 
 
-def print_lines(watch, predictor=None, interval_s=PLAIN_S):
-    """One line a second or less often, none twice, until the job has ended, nothing is left to
-    look at, the reader has gone, or a signal. WatchError if the first look fails."""
+def print_lines(
+    watch: Watch, predictor: PredictorPort | None = None, interval_s: float = PLAIN_S
+) -> None:
+    """Prints a line a second or less often, none twice, until the job has ended, no process is
+    left, the reader has gone, or a signal. WatchError if the first read fails."""
     signals, interval_s = Signals(), max(PLAIN_S, interval_s)
     with signals.caught(*_ENDING):
-        looks, picture = _begun(watch, interval_s, signals)
-        forecasts = Forecasts(predictor)
+        begun = _begin(watch, interval_s, signals)
+        if begun is None:
+            return
+        moments, picture = begun
+        forecasts = ForecastReader(predictor)
         answered = lived = due = time.monotonic()
         shown = None
-        while looks is not None and not signals.ending and not _reader_has_gone():
+        while not signals.ending and not _reader_has_gone():
             now, moment = time.monotonic(), picture.moment
             if moment.processes:
                 lived = now
@@ -246,19 +272,20 @@ def print_lines(watch, predictor=None, interval_s=PLAIN_S):
             due += interval_s
             while (left := due - time.monotonic()) > 0 and not signals.ending:
                 signals.wait((), left)
-            if _add(picture, looks, forecasts) and not picture.moment.stale:
+            if _add_newest(picture, moments, forecasts) and not picture.moment.stale:
                 answered = time.monotonic()
 
 
-def _reader_has_gone():
-    """Of a pipe: where nothing changes nothing is written, and no write would fail."""
+def _reader_has_gone() -> bool:
+    """Whether the other end of a pipe is closed. Where nothing changes, nothing is written, and no
+    write would fail."""
     if sys.stdout is None:
         return True
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told anyway
+    poll.register(sys.stdout.fileno(), 0)  # errors and hang-ups are reported anyway
     return bool(poll.poll(0))
 
 
-def can_draw():
-    """On stdout, for show()."""
+def can_draw() -> bool:
+    """Whether stdout is a terminal for show()."""
     return sys.stdout is not None and is_screen(sys.stdout)

@@ -1,21 +1,24 @@
-"""One look: the processes, what runs in them, and what has ended since the look before. Made by
+"""One moment: the processes, what runs in them, and what has ended since the moment before. Made by
 watch.py and port.py, added up by picture.py.
 
 What is in it was written by others: figures are checked here, names wherever they are shown.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dwsr_probe.export.totals import checked_devices
 from dwsr_probe.record import growth_of, largest_device
 from dwsr_probe.report.words import line_of
 
-RECORDS_MOST = 5_000  # of one look: a long run is taken in bit by bit, and the view stays live
+RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the screen stays live
 
 
 class WatchError(Exception):
-    """There is nothing to look at, or not now; the text says why."""
+    """There is nothing to show, or not now; the text says why."""
 
 
 class TaskKey(NamedTuple):
@@ -27,7 +30,7 @@ class TaskKey(NamedTuple):
     start: str
 
 
-def task_key(process, thread, start):
+def task_key(process: Any, thread: Any, start: Any) -> TaskKey:
     return TaskKey(str(process), str(thread), str(start))
 
 
@@ -45,9 +48,9 @@ class ProcessRow:
     late: float = 0
     cpu_s: float = 0.0
     dropped: float = 0
-    fallbacks: tuple = ()
+    fallbacks: tuple[str, ...] = ()
     # dicts with the board's names: device, name, live_bytes, ...
-    devices: list = field(default_factory=list)
+    devices: list[dict[str, Any]] = field(default_factory=list)
     state: str = "running"  # or killed, died (without a task), failed, ended
 
 
@@ -62,59 +65,73 @@ class TaskRow:
     limit: float | None = None  # of its process
     gpu_peak: float | None = None
     rate: float | None = None  # of live bytes, per second
-    chance: float | None = None  # to exceed what its process has left
+    chance: float | None = None  # probability to exceed what its process has left
 
 
 @dataclass
 class Moment:
-    processes: list = field(default_factory=list)
-    tasks: list = field(default_factory=list)
-    records: list = field(default_factory=list)  # that have ended since the last look: dicts
+    processes: list[ProcessRow] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    # that have ended since the last moment
+    records: list[dict[str, Any]] = field(default_factory=list)
     lost: int = 0
     more_processes: int = 0
     unreadable: int = 0
     behind: bool = False  # there are more records to read at once
-    # pid → how its process ended: ok, error, killed; None: without a word
-    gone: dict = field(default_factory=dict)
-    ended: str = ""  # the job has, and how
-    stale: bool = False  # later looks have failed
+    # pid → how its process ended: ok, error, killed; None: it did not say
+    gone: dict[str, str | None] = field(default_factory=dict)
+    ended: str = ""  # how the job has ended; empty: it has not
+    stale: bool = False  # later reads have failed
     trouble: str = ""  # why, or what else does not work
 
 
-def number(value):
-    """A figure that can be one; else None."""
+class Watch(Protocol):
+    """What `top` reads: watch.py's boards and runs, port.py's ports."""
+
+    title: str
+    interval_s: float  # between two reads, unless the user says otherwise
+
+    def read(self) -> Moment:
+        """WatchError."""
+
+
+def valid_number(value: Any) -> float | None:
+    """The value if it is a number that a figure can have; else None."""
     return value if type(value) in (int, float) and 0 <= value < 1 << 63 else None
 
 
-def own_peak(get):
-    """Of a record by its fields; where allocations are not accounted, the growth of its process."""
-    peak = number(get("alloc_peak_bytes"))
+def own_peak(get: Callable[[str], Any]) -> float | None:
+    """Own peak of a task; where allocations are not accounted, the growth of its process. get:
+    gives a field of its record."""
+    peak = valid_number(get("alloc_peak_bytes"))
     return (
-        growth_of(number(get("rss_peak_bytes")), number(get("rss_before_bytes")))
+        growth_of(valid_number(get("rss_peak_bytes")), valid_number(get("rss_before_bytes")))
         if peak is None
         else peak
     )
 
 
-def name_of(program, worker):
-    """Of a process: its Dask worker's name with the program, unless that says it already."""
+def process_title(program: str, worker: str) -> str:
+    """The name of a process's Dask worker with the program, unless the program has that name."""
     return f"{worker} ({program})" if worker and program != f"worker {worker}" else program
 
 
-def pid_text(value):
-    """Shown as it is: of a port it may be anything."""
+def pid_text(value: Any) -> str:
+    """For the screen: a port may send anything."""
     return line_of(str(value), 32)
 
 
-def task_of(get, pid, seconds, limit):
-    """A running task. get: a field of its record."""
+def task_row(
+    get: Callable[[str], Any], pid: str, seconds: float | None, limit: float | None
+) -> TaskRow:
+    """A running task. get: gives a field of its record. limit: of its process."""
     devices = checked_devices(get("gpu"))
     return TaskRow(
         task_key(get("process"), get("thread"), get("start")),
         pid,
         str(get("task_name")),
         seconds,
-        number(get("alloc_end_bytes")),
+        valid_number(get("alloc_end_bytes")),
         own_peak(get),
         limit,
         largest_device(devices) if devices else None,

@@ -1,46 +1,57 @@
-"""The tables of the screen: running tasks, task names, processes, their GPUs. What their columns
-are, how they are sorted, filtered and scrolled."""
+"""The tables of the screen: running tasks, task names, processes, their GPUs. Their columns, and
+how they are sorted, filtered and scrolled. Used by screen.py."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.words import percent_text
 
+if TYPE_CHECKING:
+    from dwsr_probe.report.top.moment import ProcessRow
+    from dwsr_probe.report.top.picture import Picture
+
+    Cells = list[tuple[str, str]]  # a line of the screen: texts with their styles
+
 BOLD, DIM, RED, YELLOW, GREEN, REVERSE = "1", "2", "31", "33", "32", "7"
-_TIGHT, _FULL = 0.8, 0.95  # of a limit
+_YELLOW_FROM, _RED_FROM = 0.8, 0.95  # of a limit
 
 
 @dataclass(frozen=True)
 class Column:
     title: str
-    width: int  # at least; a column with `share` takes part in what is left
-    text: Callable  # (row, width) → text of so many cells or fewer
-    key: Callable  # row → what is sorted by; None comes last
-    share: float = 0.0
-    most: int = 0
-    left: bool = False
+    width: int  # at least
+    text: Callable[[Any, int], str]  # of a row, in so many cells or fewer
+    sort_key: Callable[[Any], Any]  # of a row; rows with None come last
+    share: float = 0.0  # of the width that is left; 0: none
+    width_most: int = 0  # with a share
+    left: bool = False  # aligned
     name: bool = False  # text that others wrote: what follows is placed absolutely
-    style: Callable | None = None
-    wanted: Callable = lambda rows: True
-    first: int = 9  # to go where there is no room for all: 1 before 2
+    style: Callable[[Any], str] | None = None
+    wanted: Callable[[Sequence[Any]], bool] = lambda rows: True
+    drop_order: int = 9  # where there is no room for all: column 1 goes before column 2
 
 
-def _of(attribute):
+def _of(attribute: str) -> Callable[[Any], Any]:
     return lambda row: getattr(row, attribute)
 
 
-def _ratio(part):
+def _ratio(part: str) -> Callable[[Any], float | None]:
+    """Of a row: this attribute as a share of its limit."""
     return lambda row: (
         getattr(row, part) / row.limit if getattr(row, part) is not None and row.limit else None
     )
 
 
-def _danger(ratio):
-    return "" if ratio is None or ratio < _TIGHT else YELLOW if ratio < _FULL else RED
+def _danger(ratio: float | None) -> str:
+    """The colour of a share of a limit."""
+    return "" if ratio is None or ratio < _YELLOW_FROM else YELLOW if ratio < _RED_FROM else RED
 
 
-def _size(title, attribute, **options):
+def _size(title: str, attribute: str, **options: Any) -> Column:
     return Column(
         title,
         8,
@@ -50,7 +61,7 @@ def _size(title, attribute, **options):
     )
 
 
-def _plain(title, width, attribute, **options):
+def _count(title: str, width: int, attribute: str, **options: Any) -> Column:
     return Column(
         title,
         width,
@@ -60,7 +71,7 @@ def _plain(title, width, attribute, **options):
     )
 
 
-def _name(title, attribute="name", **options):
+def _name(title: str, attribute: str = "name", **options: Any) -> Column:
     return Column(
         title,
         12,
@@ -73,8 +84,8 @@ def _name(title, attribute="name", **options):
 
 
 TASKS = (
-    _name("task", share=0.6, most=48),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=1),
+    _name("task", share=0.6, width_most=48),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=1),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
     Column(
@@ -83,16 +94,16 @@ TASKS = (
         lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
         _ratio("peak"),
         share=0.4,
-        most=40,
+        width_most=40,
         left=True,
-        first=3,
+        drop_order=3,
         style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
     ),
     _size(
         "gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)
     ),
-    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds"), first=2),
-    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate"), first=4),
+    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds"), drop_order=2),
+    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate"), drop_order=4),
     Column(
         "exceeds",
         7,
@@ -105,11 +116,11 @@ TASKS = (
     ),
 )
 NAMES = (
-    _name("task", share=1.0, most=64),
-    _plain("running", 7, "running", first=2),
-    _plain("done", 9, "done"),
-    _plain("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
-    _size("median", "median", first=3),
+    _name("task", share=1.0, width_most=64),
+    _count("running", 7, "running", drop_order=2),
+    _count("done", 9, "done"),
+    _count("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
+    _size("median", "median", drop_order=3),
     _size("max", "most", style=lambda row: _danger(row.share)),
     Column(
         "of limit",
@@ -119,17 +130,17 @@ NAMES = (
         ),
         _of("share"),
         share=0.3,
-        most=30,
+        width_most=30,
         left=True,
-        first=1,
+        drop_order=1,
         style=lambda row: GREEN,
     ),
 )
 
 
 GPUS = (
-    _name("gpu", share=0.6, most=40),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), first=2),
+    _name("gpu", share=0.6, width_most=40),
+    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=2),
     _size("live", "live"),
     _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
     Column(
@@ -138,19 +149,19 @@ GPUS = (
         lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
         _ratio("peak"),
         share=0.4,
-        most=40,
+        width_most=40,
         left=True,
-        first=4,
+        drop_order=4,
         style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
     ),
-    _size("pool", "pool", first=3),
+    _size("pool", "pool", drop_order=3),
     _size("all use", "used"),
-    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy"), first=1),
+    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy"), drop_order=1),
 )
 
 
 @dataclass
-class Device:
+class DeviceRow:
     """A GPU of one process."""
 
     name: str
@@ -163,10 +174,10 @@ class Device:
     busy: float | None
 
 
-def devices_of(processes):
+def device_rows(processes: Iterable[ProcessRow]) -> Iterator[DeviceRow]:
     for process in processes:
         for d in process.devices:
-            yield Device(
+            yield DeviceRow(
                 f"{d['device']} {d.get('name') or ''}".rstrip(),
                 process.pid,
                 d.get("live_bytes"),
@@ -178,15 +189,15 @@ def devices_of(processes):
             )
 
 
-def processes_columns(picture):
-    """picture: a function, which one is shown."""
+def processes_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
+    """picture: returns the picture that is shown."""
 
-    def course(row, width):
-        return figures.sparkline(picture().course_of(row), width)
+    def history(row: ProcessRow, width: int) -> str:
+        return figures.sparkline(picture().rss_history_of(row), width)
 
-    def state(row, width):
-        """What it is; of one that has gone first how, and what died with it: that must not be
-        cut off."""
+    def state(row: ProcessRow, width: int) -> str:
+        """The name of a process. If it has gone, first how, and which tasks died with it: that
+        must not be cut off."""
         with_it = picture().killed_with(row)
         text = (
             row.name
@@ -202,7 +213,7 @@ def processes_columns(picture):
             state,
             lambda row: row.name.casefold(),
             share=0.4,
-            most=60,
+            width_most=60,
             left=True,
             name=True,
             style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED),
@@ -216,70 +227,83 @@ def processes_columns(picture):
             lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width),
             _ratio("rss"),
             share=0.2,
-            most=30,
+            width_most=30,
             left=True,
-            first=4,
+            drop_order=4,
             style=lambda row: _danger(_ratio("rss")(row)) or GREEN,
         ),
-        _size("limit", "limit", first=2),
-        Column("course", 8, course, lambda row: None, share=0.4, most=60, left=True, first=3),
-        _plain("tasks", 5, "running", first=1),
+        _size("limit", "limit", drop_order=2),
+        Column(
+            "course",
+            8,
+            history,
+            lambda row: None,
+            share=0.4,
+            width_most=60,
+            left=True,
+            drop_order=3,
+        ),
+        _count("tasks", 5, "running", drop_order=1),
     )
 
 
 class Pane:
-    """One table: which rows in which order, from which one on."""
+    """One table: its rows in their order, and the first one that is shown."""
 
-    def __init__(self, title, columns, sort, hint):
+    def __init__(self, title: str, columns: Sequence[Column], sort: str, hint: str) -> None:
+        """sort: title of the column to sort by. hint: shown instead of rows, if there are none."""
         self.title, self.columns, self.hint = title, columns, hint
         self._sort, self.descending, self.offset = sort, True, 0
-        self.rows, self._filtered = [], False
+        self.rows: list[Any] = []
+        self._filtered = False
 
-    def shown_columns(self):
+    def shown_columns(self) -> list[Column]:
         return [column for column in self.columns if column.wanted(self.rows)]
 
     @property
-    def sorted_by(self):
+    def sorted_by(self) -> str:
         shown = [column.title for column in self.shown_columns()]
         return self._sort if self._sort in shown else shown[0]
 
-    def move_sort(self, step):
+    def move_sort(self, step: int) -> None:
         titles = [column.title for column in self.shown_columns()]
         self._sort = titles[(titles.index(self.sorted_by) + step) % len(titles)]
         self.descending = not any(
             column.title == self._sort and column.name for column in self.columns
         )
 
-    def fill(self, rows, filtered=""):
+    def fill(self, given: Iterable[Any], filtered: str = "") -> None:
         rows = (
-            [row for row in rows if filtered.casefold() in row.name.casefold()]
+            [row for row in given if filtered.casefold() in row.name.casefold()]
             if filtered
-            else list(rows)
+            else list(given)
         )
         self.rows, self._filtered = rows, bool(filtered)
-        key = next(column.key for column in self.columns if column.title == self.sorted_by)
+        key = next(column.sort_key for column in self.columns if column.title == self.sorted_by)
         known = [(value, i) for i, row in enumerate(rows) if (value := key(row)) is not None]
         order = [i for _, i in sorted(known, key=lambda pair: pair[0], reverse=self.descending)]
-        there = set(order)
-        self.rows = [rows[i] for i in order] + [row for i, row in enumerate(rows) if i not in there]
+        sorted_ = set(order)
+        self.rows = [rows[i] for i in order] + [
+            row for i, row in enumerate(rows) if i not in sorted_
+        ]
 
-    def scroll(self, step, height):
+    def scroll(self, step: int, height: int) -> None:
         self.offset = max(0, min(self.offset + step, len(self.rows) - height))
 
-    def widths(self, columns, total):
-        """What is left beside the least widths goes to those with a share, up to their most."""
+    def widths(self, columns: Sequence[Column], total: int) -> list[int]:
+        """Columns with a share divide what the least widths leave, up to width_most."""
         widths = [column.width for column in columns]
         left = total - sum(widths) - (len(columns) - 1)
         shares = sum(column.share for column in columns)
         for i, column in enumerate(columns):
             if column.share and left > 0:
                 widths[i] += min(
-                    int(left * column.share / shares), max(0, column.most - column.width)
+                    int(left * column.share / shares), max(0, column.width_most - column.width)
                 )
         return widths
 
-    def lines(self, width, height, focused):
-        """The heading and at most height - 1 rows, each a list of (text, style)."""
+    def lines(self, width: int, height: int, focused: bool) -> list[Cells]:
+        """The heading and at most height - 1 rows."""
         columns = fitting(self.shown_columns(), width)
         widths = self.widths(columns, width)
         self.scroll(0, height - 1)
@@ -296,8 +320,10 @@ class Pane:
             found.append([("no name has this text in it" if self._filtered else self.hint, DIM)])
         return found
 
-    def _heading(self, columns, widths, of, focused):
-        line = []
+    def _heading(
+        self, columns: Sequence[Column], widths: list[int], of: str, focused: bool
+    ) -> Cells:
+        line: Cells = []
         for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
             chosen = focused and column.title == self.sorted_by
             title = (f"{self.title} {of}".rstrip() if column.name else column.title) + (
@@ -315,19 +341,20 @@ class Pane:
         return line
 
 
-def fitting(columns, width):
-    """Those that have room side by side."""
+def fitting(columns: Sequence[Column], width: int) -> Sequence[Column]:
+    """The columns that have room side by side."""
     while len(columns) > 1 and sum(column.width + 1 for column in columns) - 1 > width:
         columns = [
             column
             for column in columns
-            if column is not min(columns[1:], key=lambda column: column.first)
+            if column is not min(columns[1:], key=lambda column: column.drop_order)
         ]
     return columns
 
 
-def _line(row, columns, widths):
-    line, at = [], 1
+def _line(row: Any, columns: Sequence[Column], widths: list[int]) -> Cells:
+    line: Cells = []
+    position = 1  # in cells, from 1
     for column, width in zip(columns, widths, strict=True):
         text = (
             column.text(row, width)[: max(width, 0)] if not column.name else column.text(row, width)
@@ -338,6 +365,6 @@ def _line(row, columns, widths):
                 column.style(row) if column.style else "",
             )
         )
-        at += width + 1
-        line.append((f"\x1b[{at}G" if column.name else " ", ""))
+        position += width + 1
+        line.append((f"\x1b[{position}G" if column.name else " ", ""))
     return line[:-1]

@@ -1,24 +1,35 @@
-"""What looks add up to: growth of running tasks, the course of each process's resident size,
-totals by task name, who has gone and how."""
+"""What moments add up to: growth of running tasks, the resident sizes of each process over time,
+totals by task name, which processes have gone and how. Drawn by screen.py."""
+
+from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
-from dwsr_probe.report.top.moment import Moment, own_peak, pid_text
+from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskKey, TaskRow, own_peak, pid_text
 
-COURSE_MOST = 240  # points of a sparkline
+HISTORY_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
 NAMES_MOST, GONE_MOST, LIMITS_MOST = 2_000, 32, 4_096
 KILLED_MOST = 512  # tasks of a process: as many as can run
-RATE_S = 2.0
+RATE_S = 2.0  # over which growth is measured
 OTHER = "(other names)"
+_ENDS: dict[str | None, str] = {
+    "ok": "ended",
+    "error": "failed",
+    "killed": "killed",
+}  # of a record's state
 
 
 @dataclass
-class Name:
+class NameRow:
+    """The tasks of one name."""
+
     name: str
     done: int = 0
     failed: int = 0
@@ -26,32 +37,34 @@ class Name:
     running: int = 0
     most: float | None = None
     share: float | None = None  # the largest, of the limit of the process that the task was in
-    peaks: deque = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
-    shares: deque = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
-    _medians: tuple = (0, None, None)  # of peaks and shares, when so many were done
+    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
+    # of peaks and of shares, and `done` when they were computed
+    _medians: tuple[float | None, float | None] = (None, None)
+    _medians_at: int = 0
 
     @property
-    def median(self):
-        return self._both()[1]
+    def median(self) -> float | None:
+        return self._computed()[0]
 
     @property
-    def share_median(self):
-        return self._both()[2]
+    def share_median(self) -> float | None:
+        return self._computed()[1]
 
-    def _both(self):
-        if self._medians[0] != self.done:
+    def _computed(self) -> tuple[float | None, float | None]:
+        if self._medians_at != self.done:
+            self._medians_at = self.done
             self._medians = (
-                self.done,
-                *(median(found) if found else None for found in (self.peaks, self.shares)),
+                median(self.peaks) if self.peaks else None,
+                median(self.shares) if self.shares else None,
             )
         return self._medians
 
-    def frozen(self):
-        copied = copy(self)
-        copied._medians = self._both()  # before its peaks go on
-        return copied
+    def frozen(self) -> NameRow:
+        self._computed()  # the copy shares the peaks, which go on
+        return copy(self)
 
-    def add(self, record, limit):
+    def add(self, record: Mapping[str, Any], limit: float | None) -> None:
         self.done += 1
         self.failed += record.get("state") != "ok"
         self.killed += record.get("state") == "killed"
@@ -65,49 +78,55 @@ class Name:
 
 
 class Picture:
-    def __init__(self, title):
-        self.title, self.moment, self.at = title, Moment(), time.time()
-        self.names, self.processes = {}, []
-        self.course, self._courses = deque(maxlen=COURSE_MOST), {}  # resident sizes: of all, by pid
-        self._tracks, self._gone, self._killed = {}, {}, {}
-        self._limits = {}  # pid → (run, limit), of all processes that were seen, the newest last
-        self._run_limits = {}  # run → its processes' limits
-        self._cpu, self.sampler_cpu = deque(maxlen=9), None  # share of a core
+    def __init__(self, title: str) -> None:
+        self.title, self.moment, self.date = title, Moment(), time.time()
+        self.names: dict[str, NameRow] = {}
+        self.processes: list[ProcessRow] = []
+        # resident sizes: the sum over all processes, and by pid
+        self.rss_history: deque[float] = deque(maxlen=HISTORY_MOST)
+        self._rss_histories: dict[str, deque[float]] = {}
+        self._tracks: dict[TaskKey, deque[tuple[float, float]]] = {}  # when, live bytes
+        self._gone: dict[str, ProcessRow] = {}  # by pid
+        self._killed: dict[str, list[str]] = {}  # pid → names of the tasks that died with it
+        # pid → (run, limit), of all processes that were seen, the newest last
+        self._limits: dict[str, tuple[str, float | None]] = {}
+        self._run_limits: dict[str, set[float | None]] = {}  # run → its processes' limits
+        self._cpu: deque[tuple[float, float]] = deque(maxlen=9)  # when, seconds of all samplers
+        self.sampler_cpu: float | None = None  # share of a core
         self.done = self.failed = 0
 
-    def take(self, moment, chances=None):
-        """One look. chances: of port.Predictor.read(), or None."""
+    def add(self, moment: Moment, chances: Mapping[TaskKey, float] | None = None) -> None:
+        """chances: of port.PredictorPort.read(), or None."""
         now = time.monotonic()
-        self.at, before, self.moment = time.time(), self.moment, moment
+        self.date, before, self.moment = time.time(), self.moment, moment
         self._learn_limits(moment.processes)
         for record in moment.records:
             self._ended(record)
         self._follow_tasks(moment.tasks, now)
-        for task in moment.tasks if chances else ():
-            task.chance = chances.get(task.key)
+        if chances:
+            for task in moment.tasks:
+                task.chance = chances.get(task.key)
         self._follow_processes(before, moment, now)
         for name in self.names.values():
             name.running = 0
         for task in moment.tasks:
             self._name(task.name).running += 1
 
-    def frozen(self):
-        """A picture like this one that stays as it is."""
+    def frozen(self) -> Picture:
+        """A copy of this picture that stays as it is."""
         copied = copy(self)
         copied.moment, copied.processes = copy(self.moment), list(map(copy, self.processes))
         copied.names = {name: found.frozen() for name, found in self.names.items()}
-        copied.course, copied._courses = (
-            tuple(self.course),
-            {pid: tuple(course) for pid, course in self._courses.items()},
-        )
+        copied.rss_history = copy(self.rss_history)
+        copied._rss_histories = {pid: copy(sizes) for pid, sizes in self._rss_histories.items()}
         return copied
 
-    def _name(self, name):
+    def _name(self, name: str) -> NameRow:
         if name not in self.names and len(self.names) >= NAMES_MOST:
             name = OTHER
-        return self.names.setdefault(name, Name(name))
+        return self.names.setdefault(name, NameRow(name))
 
-    def _learn_limits(self, processes):
+    def _learn_limits(self, processes: list[ProcessRow]) -> None:
         for process in processes:
             self._limits.pop(process.pid, None)
             self._limits[process.pid] = process.run, process.limit
@@ -117,20 +136,16 @@ class Picture:
         for run, limit in self._limits.values():
             self._run_limits.setdefault(run, set()).add(limit)
 
-    def _limit_of(self, record):
-        """Of the process that ran a task. Of one that came and went between two looks, that of
-        its run if its processes have only one."""
+    def _limit_of(self, record: Mapping[str, Any]) -> float | None:
+        """Limit of the process that ran a task. For a process that came and went between two
+        moments: the limit that all processes of its run have in common."""
         pid, run = pid_text(record.get("pid")), record.get("run")
-        of_run = self._run_limits.get(run, ()) if run and isinstance(run, str) else ()
-        return (
-            self._limits[pid][1]
-            if pid in self._limits
-            else next(iter(of_run))
-            if len(of_run) == 1
-            else None
-        )
+        if pid in self._limits:
+            return self._limits[pid][1]
+        limits = self._run_limits.get(run, set()) if run and isinstance(run, str) else set()
+        return next(iter(limits)) if len(limits) == 1 else None
 
-    def _ended(self, record):
+    def _ended(self, record: Mapping[str, Any]) -> None:
         name = self._name(str(record.get("task_name")))
         name.add(record, self._limit_of(record))
         self.done += 1
@@ -142,8 +157,8 @@ class Picture:
             while len(self._killed) > 4 * GONE_MOST:
                 self._killed.pop(next(iter(self._killed)))
 
-    def _follow_tasks(self, tasks, now):
-        tracks = {}
+    def _follow_tasks(self, tasks: list[TaskRow], now: float) -> None:
+        tracks: dict[TaskKey, deque[tuple[float, float]]] = {}
         for task in tasks:
             if task.live is not None:
                 track = tracks[task.key] = self._tracks.get(task.key) or deque()
@@ -154,61 +169,68 @@ class Picture:
                 task.rate = (high - low) / (last - first) if last > first else None
         self._tracks = tracks
 
-    def _follow_processes(self, before, moment, now):
+    def _follow_processes(self, before: Moment, moment: Moment, now: float) -> None:
+        self._follow_gone(before, moment)
+        self._follow_sizes(moment)
+        self._follow_samplers(before, moment, now)
+
+    def _follow_gone(self, before: Moment, moment: Moment) -> None:
         here = {p.pid for p in moment.processes}
         for process in before.processes:
             if process.pid not in here:
                 process.state, process.running, process.headroom = "ended", 0, None
                 self._gone[process.pid] = process
-        for pid, how in moment.gone.items():
+        for pid, state in moment.gone.items():
             if pid in self._gone:
-                self._gone[pid].state = {"ok": "ended", "error": "failed", "killed": "killed"}.get(
-                    how, "died"
-                )
+                self._gone[pid].state = _ENDS.get(state, "died")
         for pid, process in self._gone.items():
             if pid.partition(":")[0] in self._killed:
                 process.state = "killed"
         for pid in here & self._gone.keys():  # its probe has started again
             del self._gone[pid]
         while len(self._gone) > GONE_MOST:
-            self._courses.pop(next(iter(self._gone)), None)
             self._gone.pop(next(iter(self._gone)))
+        self.processes = [*moment.processes, *self._gone.values()]
+
+    def _follow_sizes(self, moment: Moment) -> None:
         for process in moment.processes:
-            self._courses.setdefault(process.pid, deque(maxlen=COURSE_MOST)).append(
+            self._rss_histories.setdefault(process.pid, deque(maxlen=HISTORY_MOST)).append(
                 process.rss or 0
             )
-        self._courses = {
-            pid: course for pid, course in self._courses.items() if pid in here or pid in self._gone
+        shown = {process.pid for process in self.processes}
+        self._rss_histories = {
+            pid: sizes for pid, sizes in self._rss_histories.items() if pid in shown
         }
-        self.course.append(sum(p.rss or 0 for p in moment.processes))
-        self.processes = [*moment.processes, *self._gone.values()]
-        if self._cpu and {p.pid for p in before.processes} != here:
+        self.rss_history.append(sum(p.rss or 0 for p in moment.processes))
+
+    def _follow_samplers(self, before: Moment, moment: Moment, now: float) -> None:
+        if {p.pid for p in before.processes} != {p.pid for p in moment.processes}:
             self._cpu.clear()
         self._cpu.append((now, sum(p.cpu_s for p in moment.processes)))
         (first, low), (last, high) = self._cpu[0], self._cpu[-1]
         self.sampler_cpu = (high - low) / (last - first) if last > first else None
 
-    def course_of(self, process):
-        return self._courses.get(process.pid, ())
+    def rss_history_of(self, process: ProcessRow) -> Iterable[float]:
+        return self._rss_histories.get(process.pid, ())
 
-    def killed_with(self, process):
+    def killed_with(self, process: ProcessRow) -> list[str]:
         """Names of the tasks that died with a process."""
         return (
             self._killed.get(process.pid.partition(":")[0], []) if process.state == "killed" else []
         )
 
     @property
-    def rss(self):
-        return self.course[-1] if self.course else 0
+    def rss(self) -> float:
+        return self.rss_history[-1] if self.rss_history else 0
 
     @property
-    def headroom(self):
+    def headroom(self) -> float | None:
         return min(
             (p.headroom for p in self.moment.processes if p.headroom is not None), default=None
         )
 
     @property
-    def late(self):
-        """Share of the samples."""
+    def late(self) -> float | None:
+        """Share of the samples that came late."""
         samples = sum(p.samples for p in self.moment.processes)
         return sum(p.late for p in self.moment.processes) / samples if samples else None

@@ -14,18 +14,18 @@ from dwsr_probe.report.top.moment import (
     ProcessRow,
     TaskKey,
     WatchError,
-    name_of,
-    number,
     pid_text,
+    process_title,
     task_key,
-    task_of,
+    task_row,
+    valid_number,
 )
 
 ANSWER_S = 5.0  # for a whole answer: somebody sits in front of the screen
 RECORDS_LEAST = 250  # that a busy machine can send meanwhile
 
 
-class Port:
+class PortWatch:
     """A Dask worker's, an exporter's or a run's: /dwsr/tasks and /dwsr/processes."""
 
     interval_s = 1.0  # an answer takes a worker some milliseconds
@@ -67,11 +67,11 @@ class Port:
         for record in found.running:
             pid = pids.get(record["process"]) or pid_text(record.get("pid"))
             moment.tasks.append(
-                task_of(
+                task_row(
                     record.get,
                     pid,
-                    number(record.get("running_seconds")),
-                    number(record.get("process_limit_bytes")),
+                    valid_number(record.get("running_seconds")),
+                    valid_number(record.get("process_limit_bytes")),
                 )
             )
         return moment
@@ -93,7 +93,7 @@ def _process_row(process: dict[str, Any]) -> ProcessRow:
     """Of checked_processes()."""
     return ProcessRow(
         pid=pid_text(process["pid"]),
-        name=name_of(process["program"], process["worker_name"] or process["worker"]),
+        name=process_title(process["program"], process["worker_name"] or process["worker"]),
         run=process["run"],
         rss=process["resident_bytes"],
         rss_max=process["resident_max_bytes"],
@@ -109,7 +109,7 @@ def _process_row(process: dict[str, Any]) -> ProcessRow:
     )
 
 
-class Predictor:
+class PredictorPort:
     """A `dwsr-probe predict serve`."""
 
     def __init__(

@@ -1,9 +1,12 @@
-"""A picture as lines of a screen of some size, and what keys change of it. Knows nothing of
-terminals: lines in, keys out (terminal.py)."""
+"""Draws a picture as lines for a screen of a given size; keys change what is shown. terminal.py
+writes the lines and reads the keys."""
+
+from __future__ import annotations
 
 import os
 import time
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.panes import (
@@ -16,10 +19,14 @@ from dwsr_probe.report.top.panes import (
     TASKS,
     YELLOW,
     Pane,
-    devices_of,
+    device_rows,
     processes_columns,
 )
 from dwsr_probe.report.words import count_text, line_of, percent_text
+
+if TYPE_CHECKING:
+    from dwsr_probe.report.top.panes import Cells
+    from dwsr_probe.report.top.picture import Picture
 
 HELP = (
     ("q, Ctrl-C", "leave"),
@@ -47,7 +54,7 @@ _FOOT = "q quit  p pause  / filter  ←→ sort  s order  ↑↓ scroll  Tab tab
 
 
 class Screen:
-    def __init__(self, picture):
+    def __init__(self, picture: Picture) -> None:
         self._live, self.picture = picture, picture
         self.filter, self.editing, self.helping = "", False, False
         self.panes = (
@@ -65,13 +72,13 @@ class Screen:
         self._colour = "NO_COLOR" not in os.environ
 
     @property
-    def paused(self):
+    def paused(self) -> bool:
         return self.picture is not self._live
 
     # -- keys
 
-    def key(self, key):
-        """False: leave."""
+    def key(self, key: str) -> bool:
+        """Handles a key; False: leave."""
         if self.editing:
             self._edit(key)
         elif self.helping:
@@ -83,7 +90,7 @@ class Screen:
             self._act(key)
         return True
 
-    def _edit(self, key):
+    def _edit(self, key: str) -> None:
         if key == "enter":
             self.editing = False
         elif key == "escape":
@@ -93,7 +100,7 @@ class Screen:
         elif len(key) == 1 and key.isprintable() and len(self.filter) < 200:
             self.filter += key
 
-    def _act(self, key):
+    def _act(self, key: str) -> None:
         pane = self.panes[self._focus]
         page = max(1, self._height - 1)
         scrolls = {
@@ -129,31 +136,31 @@ class Screen:
 
     # -- lines
 
-    def lines(self, width, height):
+    def lines(self, width: int, height: int) -> list[str]:
         """Exactly `height` of them, none wider than `width`: text with colours."""
         if self.helping:
             lines = _help(width)
         else:
             self._fill()
             lines = self._head(width)[: max(1, height - 3)]
-            for pane, rows in self._rooms(height - len(lines) - 1):
+            for pane, rows in self._heights(height - len(lines) - 1):
                 lines += pane.lines(width, rows, pane is self.panes[self._focus])
             lines = lines[: height - 1]
             lines += [[]] * (height - 1 - len(lines)) + [self._foot()]
         return [self._painted(line, width) for line in (lines + [[]] * height)[:height]]
 
-    def _fill(self):
+    def _fill(self) -> None:
         processes, gpus, tasks, names = self.panes
         processes.fill(self.picture.processes)
-        gpus.fill(devices_of(self.picture.moment.processes))
+        gpus.fill(device_rows(self.picture.moment.processes))
         tasks.fill(self.picture.moment.tasks, self.filter)
         names.fill(self.picture.names.values(), self.filter)
         if self._focus == 1 and not gpus.rows:
             self._focus = 2
 
-    def _rooms(self, height):
-        """(pane, lines) of each: the chosen one comes first, then the others in turn. On a low
-        screen it is alone."""
+    def _heights(self, height: int) -> list[tuple[Pane, int]]:
+        """The panes that are shown, with the lines that each gets. The chosen pane gets lines
+        first, then the others in turn. On a low screen the chosen pane is alone."""
         chosen = self.panes[self._focus]
         shown = [
             pane
@@ -161,21 +168,21 @@ class Screen:
             if pane is chosen or (height >= 12 and (pane.rows or pane.hint))
         ]
         needs = {id(pane): 1 + max(1, len(pane.rows)) for pane in shown}
-        rooms = {
+        heights = {
             id(pane): min(needs[id(pane)], 1 + max(1, height // 5))
             for pane in shown
             if pane is not chosen
         }
-        self._height = rooms[id(chosen)] = max(
-            2, min(needs[id(chosen)], height - sum(rooms.values()))
+        self._height = heights[id(chosen)] = max(
+            2, min(needs[id(chosen)], height - sum(heights.values()))
         )
         for pane in shown:
-            rooms[id(pane)] = min(
-                needs[id(pane)], rooms[id(pane)] + max(0, height - sum(rooms.values()))
+            heights[id(pane)] = min(
+                needs[id(pane)], heights[id(pane)] + max(0, height - sum(heights.values()))
             )
-        return [(pane, rooms[id(pane)]) for pane in shown]
+        return [(pane, heights[id(pane)]) for pane in shown]
 
-    def _head(self, width):
+    def _head(self, width: int) -> list[Cells]:
         picture, moment = self.picture, self.picture.moment
         said, style = (
             (moment.trouble, RED)
@@ -193,7 +200,7 @@ class Screen:
             (
                 (
                     f"  {line_of(picture.title, width)} "
-                    f" {time.strftime('%H:%M:%S', time.localtime(picture.at))}"
+                    f" {time.strftime('%H:%M:%S', time.localtime(picture.date))}"
                 ),
                 "",
             ),
@@ -214,14 +221,14 @@ class Screen:
         rss = f"rss {figures.size(picture.rss)}, headroom {figures.size(picture.headroom)}  "
         third = [
             (rss, ""),
-            (figures.sparkline(picture.course, min(60, max(0, width - len(rss) - 1))), ""),
+            (figures.sparkline(picture.rss_history, min(60, max(0, width - len(rss) - 1))), ""),
         ]
         lines = [first, second, third, self._health()]
         if said:
             lines.insert(1, [(line_of(said, 2 * width), f"{style};{REVERSE}")])
         return lines
 
-    def _health(self):
+    def _health(self) -> Cells:
         picture, moment = self.picture, self.picture.moment
         dropped = sum(p.dropped for p in moment.processes)
         parts = [
@@ -254,7 +261,7 @@ class Screen:
             )
         return parts
 
-    def _foot(self):
+    def _foot(self) -> Cells:
         if self.editing:
             return [
                 ("/", BOLD),
@@ -270,8 +277,8 @@ class Screen:
             (_FOOT, DIM),
         ]
 
-    def _painted(self, line, width):
-        """Cut to the width in cells; escape sequences of ours take none."""
+    def _painted(self, line: Cells, width: int) -> str:
+        """With colours, cut to the width in cells; our own escape sequences take no cell."""
         parts, left = [], width
         for text, style in line:
             # to a column: the cells before it are counted in its name's width and one more
@@ -289,9 +296,9 @@ class Screen:
         return "".join(parts)
 
 
-def _help(width):
-    """Whole in 80×24."""
-    lines = [[("dwsr-probe top", BOLD), ("  any key: back", DIM)], []]
+def _help(width: int) -> list[Cells]:
+    """The page of help; fits into 80×24."""
+    lines: list[Cells] = [[("dwsr-probe top", BOLD), ("  any key: back", DIM)], []]
     for keys, does in HELP:
         parts = wrap(does, max(10, width - 26))
         lines += [
@@ -308,11 +315,11 @@ def _help(width):
     ]
 
 
-def plain_line(picture):
+def plain_line(picture: Picture) -> str:
     """The picture in one line, for logs."""
     moment = picture.moment
     words = [
-        time.strftime("%H:%M:%S", time.localtime(picture.at)),
+        time.strftime("%H:%M:%S", time.localtime(picture.date)),
         count_text(len(moment.processes), "process", "processes", "1"),
         f"{len(moment.tasks):,} running",
         f"{picture.done:,} done" + (" (still reading)" if moment.behind else ""),
@@ -329,7 +336,7 @@ def plain_line(picture):
         )
     riskiest = max(
         (task for task in moment.tasks if task.chance is not None),
-        key=lambda task: task.chance,
+        key=lambda task: task.chance or 0.0,
         default=None,
     )
     if riskiest:

@@ -1,11 +1,15 @@
-"""The terminal: taken over, given back whatever happens, keys from it, lines to it. Only lines
-that have changed are written: it may be far away."""
+"""The terminal: takes it over, gives it back whatever happens, reads keys, writes lines. Only lines
+that have changed are written: the terminal may be far away."""
+
+from __future__ import annotations
 
 import os
 import re
 import sys
 import termios
 import tty
+from collections.abc import Sequence
+from typing import Any, TextIO
 
 # the other screen, no cursor, no wrapping: a sign that is wider than we think must not move the
 # rest
@@ -39,25 +43,27 @@ _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|[^\x1b]|\x1b(?=\x1b|[^
 _PART = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?$")
 
 
-def is_screen(stream):
-    """Somebody looks at it, and it can be drawn on."""
+def is_screen(stream: TextIO) -> bool:
+    """Whether it is a terminal that can be drawn on."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 class TerminalGone(Exception):
-    """Closed, or the connection to it: nobody looks any more."""
+    """The terminal was closed, or the connection to it."""
 
 
 class Terminal:
     """A context: whatever happens inside, the terminal is given back as it was."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._out = sys.stdout.fileno()
         self.keys = self._keyboard()  # a descriptor, or None
-        self._before, self._shown, self._part = None, [], ""
+        self._before: list[Any] | None = None  # its settings, to be restored
+        self._shown: Sequence[str | None] = []  # lines; None: not known
+        self._part = ""  # of a key's sequence
 
     @staticmethod
-    def _keyboard():
+    def _keyboard() -> int | None:
         if sys.stdin is not None and sys.stdin.isatty():
             return sys.stdin.fileno()
         try:
@@ -65,14 +71,14 @@ class Terminal:
         except OSError:
             return None
 
-    def __enter__(self):
-        self.take()
+    def __enter__(self) -> Terminal:
+        self.take_over()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.give_back()
 
-    def take(self):
+    def take_over(self) -> None:
         try:
             if self.keys is not None:
                 self._before = termios.tcgetattr(self.keys)
@@ -83,12 +89,12 @@ class Terminal:
         self._write(_ENTER)
         self._shown = []
 
-    def give_back(self):
+    def give_back(self) -> None:
         try:
             self._write(_LEAVE)
         except TerminalGone:
             pass
-        if self._before is not None:
+        if self._before is not None and self.keys is not None:
             try:
                 if os.tcgetpgrp(self.keys) != os.getpgrp():
                     return  # in the background: it is somebody else's now
@@ -96,19 +102,21 @@ class Terminal:
             except (termios.error, OSError):
                 pass
 
-    def size(self):
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
         try:
             width, height = os.get_terminal_size(self._out)
         except OSError:
             width = height = 0
         return max(width, 20) if width else 80, max(height, 4) if height else 24
 
-    def redraw(self):
-        """Everything anew with the next lines: its size has changed."""
+    def redraw(self) -> None:
+        """The next show() writes all lines: the size has changed."""
         self._shown = []
 
-    def show(self, lines):
-        """Each begins with an erased line: erasing after it would take the last column away."""
+    def show(self, lines: list[str]) -> None:
+        """Each line is erased before it is written: erasing behind it would take the last column
+        away."""
         if len(lines) != len(self._shown):
             self._shown = [None] * len(lines)
         changed = [
@@ -117,12 +125,13 @@ class Terminal:
             if line != old
         ]
         if changed:
-            # one step, where a terminal can do that
+            # in one step, where the terminal can do that
             self._write("\x1b[?2026h" + "".join(changed) + "\x1b[?2026l")
         self._shown = lines
 
-    def read(self):
+    def read(self) -> list[str]:
         """Names of the keys that were pressed."""
+        assert self.keys is not None
         try:
             found = os.read(self.keys, 4096)
         except OSError as error:
@@ -131,24 +140,24 @@ class Terminal:
             raise TerminalGone
         return self._parsed(found.decode("utf-8", "replace"))
 
-    def rest(self):
-        """What is there of a sequence, if no more has come: Esc itself."""
+    def read_part(self) -> list[str]:
+        """The key of an incomplete sequence, if no more has come: Esc itself."""
         text, self._part = self._part, ""
         return ["escape"] if text == "\x1b" else []
 
     @property
-    def waits(self):
-        """For the rest of a sequence: over a network it may come in parts."""
+    def has_part(self) -> bool:
+        """A key's sequence is incomplete: over a network it may come in parts."""
         return bool(self._part)
 
-    def _parsed(self, text):
+    def _parsed(self, text: str) -> list[str]:
         text = self._part + text
         part = _PART.search(text)
         self._part = part[0] if part else ""
         found = _SEQUENCE.findall(text[: len(text) - len(self._part)])
         return [_KEYS.get(word, word) for word in found if word in _KEYS or len(word) == 1]
 
-    def _write(self, text):
+    def _write(self, text: str) -> None:
         data = text.encode("utf-8", "replace")
         try:
             while data:

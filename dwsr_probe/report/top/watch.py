@@ -1,15 +1,18 @@
-"""What `top` looks at on this machine: all boards, or those of one run. Boards are read by
-export's sources alone; port.py looks elsewhere.
+"""What `top` reads on this machine: all boards, or those of one run, through export's sources.
+port.py reads ports.
 
-Called by loop.py in a thread of its own: a port or a network filesystem may be slow, keys may
-not.
+Called by loop.py in a thread of its own: a network filesystem may be slow, keys may not.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sqlite3
 import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.process import process_exists
 from dwsr_probe.export.sources.machine import MachineSource
@@ -19,37 +22,51 @@ from dwsr_probe.report.top.moment import (
     Moment,
     ProcessRow,
     WatchError,
-    name_of,
-    task_of,
+    process_title,
+    task_row,
 )
 from dwsr_probe.runs import find_run
 from dwsr_probe.store import Store, StoreError
 
-FOLLOW_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
-FIRST = "0"  # cursor of the stream
+if TYPE_CHECKING:
+    from dwsr_probe.export.sources.source import Source
+    from dwsr_probe.live.process import LivingProcess
+
+COLLECT_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
+FIRST = "0"  # cursor of the whole stream
 
 
-class Boards:
-    """Of this machine, all or those of one run's name."""
+class BoardsWatch:
+    """What the watches of this machine have in common. Subclasses open a source, and say which
+    records count and how processes have ended."""
 
     title, interval_s = "this machine", 0.25
 
-    def __init__(self, directories=None, run=None, say=lambda text: None):
-        self._directories, self._run, self._say = directories, run, say
-        self._source, self._cursor, self._followed, self._lost = None, FIRST, 0.0, 0
-        # pids of the last look; those of whom it is not known yet how they ended
-        self._here, self._missing = set(), set()
-        if run:
-            self.title = f"run {run}"
+    def __init__(self, run: str | None = None) -> None:
+        """run: show only processes of this run."""
+        self._run, self._cursor, self._lost = run, FIRST, 0
+        self._pids: set[str] = set()  # of the last moment
+        self._missing: set[str] = set()  # pids of processes that have gone, not known yet how
 
-    def read(self):
-        self._source = self._source or self._opened()
-        self._follow()
-        batch = self._source.read(self._cursor, RECORDS_MOST)
-        if self._cursor != FIRST:  # what was overwritten before we came is not lost to us
+    def _current_source(self) -> Source:
+        """Opened by the thread that reads; up to date."""
+        raise NotImplementedError
+
+    def _counts(self, record: dict[str, Any]) -> bool:
+        """Whether a finished task is shown."""
+        raise NotImplementedError
+
+    def _end_states(self) -> dict[str, str | None]:
+        """pid → state of processes that have ended, as far as known."""
+        raise NotImplementedError
+
+    def read(self) -> Moment:
+        source = self._current_source()
+        batch = source.read(self._cursor, RECORDS_MOST)
+        if self._cursor != FIRST:  # what was overwritten before top was started is not counted
             self._lost += batch.lost
         self._cursor = batch.cursor
-        living = self._source.living()
+        living = source.living()
         moment = Moment(
             lost=self._lost,
             more_processes=living.dropped,
@@ -61,7 +78,7 @@ class Boards:
             if self._run in (None, process.run):
                 moment.processes.append(_process_row(process))
                 moment.tasks += [
-                    task_of(
+                    task_row(
                         partial(getattr, task.record),
                         process.pid,
                         task.seconds,
@@ -69,40 +86,55 @@ class Boards:
                     )
                     for task in process.running
                 ]
-        here = {p.pid for p in moment.processes}
-        self._missing = (self._missing | self._here) - here
-        self._here = here
+        pids = {p.pid for p in moment.processes}
+        self._missing = (self._missing | self._pids) - pids
+        self._pids = pids
         if self._missing:
-            states = self._states()
+            states = self._end_states()
             moment.gone = {pid: states[pid] for pid in self._missing & states.keys()}
             self._missing -= moment.gone.keys()
         return moment
 
-    def _counts(self, record):
-        """Of a run all do. Of a machine not what processes left that were dead before we came:
-        that job is over."""
-        return (
-            record.get("run") == self._run
-            if self._run
-            else record.get("process") not in self._source.ended_before
-        )
 
-    def _states(self):
-        """pid → how it ended, as far as that is known by now."""
+class MachineWatch(BoardsWatch):
+    """All boards of this machine, or those of one run's name."""
+
+    def __init__(
+        self,
+        directories: list[str] | None = None,
+        run: str | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        super().__init__(run)
+        self._directories, self._say = directories, say
+        self._source: MachineSource | None = None
+        self._collected = 0.0  # when
+        if run:
+            self.title = f"run {run}"
+
+    def _current_source(self) -> MachineSource:
+        if self._source is None:
+            self._source = MachineSource(self._directories, say=self._say)
+        if time.monotonic() >= self._collected + COLLECT_S:
+            self._source.collect()
+            self._collected = time.monotonic()
+        return self._source
+
+    def _counts(self, record: dict[str, Any]) -> bool:
+        """Of a run all records count. Of a machine not those of processes that were dead before
+        top was started: that job is over."""
+        if self._run:
+            return record.get("run") == self._run
+        assert self._source is not None
+        return record.get("process") not in self._source.ended_before
+
+    def _end_states(self) -> dict[str, str | None]:
+        assert self._source is not None
         return {str(pid): state for pid, state in self._source.ended().items()}
 
-    def _opened(self):
-        return MachineSource(self._directories, say=self._say)
 
-    def _follow(self):
-        if time.monotonic() >= self._followed + FOLLOW_S:
-            self._source.collect()
-            self._followed = time.monotonic()
-
-
-def _records(lines):
-    """As dicts; one that is damaged is left out: who reads all users' boards reads what they
-    wrote."""
+def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """As dicts. A damaged record is left out: boards of other users may say anything."""
     for line in lines:
         try:
             yield json.loads(line)
@@ -110,11 +142,11 @@ def _records(lines):
             continue
 
 
-def _process_row(process):
+def _process_row(process: LivingProcess) -> ProcessRow:
     live = process.live
     return ProcessRow(
         pid=process.pid,
-        name=name_of(
+        name=process_title(
             process.program, process.workers_text("name") or process.workers_text("address")
         ),
         run=process.run,
@@ -132,19 +164,16 @@ def _process_row(process):
     )
 
 
-class RunDirectory(Boards):
-    """A run of this machine by its directory: what has ended from its store, also while that is
-    written; what runs from its boards."""
+class RunWatch(BoardsWatch):
+    """A run of this machine by its directory: what has ended from its store, also while it is
+    being written; what runs from its boards."""
 
-    def __init__(self, directory):
+    def __init__(self, directory: str) -> None:
         """WatchError: there is no run, or it is elsewhere."""
         super().__init__()
-        self._directory, self._asked, self._ended, self._health = (
-            os.path.abspath(directory),
-            0.0,
-            "",
-            0.0,
-        )
+        self._directory, self._ended = os.path.abspath(directory), ""
+        self._meta_read = self._health_read = 0.0  # when
+        self._source: RunSource | None = None
         try:
             store = Store.open(self._directory)
             try:
@@ -164,9 +193,9 @@ class RunDirectory(Boards):
                 else f"cannot read {self._directory}: {error!r}"
             ) from error
 
-    def read(self):
+    def read(self) -> Moment:
         try:
-            ended = self._how_it_ended()  # asked before the last records are read
+            ended = self._how_it_ended()  # before the last records are read
             moment = super().read()
         except StoreError as error:
             raise WatchError(str(error)) from error
@@ -176,18 +205,17 @@ class RunDirectory(Boards):
             moment.ended = ended
         return moment
 
-    def _opened(self):
-        return RunSource(
-            lambda: Store.open(self._directory), self._meta["run"], self._meta["board_dir"]
-        )
+    def _current_source(self) -> RunSource:
+        if self._source is None:
+            self._source = RunSource(
+                lambda: Store.open(self._directory), self._meta["run"], self._meta["board_dir"]
+            )
+        return self._source
 
-    def _follow(self):
-        """Its parent does."""
-
-    def _counts(self, record):
+    def _counts(self, record: dict[str, Any]) -> bool:
         return True
 
-    def _states(self):
+    def _end_states(self) -> dict[str, str | None]:
         store = Store.open(self._directory)
         try:
             return {
@@ -198,16 +226,17 @@ class RunDirectory(Boards):
         finally:
             store.close()
 
-    def _how_it_ended(self):
-        if not self._ended and time.monotonic() >= self._asked + META_S:
-            self._asked = time.monotonic()
+    def _how_it_ended(self) -> str:
+        """A text; empty: the job has not ended."""
+        if not self._ended and time.monotonic() >= self._meta_read + META_S:
+            self._meta_read = time.monotonic()
             store = Store.open(self._directory)
             try:
                 meta = store.meta()
-                if "exit_code" in meta or self._asked >= self._health + HEALTH_S:
-                    self._health, self._lost = (
-                        self._asked,
-                        sum(health.get("records_lost") or 0 for _, health in store.processes()),
+                if "exit_code" in meta or self._meta_read >= self._health_read + HEALTH_S:
+                    self._health_read = self._meta_read
+                    self._lost = sum(
+                        health.get("records_lost") or 0 for _, health in store.processes()
                     )
             finally:
                 store.close()
@@ -221,20 +250,20 @@ class RunDirectory(Boards):
         return self._ended
 
 
-def named(word, directories=None):
-    """The run that a person means: by directory or name (see find_run), or by its name on boards
-    that are there. WatchError."""
+def watch_run(word: str, directories: list[str] | None = None) -> RunWatch | MachineWatch:
+    """The run that a person means: by its directory or name (find_run), or by its name on living
+    boards. WatchError."""
     try:
-        return RunDirectory(find_run(word, lambda _: None))  # the title says which one
+        return RunWatch(find_run(word, lambda _: None))  # the title says which one
     except StoreError:
         pass
     here = {
         p.run
-        for p in Boards(directories).read().processes
+        for p in MachineWatch(directories).read().processes
         if p.run == word or p.run.rpartition("-")[0] == word
     }
     if len(here) == 1:
-        return Boards(directories, here.pop())
+        return MachineWatch(directories, here.pop())
     raise WatchError(
         f"there is no run {word!r} here: neither a run directory nor a running job of this name;"
         " without a name, top shows all boards of this machine"
