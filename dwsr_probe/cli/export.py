@@ -1,8 +1,11 @@
+from __future__ import annotations
+
 import json
 import os
 import signal
 import socket
 import sys
+from typing import Any
 
 import click
 
@@ -51,7 +54,14 @@ ROUND_S = 0.5
     help="How Prometheus reaches it, for --file-sd and /sd. [this host's name and the port]",
 )
 @access_options
-def command(listen, directories, keep, file_sd, advertise, **access):
+def command(
+    listen: str,
+    directories: tuple[str, ...],
+    keep: int,
+    file_sd: str | None,
+    advertise: str | None,
+    **access: Any,
+) -> None:
     """Serve all boards of this machine: one exporter for SLURM nodes, shared machines,
     Kubernetes sidecars.
 
@@ -77,8 +87,8 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     except ServeError as error:
         fail(error)
     say(f"metrics at {server.url}/metrics")
-    if server.warning():
-        say(server.warning())
+    if warning := server.warning():
+        say(warning)
     try:
         while not wait_for(ending, ROUND_S):
             machine.collect()
@@ -89,8 +99,8 @@ def command(listen, directories, keep, file_sd, advertise, **access):
     sys.exit(0)
 
 
-def _announce(path, address):
-    """A file_sd file, whole or not at all; its path, or None."""
+def _announce(path: str | None, address: str) -> str | None:
+    """Writes a file_sd file, as a whole or not at all. Returns its path; None: without one."""
     if path is None:
         return None
     from dwsr_probe.export.server import ServeError
@@ -106,7 +116,7 @@ def _announce(path, address):
     return path
 
 
-def _withdraw(path):
+def _withdraw(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:  # somebody was faster

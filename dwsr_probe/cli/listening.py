@@ -1,4 +1,6 @@
-"""What commands that open a port have in common: where it listens and who may read."""
+"""What commands that open a port have in common: where the port listens and who may read it."""
+
+from __future__ import annotations
 
 from dwsr_probe.cli import fail
 from dwsr_probe.cli.options import Option, Path, Text, click_options
@@ -45,7 +47,8 @@ ACCESS = (
 access_options = click_options(ACCESS)
 
 
-def parse_listen(text):
+def parse_listen(text: str) -> tuple[str, int]:
+    """[ADDR:]PORT as the user wrote it; exits with a message if it is none."""
     from dwsr_probe.export.server import parse_address
 
     try:

@@ -1,8 +1,14 @@
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from dwsr_probe.cli import fail
+
+if TYPE_CHECKING:
+    from dwsr_probe.report.top.moment import Watch
 
 
 @click.command("top")
@@ -12,7 +18,7 @@ from dwsr_probe.cli import fail
     "interval_s",
     type=click.FloatRange(0.25, 60),
     metavar="S",
-    help="Seconds between two looks. [0.25; of a URL and for lines 1]",
+    help="Seconds between two readings. [0.25; of a URL and for lines 1]",
 )
 @click.option(
     "--predictor",
@@ -65,17 +71,17 @@ from dwsr_probe.cli import fail
     help="Send the predictor the user:password in the first line of this file.",
 )
 def command(
-    target,
-    interval_s,
-    predictor,
-    plain,
-    directories,
-    token_file,
-    basic_file,
-    ca_file,
-    predictor_token_file,
-    predictor_basic_file,
-):
+    target: str | None,
+    interval_s: float | None,
+    predictor: str | None,
+    plain: bool,
+    directories: tuple[str, ...],
+    token_file: str | None,
+    basic_file: str | None,
+    ca_file: str | None,
+    predictor_token_file: str | None,
+    predictor_basic_file: str | None,
+) -> None:
     """Watch tasks while they run: what each one has, had at most, and how fast it grows.
 
     Of all boards of this machine; of a RUN, by its directory or name; or of a worker, an
@@ -91,7 +97,7 @@ def command(
 
     raise_descriptor_limit()
 
-    def login(token, basic):
+    def login(token: str | None, basic: str | None) -> tuple[str | None, str | None, str | None]:
         return (
             token and _secret(token, "the token"),
             basic and _secret(basic, "user:password"),
@@ -99,17 +105,17 @@ def command(
         )
 
     try:
-        directories = [os.path.abspath(d) for d in directories]
+        watch: Watch
+        paths = [os.path.abspath(d) for d in directories]
         if target and is_url(target):
             watch = PortWatch(target, *login(token_file, basic_file))
         else:
             if token_file or basic_file:
                 fail("--token-file and --basic-file are for a URL", 2)
-            watch = watch_run(target, directories) if target else MachineWatch(directories)
-        forecasts = predictor and PredictorPort(
-            predictor,
-            *login(predictor_token_file, predictor_basic_file),
-        )
+            watch = watch_run(target, paths) if target else MachineWatch(paths)
+        forecasts = None
+        if predictor:
+            forecasts = PredictorPort(predictor, *login(predictor_token_file, predictor_basic_file))
         if not predictor and (predictor_token_file or predictor_basic_file):
             fail("--predictor-token-file and --predictor-basic-file are for --predictor URL", 2)
         if plain or not loop.can_draw():
@@ -124,7 +130,7 @@ def command(
         fail(error, 2)
 
 
-def _secret(path, what):
+def _secret(path: str, what: str) -> str:
     from dwsr_probe.export.server import ServeError, secret
 
     try:

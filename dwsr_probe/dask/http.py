@@ -1,22 +1,32 @@
-"""Metrics and the task stream on a Dask worker's own port: /metrics through prometheus_client's
-registry, which Dask serves, and /dwsr/tasks beside it.
+"""Metrics, the task stream and the process on a Dask worker's own port: /metrics through
+prometheus_client's registry, which Dask serves, and /dwsr/tasks and /dwsr/processes beside it.
 
-Called on the worker's event loop, which is the worker's: what is read here is read in small
-pieces.
+Called on the worker's event loop, so everything is read in small pieces.
 """
+
+from __future__ import annotations
 
 import logging
 import threading
 
 from dwsr_probe.dask import dead
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from dwsr_probe.export.exposition import Exposition
+    from dwsr_probe.export.sources.own_process import OwnProcessSource
+
 logger = logging.getLogger("dwsr_probe")
 _lock = threading.Lock()
-_source = _exposition = None  # one per process: several workers may share it
+# one per process: several workers may share it
+_source: OwnProcessSource | None = None
+_exposition: Exposition | None = None
 
 
-def serve(worker):
-    """Idempotent, as soon as the worker has its port. False: it has none (yet)."""
+def serve(worker: Any) -> bool:
+    """Adds our paths to the worker's port, once. False: the worker has no port (yet)."""
     global _source, _exposition
     application = getattr(worker, "http_application", None)
     if application is None or getattr(worker, "_dwsr_probe_served", False):
@@ -45,8 +55,8 @@ def serve(worker):
     return True
 
 
-def _own_names(worker):
-    """How others reach this worker, as it was told: `--host`, `--contact-address`."""
+def _own_names(worker: Any) -> list[str]:
+    """Host names by which others reach this worker: `--host`, `--contact-address`."""
     from dwsr_probe.export.hosts import name_of
 
     return [
@@ -56,7 +66,7 @@ def _own_names(worker):
     ]
 
 
-def stop():
+def stop() -> None:
     """Nothing of ours in /metrics any more; /dwsr/tasks answers with nothing."""
     global _source, _exposition
     with _lock:
@@ -64,5 +74,6 @@ def stop():
             from prometheus_client import REGISTRY
 
             REGISTRY.unregister(_exposition)
+            assert _source is not None
             _source.totals.names.clear()
         _source = _exposition = None

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     class StatusLine(Protocol):
         """report.status.Status."""
 
-        def look(self, collector: Collector) -> None: ...
+        def update(self, collector: Collector) -> None: ...
         def close(self) -> None: ...
 
 
@@ -231,7 +231,7 @@ def _follow(
     def between() -> None:
         rounds.round_if_due()
         if status:
-            status.look(collector)
+            status.update(collector)
 
     end = wait_for_end(pid, _CHECK_S, between)
     end_s = time.monotonic()
