@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from dwsr_probe.live.process import LivingProcess, LivingProcesses, RunningTask
+from dwsr_probe.live.process import LivingProcess, LivingProcesses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,21 +62,31 @@ PROCESS_FIELDS: dict[str, Callable[[LivingProcess], Any]] = {
 }
 
 
-def running_fields(process: LivingProcess, task: RunningTask) -> dict[str, float | None]:
-    """RUNNING_FIELDS of a task of this process."""
-    values = (
-        round(task.seconds, 6),
-        process.live["rss_bytes"],
-        process.limit_bytes,
-        process.headroom_bytes,
-    )
-    return dict(zip(RUNNING_FIELDS, values, strict=True))
+def _of_process(process: LivingProcess) -> dict[str, int | None]:
+    """The RUNNING_FIELDS that all tasks of a process share."""
+    return {
+        "process_resident_bytes": process.live["rss_bytes"],
+        "process_limit_bytes": process.limit_bytes,
+        "process_headroom_bytes": process.headroom_bytes,
+    }
 
 
 def running_lines(processes: Iterable[LivingProcess]) -> list[str]:
     """One line for each running task: its record and RUNNING_FIELDS."""
+    lines = []
+    for process in processes:
+        shared = _compact(_of_process(process))[1:]
+        lines += [
+            f'{task.record.to_json()[:-1]},"running_seconds":{round(task.seconds, 6)},{shared}'
+            for task in process.running
+        ]
+    return lines
+
+
+def running_dicts(processes: Iterable[LivingProcess]) -> list[dict[str, Any]]:
+    """The same as dicts, for a reader on this machine."""
     return [
-        f"{task.record.to_json()[:-1]},{_compact(running_fields(process, task))[1:]}"
+        task.record.to_dict() | {"running_seconds": round(task.seconds, 6)} | _of_process(process)
         for process in processes
         for task in process.running
     ]

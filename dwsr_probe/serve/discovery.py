@@ -95,6 +95,6 @@ class PrometheusTargets:
             return found
         except (StreamError, ValueError, TypeError, KeyError, AttributeError) as error:
             if not self._failing:
-                self._say(f"Prometheus does not tell its targets: {error}; trying again")
+                self._say(f"cannot read the targets of Prometheus: {error}; trying again")
             self._failing = True
             return None

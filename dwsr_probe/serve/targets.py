@@ -16,7 +16,7 @@ from typing import Any
 from dwsr_probe.export.checked import checked
 from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong
 from dwsr_probe.live.boards import LivingBoards
-from dwsr_probe.live.wire import running_fields
+from dwsr_probe.live.wire import running_dicts
 from dwsr_probe.record import from_row
 from dwsr_probe.serve.overrun import Identity, identity
 from dwsr_probe.store import Store, StoreError
@@ -151,11 +151,7 @@ class RunTarget:
         return TargetUpdate(
             records,
             packing.ended,
-            [
-                task.record.to_dict() | running_fields(process, task)
-                for process in self._boards.read().processes
-                for task in process.running
-            ][:RUNNING_MOST],
+            running_dicts(self._boards.read().processes)[:RUNNING_MOST],
             0,
             refused,
             {"run": self._meta.get("run"), "position": self._position},

@@ -16,6 +16,7 @@ from dwsr_probe.live.wire import (
     PROCESS_FIELDS,
     RUNNING_FIELDS,
     processes_text,
+    running_dicts,
     running_lines,
 )
 from dwsr_probe.record import FIELDS, TaskRecord
@@ -95,8 +96,10 @@ def test_a_running_line_has_its_record_identity_and_headroom():
     record = TaskRecord(
         process="100-1", pid=100, thread=7, start=1.25, task_name="a", state="running"
     )
-    (line,) = running_lines([process(running=[RunningTask("100", "3", record, 1.5)])])
+    processes = [process(running=[RunningTask("100", "3", record, 1.5)])]
+    (line,) = running_lines(processes)
     found = json.loads(line)
+    assert running_dicts(processes) == [found]
     assert tuple(found) == (*FIELDS, *RUNNING_FIELDS)
     assert (found["process"], found["thread"], found["start"]) == ("100-1", 7, 1.25)
     assert [found[name] for name in RUNNING_FIELDS] == [1.5, 300 * MIB, 1 << 30, 600 * MIB]

@@ -103,18 +103,18 @@ class ForecastReader(threading.Thread):
 
 
 class Signals:
-    """Wakes a select; remembers which signals have come."""
+    """Wakes a select; remembers which signals were received."""
 
     def __init__(self) -> None:
         self.readable, self._writable = os.pipe()
         for end in (self.readable, self._writable):
             os.set_blocking(end, False)
-        self.came: set[int] = set()
+        self.received: set[int] = set()
 
     @contextmanager
     def caught(self, *numbers: int) -> Iterator[Signals]:
         before = {
-            number: signal.signal(number, lambda number, _: self.came.add(number))
+            number: signal.signal(number, lambda number, _: self.received.add(number))
             for number in numbers
         }
         wakeup = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
@@ -145,7 +145,7 @@ class Signals:
 
     @property
     def ending(self) -> bool:
-        return bool(self.came & set(_ENDING))
+        return bool(self.received & set(_ENDING))
 
 
 def show(
@@ -208,10 +208,10 @@ def _follow(
 ) -> None:
     dirty, drawn, keyboard = True, 0.0, [] if terminal.keys is None else [terminal.keys]
     while not signals.ending:
-        if signal.SIGTSTP in signals.came:
+        if signal.SIGTSTP in signals.received:
             _stop(terminal, signals)
-        if signals.came & {signal.SIGWINCH, signal.SIGCONT}:
-            signals.came.clear()
+        if signals.received & {signal.SIGWINCH, signal.SIGCONT}:
+            signals.received.clear()
             terminal.redraw()
             dirty = True
         if _add_newest(picture, moments, forecasts):
@@ -234,13 +234,13 @@ def _follow(
 
 def _stop(terminal: Terminal, signals: Signals) -> None:
     """Ctrl-Z: the terminal is the shell's until SIGCONT."""
-    signals.came.discard(signal.SIGTSTP)
+    signals.received.discard(signal.SIGTSTP)
     terminal.give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, handler)
     terminal.take_over()
-    signals.came.add(signal.SIGCONT)
+    signals.received.add(signal.SIGCONT)
 
 
 def print_lines(
