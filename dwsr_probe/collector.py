@@ -228,7 +228,9 @@ class Collector:
         A closed board waits for the end of its process, which shows how it ended, unless the
         process has made another board.
         """
-        if board.is_alive(live) and (live["state"] == _core.BOARD_OPEN or not self._has_newer(board)):
+        if board.is_alive(live) and (
+            live["state"] == _core.BOARD_OPEN or not self._has_newer(board)
+        ):
             return True
         return board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
 

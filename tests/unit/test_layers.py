@@ -53,7 +53,18 @@ WITHOUT_LAYER = {"__init__", "__main__"}
 # Files that import from one layer above their own.
 UPWARDS = {"boot/start.py": "dask"}  # once the job has imported Dask
 # What a probed process loads, whatever the job does. The standard library and _core are enough.
-INSIDE = ("settings", "outcome", "advice", "say", "imports", "unseen", "decorator", "gpu", "probe", "boot")
+INSIDE = (
+    "settings",
+    "outcome",
+    "advice",
+    "say",
+    "imports",
+    "unseen",
+    "decorator",
+    "gpu",
+    "probe",
+    "boot",
+)
 
 
 def imports_of(path):
