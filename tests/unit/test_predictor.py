@@ -197,16 +197,16 @@ def test_a_worker_that_vanishes_takes_its_running_tasks_along(worker):
     one.running = [running(40 * MIB, size=10 * MIB, headroom=ROOM)]
     places = Places([one.url])
     found = Predictor([places], interval_s=0.02)
-    until(found, lambda: found.model._open and found.view().overruns, "the running task")
+    until(found, lambda: found.model._running and found.view().overruns, "the running task")
     assert found.view().overruns[0].target == one.host
     one.status, one.body = 500, b"no"
-    until(found, lambda: not found.model._open and not found.view().overruns, "its end")
+    until(found, lambda: not found.model._running and not found.view().overruns, "its end")
     assert found.view().down == 1
     one.body = None
-    until(found, lambda: found.model._open, "its return")
+    until(found, lambda: found.model._running, "its return")
     places.clear()
     found._places[places] = 0.0  # ask now
-    until(found, lambda: not found.model._open and not found._watched, "the end of the target")
+    until(found, lambda: not found.model._running and not found._watched, "the end of the target")
     assert found.ledger.learned == 5
 
 
@@ -216,7 +216,7 @@ def test_an_older_target_sends_no_headroom(worker):
     one = worker([record(n + 1) for n in range(5)])
     one.running = [running(40 * MIB, size=10 * MIB)]
     found = predictor(one.url, say=said.append)
-    until(found, lambda: found.model._open and len(one.asked) > 6, "the running task")
+    until(found, lambda: found.model._running and len(one.asked) > 6, "the running task")
     assert not found.view().overruns and len(said) == 1
     assert one.host in said[0] and "older dwsr-probe" in said[0]
     assert all(path.startswith("/dwsr/tasks?") for path in one.asked)
