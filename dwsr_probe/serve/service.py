@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,6 @@ from dwsr_probe import __version__, _core
 from dwsr_probe.export.client import (
     SEQ_MOST,
     StreamError,
-    StreamNonsense,
-    StreamRefused,
     parse_state,
 )
 from dwsr_probe.export.exposition import registry
@@ -47,6 +45,7 @@ from dwsr_probe.serve.targets import (
     TargetUpdate,
     unpacked,
 )
+from dwsr_probe.serve.watched import Backlog, WatchedTarget
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.forecast import Forecast, Round
@@ -60,43 +59,12 @@ if TYPE_CHECKING:
 # for the results of polls, and as much for learning, before the caller of `turn` handles signals
 TURN_S = 0.2
 PIECE = 16  # records, at up to a millisecond each, after which a request has its turn
-AGAIN_MOST_S = REFUSED_S = 60.0
 # a poll that took longer; how long its target stays in the slow lane
 SLOW_S, PROBATION_S = 1.0, 60.0
 WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what polls under way may bring
 # more: the service does not keep up, and requests PIECE records of each target
 PRESSED_BYTES = WAITING_BYTES // 4
-HEADROOM = "process_headroom_bytes"
 _PROCESSES_MOST, _PROCESS_CHARS_MOST = 20_000, 512
-
-
-@dataclass(eq=False)
-class WatchedTarget:
-    """A target and when it is polled. target: None if its URL is none."""
-
-    target: PortTarget | RunTarget | None
-    learned_state: dict[str, Any] | None  # where the reader is behind all that was learned
-    due: float = 0.0
-    failures: int = 0
-    busy: bool = False  # polled, or its records wait to be learned
-    gone: bool = False
-    slow_until: float = 0.0
-    up: bool | None = None  # None: not known yet
-    ours: bool = True  # False: it has no /dwsr/tasks
-    old: bool = False  # its running tasks have no headroom, and that was reported
-
-    @property
-    def name(self) -> str:
-        return "" if self.target is None else self.target.name
-
-
-@dataclass
-class Backlog:
-    """Records of one target that wait to be learned."""
-
-    watched: WatchedTarget
-    state: dict[str, Any]  # of its reader behind these records
-    records: deque[bytes] = field(default_factory=deque)
 
 
 @dataclass
@@ -309,17 +277,14 @@ class Predictor(MetricsSource):
         if watched.gone:
             return
         if result.error is not None:
-            self._poll_failed(watched, result.error, now)
+            self.polls_failed += 1
+            if message := watched.failed(result.error, now, self._interval_s):
+                self._say(message)
+            self._drop(watched)
             return
         update: TargetUpdate = result.value
-        watched.up, watched.ours, watched.failures = True, True, 0
-        watched.due = now if update.more else now + self._interval_s
-        if not watched.old and any(HEADROOM not in record for record in update.running):
-            watched.old = True
-            self._say(
-                f"{watched.name} does not say how much memory its processes have left: it"
-                " runs an older dwsr-probe; its running tasks have no probability of an overrun"
-            )
+        if message := watched.succeeded(update, now, self._interval_s):
+            self._say(message)
         with self._lock:
             self.ledger.miss(update.lost, update.refused)
             learn, vanished = self.overruns.update(watched.name, update, self.model, now)
@@ -334,22 +299,6 @@ class Predictor(MetricsSource):
         else:
             watched.learned_state = update.state
         self.polls_ok += 1
-
-    def _poll_failed(self, watched: WatchedTarget, error: Exception, now: float) -> None:
-        self.polls_failed += 1
-        watched.failures += 1
-        refused = isinstance(error, StreamRefused)
-        watched.ours = not (isinstance(error, StreamRefused) and error.status == 404)
-        watched.due = now + (
-            REFUSED_S
-            if refused
-            else min(AGAIN_MOST_S, self._interval_s * 2 ** min(watched.failures - 1, 10))
-        )
-        if watched.up is not False and watched.ours:
-            how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
-            self._say(f"{watched.name} {how}: {error or 'out of memory'}; trying again")
-        watched.up = False
-        self._drop(watched)
 
     def _drop(self, watched: WatchedTarget) -> None:
         """Forgets the running tasks of a target."""
