@@ -8,7 +8,7 @@ import shutil
 import pandas as pd
 
 from dwsr_probe.record import largest_device
-from dwsr_probe.report.summary import Figures
+from dwsr_probe.report.distribution import Distribution
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
@@ -117,7 +117,7 @@ def _exact(tasks):
     found = set()
     for name, group in tasks.groupby("task_name", observed=True):
         for kind in _OF_KILLED:
-            figures, measured = Figures(), group[group[f"{kind}_bytes"].notna()]
+            figures, measured = Distribution(), group[group[f"{kind}_bytes"].notna()]
             for value, killed in zip(measured[f"{kind}_bytes"], measured["killed"], strict=True):
                 figures.add(value, killed)
             found |= {

@@ -438,7 +438,7 @@ def test_devices(open_page, page_of):
     text = opened.page.locator(".verdict").inner_text()
     assert (
         "fft needed most: 700.0 MiB on a device" in text
-        and "Device memory binds: one task of fft took 70 % of the device" in text
+        and "Device memory is the limit: one task of fft took 70 % of the device" in text
         and "of device 0 (A card): 700.0 MiB by its tasks of 1000.0 MiB, 70 %" in text
     )
     assert (

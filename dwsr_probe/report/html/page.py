@@ -13,6 +13,7 @@ from string import Template
 import numpy as np
 from bokeh.resources import Resources
 
+from dwsr_probe.board import process_limit
 from dwsr_probe.report.html.figures import GROUPS, LINES, Frames, Timeline, scatter, unit_of
 from dwsr_probe.report.html.memory import memory_lines
 from dwsr_probe.report.html.packed import pack, short
@@ -25,9 +26,16 @@ from dwsr_probe.report.html.tables import (
 )
 from dwsr_probe.report.html.tasks import STATES, collect
 from dwsr_probe.report.outlook import Outlook
-from dwsr_probe.report.summary import binding, missing_tasks, process_limit
-from dwsr_probe.report.verdict import Name, verdict
-from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_text, seconds_text
+from dwsr_probe.report.summary import limiting_memory, missing_records
+from dwsr_probe.report.verdict import verdict
+from dwsr_probe.report.words import (
+    Name,
+    bytes_text,
+    count_text,
+    line_of,
+    percent_text,
+    seconds_text,
+)
 
 DATA_MOST = 6_000_000  # bytes; with Bokeh and the tables the file stays below 8 MB
 SCATTERS = 9  # names with a panel of their own
@@ -40,7 +48,7 @@ def page_of(store, progress):
     meta, processes = store.meta(), store.processes()
     tasks = collect(store, processes, progress)
     lines = memory_lines(store, processes, progress)
-    on_device = binding(tasks.summaries) == "device"
+    on_device = limiting_memory(tasks.summaries) == "device"
     by_need = tasks.summaries
     panels = [s for s in by_need if _grows(tasks, s)][:SCATTERS]
     done = iter(range(1, len(panels) + 1))
@@ -49,7 +57,7 @@ def page_of(store, progress):
         lambda: progress("learning", next(done), len(panels)),
     )
     progress("writing the page", 0, 1)
-    missing = missing_tasks(processes, store.totals())
+    missing = missing_records(processes, store.totals())
     words = verdict(by_need, processes, outlook, meta.get("exit_code"), missing)
     begin, seconds = _span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(by_need[:GROUPS])}
@@ -292,7 +300,7 @@ def _process_names(processes):
 
 def _scatter(number, summary, tasks, outlook, frames):
     """One panel: what page.js needs to fill it."""
-    kind = "gpu" if summary.binds == "device" and summary.gpu_peaks else "alloc"
+    kind = "gpu" if summary.limiting_memory == "device" and summary.gpu_peaks else "alloc"
     curve = outlook.curve(summary.task_name, kind) if outlook else None
     number_of = tasks.number_of[summary.task_name]
     here = tasks.columns["name"] == number_of

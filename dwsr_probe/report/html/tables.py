@@ -3,8 +3,8 @@ a cell's data-v and searches its row's text."""
 
 from html import escape
 
-from dwsr_probe.report.summary import (
-    process_limit,
+from dwsr_probe.board import process_limit
+from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
     sampler_health,
@@ -92,7 +92,7 @@ def names_table(summaries, chip, missing):
         "count",
         "failed",
         *(["own peak, max", "median"] if accounted else []),
-        *(["device peak, max", "binds"] if devices else []),
+        *(["device peak, max", "limited by"] if devices else []),
         "rss growth, max",
         "median",
         "rss peak, max",
@@ -102,13 +102,8 @@ def names_table(summaries, chip, missing):
     ]
     rows = []
     for s in summaries[:NAMES_MOST]:
-        binds = (
-            "–"
-            if s.binds is None
-            else (
-                f"{s.binds} {percent_text(s.device_ratio if s.binds == 'device' else s.host_ratio)}"
-            )
-        )
+        ratio = s.device_ratio if s.limiting_memory == "device" else s.host_ratio
+        limited_by = f"{s.limiting_memory} {percent_text(ratio)}" if s.limiting_memory else "–"
         rows.append(
             "<tr>"
             + _cell(chip(s.task_name) + code(s.task_name), kind="t")
@@ -121,7 +116,7 @@ def names_table(summaries, chip, missing):
             )
             + (
                 _bytes(s.gpu_peak_max_bytes)
-                + _cell(binds, max(s.device_ratio or 0, s.host_ratio or 0))
+                + _cell(limited_by, max(s.device_ratio or 0, s.host_ratio or 0))
                 if devices
                 else ""
             )
@@ -291,13 +286,13 @@ def processes_table(processes, exit_code):
     for record, health in sorted(
         processes,
         key=lambda row: (
-            row[0].state in ("ok", None) and not process_notes(*row),
+            row[0].state in ("ok", None) and not process_notes(row[1]),
             -(row[0].rss_peak_bytes or 0),
         ),
     )[:PROCESSES_MOST]:
         limit, peak = process_limit(health), record.rss_peak_bytes
         bad = "bad" if record.state in ("killed", "error") else ""
-        notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
+        notes = "; ".join([*worker_facts(health), *process_notes(health)])
         rows.append(
             "<tr>"
             + _cell(

@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from dwsr_probe.report.outlook import Examples
-from dwsr_probe.report.summary import binding, ranked, summarise
+from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
 KEPT_MOST = 100_000  # in the plots; the sums have all
@@ -126,7 +126,7 @@ def collect(store, processes, progress):
         keys,
         inputs.texts,
         [],
-        _largest(largest, binding(summaries)),
+        _largest(largest, limiting_memory(summaries)),
         examples,
         number_of=numbers,
     )
@@ -142,9 +142,10 @@ def _largest(heaps, memory):
         for killed in (True, False)
         for *_, record in sorted(heaps[memory, killed], reverse=True)
     ]
-    return ranked(records, need, lambda record: need(record) if record.state == "killed" else None)[
-        :LARGEST
-    ]
+    by_need = rank_by_need(
+        records, need, lambda record: need(record) if record.state == "killed" else None
+    )
+    return by_need[:LARGEST]
 
 
 def _keep(tasks, found):
