@@ -3,8 +3,8 @@
 import pytest
 
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.compare.comparison import Side
 from dwsr_probe.report.compare.table import failed_text
+from dwsr_probe.report.compare.tasks import NameInRun
 from dwsr_probe.report.forecast import input_text, words
 from dwsr_probe.report.processes import process_notes, sampler_health, worker_facts
 from dwsr_probe.report.summary import summarise
@@ -39,7 +39,7 @@ def said(n):
             sampler_health(process, {"samples_written": n, "reset_gaps": n}),
             *process_notes({"untracked_bytes": n, "records_lost": n, "samples_lost": n}),
             _outcome(failed),
-            failed_text(Side(n, errors=n)),
+            failed_text(NameInRun(n, errors=n)),
             input_text({"nbytes": n}),
             *words(forecast),
             *screen.lines(200, 24),

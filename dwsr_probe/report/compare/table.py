@@ -1,6 +1,6 @@
 """A comparison as a table for the terminal."""
 
-from dwsr_probe.report.compare.comparison import ALPHA
+from dwsr_probe.report.compare.difference import ALPHA
 from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
