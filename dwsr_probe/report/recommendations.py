@@ -65,11 +65,10 @@ def _model_kind(use: MemoryUse | None) -> str:
 
 
 def _other_block(largest: NameSummary, word: str, forecast: Forecast, kind: str) -> Sentence:
-    calibrated = (
-        ""
-        if forecast.promised(0.99)
-        else f" (not yet calibrated: {forecast.calibrated.n} of 99 forecasts scored)"
-    )
+    calibrated = ""
+    if not forecast.promised(0.99):
+        scored = int(forecast.calibrated.n)  # a fraction where the model has forgotten a part
+        calibrated = f" (not yet calibrated: {scored} of 99 forecasts scored)"
     return (
         (
             f"A block of {word} the volume of the largest would need about"
