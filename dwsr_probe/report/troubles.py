@@ -107,10 +107,10 @@ def _cause(use: MemoryUse) -> str:
     if use.share is None:
         return "no limit is known"
     if use.share < NANNY_SHARE:
-        return f"{'by SIGKILL, ' if use.signal else ''}probably not for want of memory"
+        return f"{'by SIGKILL, ' if use.signal else ''}probably not for lack of memory"
     if use.worker:
         return "by Dask's nanny, which ends a worker at 95 %, or by the kernel"
-    return "most likely by the kernel, for want of memory"
+    return "most likely by the kernel, for lack of memory"
 
 
 def _suspects(suspects: Sequence[MemoryUse]) -> list[Sentence]:

@@ -238,7 +238,7 @@ def test_only_killed_tasks(open_page, page_of):
     text = opened.page.locator(".verdict").inner_text()
     assert (
         "with 970.0 MiB of 1000.0 MiB, 97 %" in text
-        and "by the kernel, for want of memory" in text
+        and "by the kernel, for lack of memory" in text
         and "glcm" in text
     )
     assert "1 failed" in opened.page.locator("body").inner_text()

@@ -105,7 +105,7 @@ def words(records, processes, **more):
             "bad",
             [
                 "One process was killed at 97 % of its limit, with one task under way.",
-                "by the kernel, for want of memory",
+                "by the kernel, for lack of memory",
             ],
         ),
         (
@@ -118,7 +118,7 @@ def words(records, processes, **more):
             [task(state="killed")],
             [process(100, state="killed")],
             "bad",
-            ["probably not for want of memory"],
+            ["probably not for lack of memory"],
         ),
         (
             [task(state="killed")],
@@ -227,7 +227,7 @@ def test_processes_that_ended_early_are_not_counted_as_killed():
     )
     assert (
         "worker tcp://w:9 ended with tasks under way" in text
-        and "probably not for want of memory" in text
+        and "probably not for lack of memory" in text
     )
     assert "the job went on and ended well" in words(records, dead, exit_code=0)[1]
 

@@ -70,7 +70,7 @@ def switch() -> Finding | None:
     return limited(
         "switch",
         f"{SWITCH}=off is set: nothing is measured",
-        f"unset {SWITCH} to measure; what follows is as without it",
+        f"unset {SWITCH} to measure; the lines below are as if it were not set",
     )
 
 
