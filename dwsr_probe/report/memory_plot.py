@@ -58,7 +58,7 @@ def figure_of(store: Store, **options: Any) -> Any:
             )
         )
         peak = max(peak, float(np.max(high)))
-    limits = {health.get("limit_bytes") for _, health in processes} - {None}
+    limits = {limit for _, health in processes if (limit := health.get("limit_bytes"))}
     for limit in limits:
         if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
             plot.add_layout(

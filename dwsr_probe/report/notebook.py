@@ -55,7 +55,7 @@ _UNREAD = np.uint64(1 << 63)  # values from here on: the size could not be read
 def load(run: str | os.PathLike[str] | None = None) -> Run:
     """The run in a directory, of that name, or of a single board file; None: the last one. Prints
     which run it is, if it was not named by its directory."""
-    return Run(open_run(run, say))
+    return Run(open_run(None if run is None else os.fspath(run), say))
 
 
 def _reading(method: Callable[[Run], T]) -> Callable[[Run], T]:
@@ -149,7 +149,7 @@ class Run:
         """time, process, rss_bytes, rss_min_bytes, peak_bytes (the kernel's high-water mark) and
         samples. Up to a thousand rows a second; of what is older than ten minutes one row a
         second, which stands for `samples` samples."""
-        names = [record.process for record, _ in self._store.processes()]
+        names = [record.process or "" for record, _ in self._store.processes()]
         parts = [part for i, name in enumerate(names) for part in self._samples_of(i, name)] or [
             (np.empty(0, np.int64),) * 6
         ]
@@ -167,10 +167,10 @@ class Run:
             }
         )
 
-    def _samples_of(self, number: int, process: str | None) -> Iterator[tuple[np.ndarray, ...]]:
+    def _samples_of(self, number: int, process: str) -> Iterator[tuple[np.ndarray, ...]]:
         """Columns of one process, in pieces: time, number of the process, smallest and largest
         resident size, high-water mark, samples."""
-        merged = np.array(list(self._store.merged_samples(process)), float).reshape(-1, 5)
+        merged = np.array(list(self._store.merged_samples(process)), np.float64).reshape(-1, 5)
         yield (
             (merged[:, 0] * 1e9).astype(np.int64),
             np.full(len(merged), number),

@@ -45,11 +45,11 @@ def memory_lines(
     total = sum(processes[i][1].get("samples_written") or 0 for i in shown)
     done, lines = 0, []
     for i in shown:
-        record, _ = processes[i]
+        process = processes[i][0].process or ""
         buckets = _Buckets(POINTS_MOST // max(1, len(shown)))
-        merged = np.array(list(store.merged_samples(record.process)), float).reshape(-1, 5)
+        merged = np.array(list(store.merged_samples(process)), np.float64).reshape(-1, 5)
         buckets.add(merged[:, 0] + 0.5, merged[:, 1], merged[:, 2], merged[:, 3])
-        for epoch, samples in _batches(store.packed_samples(record.process)):
+        for epoch, samples in _batches(store.packed_samples(process)):
             progress("reading samples", done, total)
             done += samples.shape[0]
             known = samples[:, 1] < _UNREAD
