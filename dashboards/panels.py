@@ -1,9 +1,9 @@
-"""What all our panels have in common, as a small vocabulary on grafana-foundation-sdk. Used by
-build.py alone.
+"""The kinds of panels that our dashboards have, made with grafana-foundation-sdk. Used by boards/
+and queries.py.
 
-Expressions are written without job, instance and the dashboard's own variables; `dashboard` puts
-these matchers into every selector, by the labels that metrics.py (of export/ and of predict/)
-gives to the metric. A metric that is not there is a KeyError.
+Expressions are written without job, instance and the dashboard's own variables. `dashboard` adds
+these matchers to every selector, by the labels that metrics.py (of export/ and of serve/) gives to
+the metric. A metric that is in neither is a KeyError.
 """
 
 import re
@@ -63,8 +63,8 @@ _SELECTOR = re.compile(r"\b(dwsr_\w+|up|scrape_\w+)(?:\{([^}]*)\})?")
 
 
 def scoped(expr, variables):
-    """With job, instance and those of the variables that are labels of the metric, in every
-    selector."""
+    """The expression with matchers in every selector: job, instance, and those variables that are
+    labels of the metric."""
 
     def matchers(found):
         name, own = found.groups()
@@ -83,20 +83,20 @@ def rate(counter):
     return f"rate({counter}[$__rate_interval])"
 
 
-def happened(counter, span="$__range"):
-    """How much it grew within the span. A series that was born meanwhile counts whole: the first
-    killed task of a name is a series that begins with 1, and increase() sees nothing in it."""
+def increase_within(counter, span="$__range"):
+    """By how much a counter grew within the span. A series that appeared within the span counts in
+    full: the first killed task of a name is a series that begins with 1, and increase() is 0."""
     return f"(({counter} unless {counter} offset {span}) or increase({counter}[{span}]))"
 
 
-def told(expr, labels="program, worker"):
-    """A figure of a process, with its name and worker."""
+def with_process_labels(expr, labels="program, worker"):
+    """A figure of a process, with the labels of its name and worker."""
     return f"{expr} * on (job, instance, pid) group_left ({labels}) dwsr_process_info"
 
 
-def of_device(expr):
-    """A figure of a process on a device, with the device's own name: processes number devices as
-    they see them."""
+def with_device_labels(expr):
+    """A figure of a process on a device, with the device's name and UUID: the number of a device
+    depends on the process."""
     return f"{expr} * on (job, instance, pid, device) group_left (uuid, name) dwsr_device_info"
 
 
@@ -133,8 +133,8 @@ def _fixed(color):
 
 
 def number(title, description, unit, expr, steps=PLAIN, span=4):
-    """One figure, now. noValue: nothing has happened yet is 0, not an empty panel, but only
-    where a count is asked for."""
+    """One figure of now. noValue: a count of events that have not happened is 0, not an empty
+    panel."""
     panel = _common(stat.Panel(), title, description, unit, steps, span, 4)
     panel.with_target(_query("A", expr, "").instant()).graph_mode(BigValueGraphMode.NONE)
     panel.color_mode(BigValueColorMode.VALUE).reduce_options(
@@ -227,8 +227,8 @@ def buckets(title, description, histogram, span=12):
 
 
 def grid(title, description, labels, *columns, links=(), span=24, height=8, mapping=None):
-    """A table of now. columns: (heading, unit, expression, steps or None), the first one is
-    sorted by; heading None: only the labels count.
+    """A table of now. columns: (heading, unit, expression, steps or None); rows are sorted by the
+    first; heading None: only its labels are used.
     links: (label, title, url). mapping: {value: text} of the columns."""
     # labels: with a unit, pid 11 is 11 B
     panel = (
@@ -303,8 +303,8 @@ def grid(title, description, labels, *columns, links=(), span=24, height=8, mapp
 
 
 def link(uid, **values):
-    """To another dashboard, with the same source, job and time; values: its variables, by the
-    labels of the row."""
+    """The URL of another dashboard with the same source, job and time. values: its variables, by
+    the labels of the row."""
     chosen = "".join(
         f"&var-{name}=${{__data.fields.{label}:percentencode}}" for name, label in values.items()
     )
@@ -378,7 +378,7 @@ def dashboard(uid, title, description, rows, variable=None):
         .expr(
             scoped(
                 "sum by (task_name) ("
-                + happened('dwsr_tasks_total{outcome="killed"}', "$__rate_interval")
+                + increase_within('dwsr_tasks_total{outcome="killed"}', "$__rate_interval")
                 + ") > 0",
                 (),
             )

@@ -214,10 +214,10 @@ def _start(
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.runs import find_run
     from dwsr_probe.say import say
+    from dwsr_probe.serve.discovery import FileSdTargets, ListedTargets, PrometheusTargets
     from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
     from dwsr_probe.serve.service import Predictor
     from dwsr_probe.serve.state import State, StateError, default_directory
-    from dwsr_probe.serve.discovery import FileSdTargets, ListedTargets, PrometheusTargets
     from dwsr_probe.serve.targets import Login, PortTarget, RunTarget
     from dwsr_probe.store import StoreError
 

@@ -1,13 +1,22 @@
+from __future__ import annotations
+
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, TextIO
 
 import click
 
 from dwsr_probe.cli import fail
 
+if TYPE_CHECKING:
+    from dwsr_probe.report.compare.comparison import Comparison
+    from dwsr_probe.store import Store
+
 FORMS = ("table", "json", "csv", "parquet", "html")
-EXIT_GREW, EXIT_NOT_COMPARED = 1, 2
+EXIT_GREW, EXIT_NOT_COMPARED, EXIT_USAGE = 1, 2, 2
 
 
 @click.command("report")
@@ -58,51 +67,42 @@ EXIT_GREW, EXIT_NOT_COMPARED = 1, 2
     is_flag=True,
     help="With the table: every task name, and the statistics of the sampler.",
 )
-def command(run, form, output, compare, limit, verbose):
+def command(
+    run: str | None,
+    form: str,
+    output: str | None,
+    compare: tuple[str, str] | None,
+    limit: str | None,
+    verbose: bool,
+) -> None:
     """Show a run: the last one, or the one in directory RUN (or a single board file, after a
     crash). Or compare two."""
     import sqlite3
 
-    from dwsr_probe.report.words import line_of
     from dwsr_probe.runs import open_run
     from dwsr_probe.say import say
     from dwsr_probe.store import StoreError
 
-    limit = _share_of(limit)
-    if compare and (run or form in ("csv", "parquet")):
-        fail(
-            (
-                "--compare takes two runs and no third"
-                if run
-                else f"--compare has no {form}: table, json or html"
-            ),
-            2,
-        )
-    if limit is not None and not compare:
-        fail("--fail-above is for --compare A B", 2)
-    failed, code = EXIT_NOT_COMPARED if compare else 1, 0
+    growth_limit = _share_of(limit)
+    if compare and run:
+        fail("--compare takes two runs and no third", EXIT_USAGE)
+    if compare and form in ("csv", "parquet"):
+        fail(f"--compare has no {form}: table, json or html", EXIT_USAGE)
+    if growth_limit is not None and not compare:
+        fail("--fail-above is for --compare A B", EXIT_USAGE)
+    exit_failed, exit_code = EXIT_NOT_COMPARED if compare else 1, 0
     try:
         if compare:
-            from dwsr_probe.report.compare.comparison import Comparison
-
-            compared = Comparison(*(open_run(path, say) for path in compare))
-            objections = compared.failures(limit) if limit is not None else []
-            code = EXIT_GREW if objections else 0
-            _show_comparison(compared, form, output, limit)
-            if objections and (form == "html" or output):  # a log of CI says why
-                say(
-                    f"{len(objections):,} above {100 * limit:g} %: "
-                    + "; ".join(f"{line_of(name)}: {why}" for name, why in objections[:5])
-                )
+            exit_code = _compare(compare, form, output, growth_limit)
         else:
             _show(open_run(run, say), form, output, verbose)
     except StoreError as error:
-        fail(error, failed)
+        fail(error, exit_failed)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         fail(
             f"cannot read {' or '.join(compare or ()) or run or 'the last run'}: {error}; it is"
             " damaged, or being written on another machine",
-            failed,
+            exit_failed,
         )
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -110,13 +110,13 @@ def command(run, form, output, compare, limit, verbose):
         fail(
             f"cannot write {output or 'the report'}: {error.strerror or error}; choose another file"
             " with -o FILE",
-            failed,
+            exit_failed,
         )
-    sys.exit(code)
+    sys.exit(exit_code)
 
 
-def _share_of(text):
-    """0.1 of "10%" and "10"."""
+def _share_of(text: str | None) -> float | None:
+    """0.1 of "10%" and of "10"."""
     if text is None:
         return None
     try:
@@ -124,18 +124,42 @@ def _share_of(text):
     except ValueError:
         share = -1.0
     if not 0 <= share < float("inf"):
-        fail(f"--fail-above {text!r} is not a percentage; write 10%", 2)
+        fail(f"--fail-above {text!r} is not a percentage; write 10%", EXIT_USAGE)
     return share
 
 
-def _show(store, form, output, verbose):
+def _compare(
+    paths: tuple[str, str], form: str, output: str | None, growth_limit: float | None
+) -> int:
+    """Show the comparison of two runs; return the exit code."""
+    from dwsr_probe.report.compare.comparison import Comparison
+    from dwsr_probe.report.words import line_of
+    from dwsr_probe.runs import open_run
+    from dwsr_probe.say import say
+
+    a, b = (open_run(path, say) for path in paths)
+    compared = Comparison(a, b)
+    _show_comparison(compared, form, output, growth_limit)
+    objections = [] if growth_limit is None else compared.failures(growth_limit)
+    if not objections:
+        return 0
+    if growth_limit is not None and (form == "html" or output):
+        # The report went into a file: the log of a CI job must say why the job failed.
+        say(
+            f"{len(objections):,} above {100 * growth_limit:g} %: "
+            + "; ".join(f"{line_of(one.task_name)}: {one.why}" for one in objections[:5])
+        )
+    return EXIT_GREW
+
+
+def _show(store: Store, form: str, output: str | None, verbose: bool) -> None:
     from dwsr_probe.report.output import destination
 
     if form == "html":
         _write_page(store, output or os.path.join(store.directory or "", "report.html"))
         return
     if form == "parquet" and output in (None, "-") and sys.stdout.isatty():
-        fail("Parquet is not for a terminal; name a file with -o FILE", 2)
+        fail("Parquet is not for a terminal; name a file with -o FILE", EXIT_USAGE)
     with destination(output) as file:
         if form == "csv":
             from dwsr_probe.report.columns import write_csv
@@ -149,50 +173,49 @@ def _show(store, form, output, verbose):
             except ImportError as error:
                 fail(f"{MISSING} ({error})")
         else:
-            with _text(file) as lines:
+            with _as_text(file) as lines:
                 _print(store, form, lines, verbose)
 
 
-def _show_comparison(compared, form, output, limit):
+def _show_comparison(
+    compared: Comparison, form: str, output: str | None, growth_limit: float | None
+) -> None:
     from dwsr_probe.report.output import destination
 
     if form == "html" and not output:
         output = os.path.join(compared.runs[1]["directory"] or "", "compare.html")
         print(output)
-    with destination(output) as file, _text(file) as lines:
+    with destination(output) as file, _as_text(file) as lines:
         if form == "table":
             from dwsr_probe.report.compare.table import print_comparison
 
-            print_comparison(compared, limit, lines)
+            print_comparison(compared, growth_limit, lines)
         elif form == "html":
             from dwsr_probe.report.compare.page import page_of
 
-            lines.write(page_of(compared, limit))
+            lines.write(page_of(compared, growth_limit))
         else:
-            lines.write(compared.to_json(limit) + "\n")
+            lines.write(compared.to_json(growth_limit) + "\n")
 
 
-class _text:
-    """A binary file as text for a while; on a terminal standard output itself, which knows its
-    width and colours."""
-
-    def __init__(self, file):
-        self._file = file
-
-    def __enter__(self):
-        if self._file is sys.stdout.buffer:
-            return sys.stdout
-        self._lines = io.TextIOWrapper(self._file, encoding="utf-8", errors="backslashreplace")
-        return self._lines
-
-    def __exit__(self, *_):
-        if self._file is sys.stdout.buffer:
+@contextmanager
+def _as_text(file: IO[bytes]) -> Iterator[TextIO]:
+    """A binary file as text. For standard output that is sys.stdout itself, which knows the
+    terminal's width and colours."""
+    if file is sys.stdout.buffer:
+        try:
+            yield sys.stdout
+        finally:
             sys.stdout.flush()
-        else:
-            self._lines.detach()
+        return
+    lines = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
+    try:
+        yield lines
+    finally:
+        lines.detach()  # flushes; the file stays open for its owner
 
 
-def _print(store, form, lines, verbose):
+def _print(store: Store, form: str, lines: TextIO, verbose: bool) -> None:
     if form == "table":
         from dwsr_probe.report.table import print_report
 
@@ -206,14 +229,14 @@ def _print(store, form, lines, verbose):
         print(record.to_json(), file=lines)
 
 
-def _print_heading(store, lines):
+def _print_heading(store: Store, lines: TextIO) -> None:
     meta = store.meta()
     code = meta.get("exit_code")
     outcome = "still running, or its parent was killed" if code is None else f"exit code {code}"
     print(f"run {meta.get('run')}: {outcome}", file=lines)
 
 
-def _write_page(store, path):
+def _write_page(store: Store, path: str) -> None:
     from dwsr_probe.report.html import write_page
     from dwsr_probe.report.progress import Progress
 

@@ -1,38 +1,48 @@
-"""A run's records as columns: CSV, and Parquet if pyarrow is there. Used by `report --format
+"""A run's records as columns: CSV, and Parquet if pyarrow is installed. Used by `report --format
 csv|parquet`.
 
-Tasks first, then processes (`kind` tells them apart), with the names of the record. Nested
-fields are JSON text in both, as they are in the store: their shape differs from record to
-record, so that a schema of structs would differ from run to run. Rows are written as they are
-read.
+Tasks come first, then processes (`kind` tells them apart), with the names of the record. Nested
+fields are JSON text in both formats, as they are in the store. Their structure differs from record
+to record, so a schema of structs would differ from run to run. Rows are written as they are read.
 
-Names are data: a spreadsheet would calculate a cell that begins with one of _FORMULA. Such a
-text gets an apostrophe in front, which a spreadsheet takes for "this is text".
+Task names are data, but a spreadsheet evaluates a cell that begins with one of _FORMULA_STARTS.
+Such a text is written with an apostrophe in front, which marks it as text for a spreadsheet.
 """
+
+from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import IO, TYPE_CHECKING, Any
 
 from dwsr_probe.record import FIELDS, TYPES, to_row
 
+if TYPE_CHECKING:
+    from dwsr_probe.store import Store
+
 MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
-_BATCH = 20_000
-# the apostrophe, so that removing one gives back every text as it was
-_FORMULA = tuple("=+-@\t\r\n＝＋－＠'")
-_TEXTS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
+_BATCH_ROWS = 20_000
+# The apostrophe is among them, so that removing one gives back every text as it was.
+_FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠'")
+_TEXT_COLUMNS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
 
 
-def rows(store):
+def rows(store: Store) -> Iterator[tuple[Any, ...]]:
     """All records as tuples in the order of FIELDS, nested ones as JSON text."""
     return chain(store.rows(), (to_row(record) for record, _ in store.processes()))
 
 
-def write_csv(store, file):
-    """RFC 4180, UTF-8, a head of names; what was not measured is empty. A NUL is written as
+def write_csv(store: Store, file: IO[bytes]) -> None:
+    """RFC 4180, UTF-8, names in the first line; what was not measured is empty. A NUL is written as
     \\x00: many readers stop at one, and Python 3.10 cannot write it."""
     text = io.TextIOWrapper(
-        file, encoding="utf-8", errors="backslashreplace", newline="", write_through=False
+        file,
+        encoding="utf-8",
+        errors="backslashreplace",
+        newline="",
+        write_through=False,
     )
     try:
         writer = csv.writer(text)
@@ -42,31 +52,27 @@ def write_csv(store, file):
         text.detach()  # flushes; the file is the caller's
 
 
-def _cells(row):
-    row = list(row)
-    for i in _TEXTS:
+def _cells(values: Iterable[Any]) -> list[Any]:
+    row = list(values)
+    for i in _TEXT_COLUMNS:
         text = row[i]
         if text:
             if "\0" in text:
                 text = text.replace("\0", "\\x00")
-            row[i] = f"'{text}" if text.startswith(_FORMULA) else text
+            row[i] = f"'{text}" if text.startswith(_FORMULA_STARTS) else text
     return row
 
 
-def write_parquet(store, file):
-    """ImportError without pyarrow."""
+def write_parquet(store: Store, file: IO[bytes]) -> None:
+    """Raises ImportError without pyarrow."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = pa.schema(
-        [
-            (name, {int: pa.int64(), float: pa.float64()}.get(kind, pa.string()))
-            for name, kind in TYPES.items()
-        ]
-    )
+    types: dict[object, Any] = {int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in TYPES.items()])
     found = rows(store)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        while batch := list(islice(found, _BATCH)):
+        while batch := list(islice(found, _BATCH_ROWS)):
             columns = (
                 map(_utf8, column) if schema.field(name).type == pa.string() else column
                 for name, column in zip(FIELDS, zip(*batch, strict=True), strict=True)
@@ -82,8 +88,8 @@ def write_parquet(store, file):
             )
 
 
-def _utf8(text):
-    """Half a surrogate pair is no text to Arrow."""
+def _utf8(text: str | None) -> str | None:
+    """Arrow refuses half a surrogate pair: it becomes an escape sequence."""
     return (
         text
         if text is None or text.isascii()

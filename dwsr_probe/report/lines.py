@@ -2,35 +2,52 @@
 
 For the table that ends every run, comparisons and forecasts.
 
-Not rich: its import alone takes almost the CPU time that a run may cost.
+This module replaces rich, because importing rich alone takes almost the CPU time that a run may
+cost.
 """
+
+from __future__ import annotations
 
 import os
 import unicodedata
-from collections import namedtuple
 
+from dwsr_probe.dataclass import dataclass
 from dwsr_probe.report.words import count_text, line_of, visible
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_IN_A_LOG = 240  # columns: nobody wraps lines there
-_GAP = 2  # between columns
-_NAMES_MOST = 4  # of a line below a table
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from typing import TextIO
 
-# Of a table of tasks. On a narrow terminal columns of the highest rank go first.
-Column = namedtuple("Column", "title rank cells left", defaults=(False,))
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_LOG_WIDTH = 240  # columns of a file or a pipe, where lines are not wrapped
+_GAP = 2  # spaces between columns
+_NAMES_MOST = 4  # in a line below a table
+
+
+@dataclass
+class Column:
+    """Of a table of tasks. On a narrow terminal columns of the highest rank are left out first."""
+
+    title: str
+    rank: int
+    cells: Sequence[str]  # one per row
+    left: bool = False  # aligned on the left
 
 
 class Styled(str):
     """A text with a style: words of _CODES."""
 
-    def __new__(cls, text, style):
+    style: str
+
+    def __new__(cls, text: str, style: str) -> Styled:
         made = super().__new__(cls, text)
         made.style = style
         return made
 
 
-def cells(text):
-    """How many cells of a terminal a text takes."""
+def cells(text: str) -> int:
+    """Width of a text in cells of a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -45,8 +62,8 @@ def cells(text):
     )
 
 
-def cut(text, most):
-    """A text of at most so many cells: an ellipsis stands for the rest."""
+def cut(text: str, most: int) -> str:
+    """A text of at most so many cells: an ellipsis replaces the rest."""
     if cells(text) <= most:
         return text
     while text and cells(text) >= most:
@@ -55,9 +72,9 @@ def cut(text, most):
 
 
 class Lines:
-    """wraps: whether long lines are broken at words."""
+    """Writes to a file. wraps: whether long lines are broken at words, as on a terminal."""
 
-    def __init__(self, file):
+    def __init__(self, file: TextIO) -> None:
         environ = os.environ
         self._file, self.wraps = file, file.isatty()
         wanted = self.wraps or environ.get("FORCE_COLOR")
@@ -66,44 +83,47 @@ class Lines:
             and not environ.get("NO_COLOR")
             and environ.get("TERM") not in ("dumb", "unknown")
         )
-        self.width = self._columns(environ.get("COLUMNS", ""))
+        self.width = self._terminal_width(environ.get("COLUMNS", ""))
         if not self.wraps:
-            self.width = max(self.width, _IN_A_LOG)
+            self.width = max(self.width, _LOG_WIDTH)
 
-    def _columns(self, told):
-        if told.isdecimal() and int(told):
-            return int(told)
+    def _terminal_width(self, setting: str) -> int:
+        """setting: of the environment variable COLUMNS."""
+        if setting.isdecimal() and int(setting):
+            return int(setting)
         try:
             return os.get_terminal_size(self._file.fileno()).columns or 80
         except (OSError, ValueError):  # no terminal, or no file at all
             return 80
 
-    def print(self, *pieces):
-        """One line of texts, styled or not; several where it wraps."""
-        pieces = [(visible(piece), getattr(piece, "style", "")) for piece in pieces]
-        text = "".join(piece for piece, _ in pieces)
-        for start, end in _broken(text, self.width) if self.wraps else [(0, len(text))]:
-            line, at = [], 0
-            for piece, style in pieces:
-                line.append(self._styled(piece[max(0, start - at) : max(0, end - at)], style))
-                at += len(piece)
+    def print(self, *pieces: str) -> None:
+        """One line of texts, styled or not; several lines where it is wrapped."""
+        parts = [(visible(piece), getattr(piece, "style", "")) for piece in pieces]
+        text = "".join(part for part, _ in parts)
+        for start, end in _line_ranges(text, self.width) if self.wraps else [(0, len(text))]:
+            line, offset = [], 0
+            for part, style in parts:
+                inside = part[max(0, start - offset) : max(0, end - offset)]
+                line.append(self._styled(inside, style))
+                offset += len(part)
             self._file.write("".join(line) + "\n")
 
-    def tasks(self, names, columns):
-        """A table with a row per name; on a terminal only the columns that fit. Those it shows."""
+    def tasks(self, names: Iterable[str], columns: Iterable[Column]) -> list[Column]:
+        """A table with a row per name; on a terminal only the columns that fit. Returns the
+        columns that are shown."""
         names, columns = [line_of(name) for name in names], list(columns)
-        wide = [_GAP + max(map(cells, (column.title, *column.cells))) for column in columns]
-        room = max(map(cells, ("task", *names)))
+        widths = [_GAP + max(map(cells, (column.title, *column.cells))) for column in columns]
+        name_width = max(map(cells, ("task", *names)))
         if self.wraps:
-            least = min(room, max(12, self.width // 3))
-            while len(columns) > 1 and least + sum(wide) > self.width:
-                goes = max(range(len(columns)), key=lambda i: columns[i].rank)
-                del columns[goes], wide[goes]
-            room = max(1, self.width - sum(wide))
+            least = min(name_width, max(12, self.width // 3))
+            while len(columns) > 1 and least + sum(widths) > self.width:
+                last = max(range(len(columns)), key=lambda i: columns[i].rank)
+                del columns[last], widths[last]
+            name_width = max(1, self.width - sum(widths))
         self.table(
             ["task", *(column.title for column in columns)],
             zip(
-                [cut(name, room) for name in names],
+                [cut(name, name_width) for name in names],
                 *(column.cells for column in columns),
                 strict=True,
             ),
@@ -111,38 +131,43 @@ class Lines:
         )
         return columns
 
-    def below(self, names, texts):
-        """What a column would have said that did not fit: each text once, with its names."""
-        of = {}
+    def below(self, names: Iterable[str], texts: Iterable[str]) -> None:
+        """The cells of a column that did not fit: each text once, with its names."""
+        names_of: dict[str, dict[str, None]] = {}  # dicts as ordered sets
         for name, text in zip(names, texts, strict=True):
             if text:
-                of.setdefault(text, {})[line_of(name)] = None
-        for text, who in of.items():
-            some = list(who)[:_NAMES_MOST]
-            if len(who) > len(some):
-                some.append(count_text(len(who) - len(some), "more name", "more names", "1"))
+                names_of.setdefault(text, {})[line_of(name)] = None
+        for text, found in names_of.items():
+            some = list(found)[:_NAMES_MOST]
+            if len(found) > len(some):
+                some.append(count_text(len(found) - len(some), "more name", "more names", "1"))
             self.print(Styled(f"{text}: {', '.join(some)}", "dim"))
 
-    def table(self, titles, rows, left=()):
-        """Rows of texts below their titles: the first column on the left, and those with these
-        numbers; all others on the right."""
-        rows = [[Styled(title, "bold") for title in titles], *rows]
-        wide = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
+    def table(
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        left: Collection[int] = (),
+    ) -> None:
+        """Rows of texts below their titles. The first column and those with the numbers in `left`
+        are aligned on the left, all others on the right."""
+        lines = [[Styled(title, "bold") for title in titles], *rows]
+        widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+        for row in lines:
             line = []
-            for i, (width, cell) in enumerate(zip(wide, row, strict=True)):
+            for i, (width, cell) in enumerate(zip(widths, row, strict=True)):
                 space = " " * (width - cells(cell))
                 text = self._styled(cell, getattr(cell, "style", ""))
                 line.append(text + space if i == 0 or i in left else space + text)
             self._file.write((" " * _GAP).join(line).rstrip(" ") + "\n")
 
-    def _styled(self, text, style):
+    def _styled(self, text: str, style: str) -> str:
         if not text or not style or not self._colours:
             return text
         return f"\x1b[{';'.join(_CODES[word] for word in style.split())}m{text}\x1b[0m"
 
 
-def _broken(text, width):
+def _line_ranges(text: str, width: int) -> Iterator[tuple[int, int]]:
     """(start, end) of each line: broken at a space where there is one."""
     start = 0
     while True:

@@ -1,7 +1,10 @@
-"""Memory over time as a Bokeh figure for notebooks: the resident size of the largest processes,
-least and largest per bucket so that no peak is lost, and their limit."""
+"""Memory over time as a Bokeh figure for notebooks: the resident size of the largest processes and
+their limit. Called by Run.plot (report/notebook.py) and dask/gather.py."""
+
+from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +20,15 @@ try:
 except ImportError as error:
     raise ImportError(f"a plot needs Bokeh: pip install 'dwsr-probe[report]' ({error})") from error
 
+if TYPE_CHECKING:
+    from dwsr_probe.store import Store
+
 _SHOWN_MOST = 10
-_LIMIT_NEAR = 3  # a limit further away than so many times the peak would flatten everything
+_LIMIT_NEAR = 3  # a limit above so many times the peak is left out: it would flatten all lines
 
 
-def figure_of(store, **options):
+def figure_of(store: Store, **options: Any) -> Any:
+    """A bokeh.plotting.figure. options: of that function."""
     processes = store.processes()
     plot = figure(
         **{
@@ -51,7 +58,7 @@ def figure_of(store, **options):
             )
         )
         peak = max(peak, float(np.max(high)))
-    limits = {health.get("limit_bytes") for _, health in processes} - {None}
+    limits = {limit for _, health in processes if (limit := health.get("limit_bytes"))}
     for limit in limits:
         if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
             plot.add_layout(
@@ -63,11 +70,11 @@ def figure_of(store, **options):
                 )
             )
     plot.y_range.start = 0
-    if lines:  # beside the plot: inside, it would cover a curve
+    if lines:  # beside the plot: inside, it would cover a line
         legend = plot.legend[0]
         plot.add_layout(legend, "right")
         legend.click_policy, legend.label_text_font_size = "hide", "9pt"
-    # A page of its own in a frame: shows in any notebook without a set-up cell, and offline.
+    # A page in a frame needs no set-up cell in the notebook and no network.
     height = (plot.height or 320) + 20
     plot._repr_html_ = lambda: (
         f'<iframe style="width:100%;height:{height}px;border:0"'

@@ -1,21 +1,25 @@
-"""A run for notebooks: `dwsr_probe.load(run)`. DataFrames of what it holds, a summary that shows
-itself, a plot, and the model learned from it.
+"""A run for notebooks: `dwsr_probe.load(run)`. It has DataFrames, a readable summary, a plot, and a
+model that has learned from the run.
 
-Everything is read when it is first asked for, and kept. Of a job that still runs: what is stored
-by then; load it again for more.
+Everything is read when it is first used, and kept. While the job still runs, that is what has been
+stored until then: load the run again for more.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, wraps
 from html import escape
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dwsr_probe.board import SAMPLE_BYTES
 from dwsr_probe.record import FIELDS, NESTED, TYPES, json_of, largest_device
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
-from dwsr_probe.sample import SAMPLE_BYTES
 from dwsr_probe.say import say
 from dwsr_probe.store import StoreError
 
@@ -27,10 +31,15 @@ except ImportError as error:
         f"dwsr_probe.load needs pandas: pip install 'dwsr-probe[report]' ({error})"
     ) from error
 
-from dwsr_probe.report.readable import summary_of
+from dwsr_probe.report.readable import Summary, summary_of
 
-_KEPT_TEXT = ("key",)  # others repeat: categories
-_SHOWN_MOST = 10
+if TYPE_CHECKING:
+    from dwsr_probe.predict import Model
+    from dwsr_probe.store import Store
+
+T = TypeVar("T")
+_UNIQUE_TEXTS = ("key",)  # other texts repeat, and become categories
+_SHOWN_MOST = 10  # names in the summary of a run's repr
 _SHOWN = (
     "count",
     "failed",
@@ -40,20 +49,20 @@ _SHOWN = (
     "rss_growth_max_bytes",
     "duration_median",
 )
-_UNREAD = np.uint64(1 << 63)
+_UNREAD = np.uint64(1 << 63)  # values from here on: the size could not be read
 
 
-def load(run=None):
-    """The run in a directory, of that name, of a single board file, or the last one; says which
-    one, if it was not named by its directory."""
-    return Run(open_run(run, say))
+def load(run: str | os.PathLike[str] | None = None) -> Run:
+    """The run in a directory, of that name, or of a single board file; None: the last one. Prints
+    which run it is, if it was not named by its directory."""
+    return Run(open_run(None if run is None else os.fspath(run), say))
 
 
-def _reading(method):
-    """A damaged store is said in one line, not by SQLite."""
+def _reading(method: Callable[[Run], T]) -> Callable[[Run], T]:
+    """Report a damaged store in one line instead of SQLite's exception."""
 
     @wraps(method)
-    def read(self):
+    def read(self: Run) -> T:
         try:
             return method(self)
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -66,23 +75,23 @@ def _reading(method):
 
 
 class Run:
-    """One run. `tasks`, `samples` and `processes` are DataFrames; bytes are integers (Int64:
-    what was not measured is <NA>), durations seconds, moments UTC."""
+    """One run. `tasks`, `samples` and `processes` are DataFrames. Bytes are integers (Int64; <NA>:
+    not measured), durations are seconds, points in time are UTC."""
 
-    def __init__(self, store):
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.directory = store.directory
-        self.meta  # noqa: B018  a damaged run is said here, not later
+        self.meta  # noqa: B018  a damaged run must fail here, not later
 
     @cached_property
     @_reading
-    def meta(self):
+    def meta(self) -> dict[str, Any]:
         """What was run, where, and its exit code."""
         return self._store.meta()
 
     @cached_property
     @_reading
-    def tasks(self):
+    def tasks(self) -> Any:
         """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu
         and oom as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
         rows = list(self._store.rows())
@@ -98,8 +107,8 @@ class Run:
 
     @cached_property
     @_reading
-    def processes(self):
-        """One row per process, in order of start; `health` has all that its board said."""
+    def processes(self) -> Any:
+        """One row per process, in order of start. `health` has everything that its board said."""
         rows = [
             {
                 "process": r.process,
@@ -136,10 +145,11 @@ class Run:
 
     @cached_property
     @_reading
-    def samples(self):
-        """time, process, rss_bytes, rss_min_bytes, peak_bytes (the kernel's mark), samples: up
-        to a thousand a second; older than ten minutes one row a second, of `samples` samples."""
-        names = [record.process for record, _ in self._store.processes()]
+    def samples(self) -> Any:
+        """time, process, rss_bytes, rss_min_bytes, peak_bytes (the kernel's high-water mark) and
+        samples. Up to a thousand rows a second; of what is older than ten minutes one row a
+        second, which stands for `samples` samples."""
+        names = [record.process or "" for record, _ in self._store.processes()]
         parts = [part for i, name in enumerate(names) for part in self._samples_of(i, name)] or [
             (np.empty(0, np.int64),) * 6
         ]
@@ -157,9 +167,10 @@ class Run:
             }
         )
 
-    def _samples_of(self, number, process):
-        """Columns of one process, in pieces."""
-        merged = np.array(list(self._store.merged_samples(process)), float).reshape(-1, 5)
+    def _samples_of(self, number: int, process: str) -> Iterator[tuple[np.ndarray, ...]]:
+        """Columns of one process, in pieces: time, number of the process, smallest and largest
+        resident size, high-water mark, samples."""
+        merged = np.array(list(self._store.merged_samples(process)), np.float64).reshape(-1, 5)
         yield (
             (merged[:, 0] * 1e9).astype(np.int64),
             np.full(len(merged), number),
@@ -181,33 +192,33 @@ class Run:
                 np.ones(len(values), np.int64),
             )
 
-    def summary(self):
-        """One row per task name, the largest own peak first. Numbers are bytes and seconds;
+    def summary(self) -> Summary:
+        """One row per task name, the largest own peak first. Values are bytes and seconds, and are
         shown with units."""
         return summary_of(self.tasks)
 
-    def model(self, most=500):
+    def model(self, most: int = 500) -> Model:
         """A predict.Model learned from `most` finished tasks of each name, evenly spread over the
         run, and from some that ended early (predict/history.py). Needs the predict extra."""
         from dwsr_probe.predict.history import learn_run
 
         return learn_run(self._store.tasks(), most).model
 
-    def plot(self, **options):
-        """Memory over time as a Bokeh figure, the largest processes; it shows itself in a
-        notebook. options: of bokeh.plotting.figure."""
+    def plot(self, **options: Any) -> Any:
+        """Memory over time of the largest processes, as a Bokeh figure that a notebook shows.
+        options: of bokeh.plotting.figure."""
         from dwsr_probe.report.memory_plot import figure_of
 
         return figure_of(self._store, **options)
 
-    def to_page(self, path=None):
-        """Write the page of `dwsr-probe report --format html` to a file: report.html in the
-        run's directory, or `path`. Returns its path."""
+    def to_page(self, path: str | None = None) -> str:
+        """Write the page of `dwsr-probe report --format html` to `path`; None: report.html in the
+        run's directory. Returns its path."""
         path = path or os.path.join(self.directory or "", "report.html")
         write_page(self._store, path, lambda *_: None)
         return path
 
-    def _counts(self):
+    def _counts(self) -> str:
         return ", ".join(
             count_text(n, word, words, "1")
             for n, word, words in (
@@ -216,14 +227,14 @@ class Run:
             )
         )
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"<dwsr_probe run {line_of(str(self.meta.get('run') or 'of a board'), 120)}:"
             f" {self._counts()}>"
         )
 
-    def _repr_html_(self):
-        """Small, and nothing that the job named is markup."""
+    def _repr_html_(self) -> str:
+        """Small; names from the job are escaped."""
         code = self.meta.get("exit_code")
         peak, seconds = self.processes["rss_peak_bytes"].max(), self.processes["duration"].max()
         facts = [
@@ -248,10 +259,10 @@ class Run:
         return f"<div>{head}{shown.to_html(escape=True, border=0)}{more}</div>"
 
 
-def _column(name, values):
+def _column(name: str, values: Sequence[Any]) -> Any:
     if name in NESTED:
         try:
-            # at once: half the time
+            # Parsing all values at once takes half the time.
             return pd.Series(
                 json.loads(f"[{','.join('null' if value is None else value for value in values)}]"),
                 dtype=object,
@@ -270,8 +281,8 @@ def _column(name, values):
         return np.array(values, float)
     if TYPES[name] is int:
         return pd.array(values, dtype="Int64")
-    return pd.array(values, dtype="string") if name in _KEPT_TEXT else pd.Categorical(values)
+    return pd.array(values, dtype="string") if name in _UNIQUE_TEXTS else pd.Categorical(values)
 
 
-def _moments(seconds):
+def _moments(seconds: Any) -> Any:
     return pd.to_datetime(pd.Series(seconds, dtype=float), unit="s", utc=True)

@@ -1,30 +1,34 @@
-"""A bar on stderr for work that takes long. On a terminal only, and not for what is done in a
-moment."""
+"""A progress bar on stderr, for `report --format html` and `predict`. It appears on a terminal
+only, and only if the work takes long."""
+
+from __future__ import annotations
 
 import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
 _SILENT_S = 0.7
 
 
 class Progress:
-    """progress(what, done, all), as often as one likes."""
+    """Called as progress(what, done, total), as often as one likes."""
 
-    def __init__(self):
-        self._bar, self._began, self._task = None, time.monotonic(), None
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._began = time.monotonic()
 
-    def __enter__(self):
+    def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, what, done, total):
+    def __call__(self, what: str, done: int, total: int) -> None:
         if self._bar is None:
             if not sys.stderr.isatty() or time.monotonic() - self._began < _SILENT_S:
                 return

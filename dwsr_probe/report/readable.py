@@ -1,14 +1,17 @@
-"""One row per task name as a DataFrame of bytes and seconds that shows itself with units.
+"""One row per task name as a DataFrame of bytes and seconds, which a notebook shows with units.
 
-For notebooks: Run.summary and dask.records(client).summary.
+For Run.summary and dask.records(client).summary.
 """
 
+from __future__ import annotations
+
 import shutil
+from typing import Any
 
 import pandas as pd
 
 from dwsr_probe.record import largest_device
-from dwsr_probe.report.summary import Figures
+from dwsr_probe.report.distribution import Distribution
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
@@ -23,22 +26,23 @@ _TITLES = {  # as in the other views
     "duration_median": ("duration", "median"),
     "duration_max": ("duration", "max"),
 }
-_OF_KILLED = ("alloc_peak", "gpu_peak", "rss_growth")  # lower bounds where a task was killed
+_CENSORED = ("alloc_peak", "gpu_peak", "rss_growth")  # lower bounds where a task was killed
 
 
 class Summary(pd.DataFrame):
-    """Values stay numbers: `summary["alloc_peak_max_bytes"] / 2**30`. Only what is shown has units
-    and titles; a column without any value is not shown."""
+    """Values stay numbers: `summary["alloc_peak_max_bytes"] / 2**30`. Units and titles appear only
+    where the frame is shown. A column without any value is not shown."""
 
-    _metadata = ["_exact"]  # pandas hands it on to what is made of this frame
-    _exact = None  # {(column, task name)}: no lower bounds although a task was killed
+    _metadata = ["_exact"]  # pandas copies it to frames that are made from this one
+    # (column, task name) of figures that are exact although a task was killed
+    _exact: set[tuple[str, str]] | None = None
 
     @property
-    def _constructor(self):
+    def _constructor(self) -> type[Summary]:
         return Summary
 
-    def readable(self):
-        """What is shown, as a plain DataFrame of texts."""
+    def readable(self) -> Any:
+        """The frame as it is shown: a plain DataFrame of texts."""
         shown = [name for name in self.columns if self[name].notna().any()]
         if "killed" in shown and not self["killed"].any():
             shown.remove("killed")
@@ -52,9 +56,9 @@ class Summary(pd.DataFrame):
         )
         return texts
 
-    def _texts(self, name):
+    def _texts(self, name: str) -> list[str]:
         values = [None if pd.isna(value) else value for value in self[name]]
-        if name.startswith(_OF_KILLED) and "killed" in self.columns:
+        if name.startswith(_CENSORED) and "killed" in self.columns:
             exact = self._exact or ()
             values = [
                 (
@@ -70,18 +74,17 @@ class Summary(pd.DataFrame):
             return [seconds_text(value) for value in values]
         return [f"{value:,}" for value in values]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         width = max(80, shutil.get_terminal_size().columns)
-        return self.readable().to_string(
-            line_width=width, max_rows=pd.get_option("display.max_rows")
-        )
+        most = pd.get_option("display.max_rows")
+        return str(self.readable().to_string(line_width=width, max_rows=most))
 
-    def _repr_html_(self):
-        return self.readable()._repr_html_()
+    def _repr_html_(self) -> str:
+        return str(self.readable()._repr_html_())
 
 
-def summary_of(tasks):
-    """tasks: a frame with the record's columns. The largest own peak first."""
+def summary_of(tasks: Any) -> Summary:
+    """The largest own peak first. tasks: a DataFrame with the record's columns."""
     growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
     device = [largest_device(devices) for devices in tasks["gpu"]]
     tasks = tasks.assign(
@@ -108,21 +111,21 @@ def summary_of(tasks):
     found = Summary(
         table.sort_values(["alloc_peak_max_bytes", "rss_growth_max_bytes"], ascending=False)
     )
-    found._exact = _exact(tasks[tasks["task_name"].isin(table.index[table["killed"] > 0])])
+    found._exact = _exact_figures(tasks[tasks["task_name"].isin(table.index[table["killed"] > 0])])
     return found
 
 
-def _exact(tasks):
-    """{(column, task name)} that stay the same however much the killed tasks needed."""
+def _exact_figures(tasks: Any) -> set[tuple[str, str]]:
+    """(column, task name) of figures that no true need of the killed tasks could change."""
     found = set()
     for name, group in tasks.groupby("task_name", observed=True):
-        for kind in _OF_KILLED:
-            figures, measured = Figures(), group[group[f"{kind}_bytes"].notna()]
+        for kind in _CENSORED:
+            values, measured = Distribution(), group[group[f"{kind}_bytes"].notna()]
             for value, killed in zip(measured[f"{kind}_bytes"], measured["killed"], strict=True):
-                figures.add(value, killed)
+                values.add(value, killed)
             found |= {
                 (f"{kind}_{word}_bytes", name)
                 for word in ("median", "max")
-                if not isinstance(getattr(figures, word), AtLeast)
+                if not isinstance(getattr(values, word), AtLeast)
             }
     return found

@@ -1,33 +1,45 @@
-"""A run in numbers: one row per task name, one line per process. Every view shows these.
+"""A run in numbers: one NameSummary per task name. Every view shows these.
 
-What a killed task had is a lower bound of what it needed: figures that it may have raised are
-AtLeast. Where single records are missing,
-the totals of their process stand in for all of its records: counts, sums and maxima are exact,
-medians come from histograms and are About.
+A killed task's figures are lower bounds of what the task needed, so figures that include such a
+task are AtLeast. Where single records are missing, the totals of their process stand in for all
+of its records: counts, sums and maxima are exact, medians come from histograms and are About.
 """
 
-from collections import Counter
-from math import inf
+from __future__ import annotations
 
-from dwsr_probe import _core
+from collections import Counter
+
 from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
-from dwsr_probe.report.words import About, AtLeast, count_text
-from dwsr_probe.total import cell_value
+from dwsr_probe.report.distribution import Distribution, median
+from dwsr_probe.report.words import AtLeast
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, Literal, TypeVar
 
-def median(values):
-    """As in statistics, whose import costs a run several milliseconds."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    from dwsr_probe.record import TaskRecord
+    from dwsr_probe.total import Total
+
+    ProcessRow = tuple[TaskRecord, Mapping[str, Any]]  # of store.processes(): record and health
+    Totals = Mapping[str, Sequence[Total]]  # by process
+    Memory = Literal["host", "device"]
+    T = TypeVar("T")
+
+OTHER = "other"  # stands for all names beyond the most that a board can count apart
+_BYSTANDER_SHARE = 0.1
 
 
 class Limits:
-    """What a task's memory is held against: its Dask worker's limit or its process's, whichever
-    is less; of a device its pool's limit, or all of it."""
+    """The limits that a task's memory is compared with.
 
-    def __init__(self, processes=()):
-        self._host, self._devices = {}, {}
+    Host: the lower one of its Dask worker's limit and its process's. Device: the pool's limit, or
+    the device's total memory where the pool has none."""
+
+    def __init__(self, processes: Iterable[ProcessRow] = ()) -> None:
+        self._host: dict[tuple[str | None, str | None], int | None] = {}
+        self._devices: dict[tuple[str | None, int], int | None] = {}
         for record, health in processes:
             self._host[record.process, None] = process_limit(health)
             for worker in health.get("workers") or ():
@@ -39,184 +51,117 @@ class Limits:
                     "pool_limit_bytes"
                 ) or device.get("total_bytes")
 
-    def host(self, record):
+    def host(self, record: TaskRecord) -> int | None:
         return self._host.get((record.process, record.worker)) or self._host.get(
             (record.process, None)
         )
 
-    def device(self, record, number):
+    def device(self, record: TaskRecord, number: int) -> int | None:
         return self._devices.get((record.process, number))
-
-
-class Figures(list):
-    """One figure of all tasks of a name. Those of killed tasks are lower bounds."""
-
-    def __init__(self):
-        super().__init__()
-        self._bounds = set()  # places of those that are lower bounds
-        # of totals: value that stands for a cell → count; the largest
-        self._cells, self._most = {}, None
-
-    def add(self, value, is_bound=False):
-        if is_bound:
-            self._bounds.add(len(self))
-        self.append(value)
-
-    def add_cells(self, cells, most, scale=1.0):
-        """A histogram of a process whose single records are not all there, and its largest
-        value."""
-        for cell, count in cells.items():
-            value = min(cell_value(cell), most) * scale
-            self._cells[value] = self._cells.get(value, 0) + count
-        if cells:
-            self._most = max(most * scale, self._most or 0)
-
-    def raise_max(self, most):
-        """The largest value of a process whose single records are not all there, where there is
-        no histogram."""
-        self._most = max(most, self._most or 0)
-
-    def __bool__(self):
-        return bool(len(self) or self._cells)
-
-    @property
-    def bounds(self):
-        return len(self._bounds)
-
-    @property
-    def median(self):
-        if not self:
-            return None
-        if self._cells:
-            return AtLeast(self._weighted()) if self.bounds else About(self._weighted())
-        # It is known if it stays the same however much the killed ones would have needed.
-        low, high = (
-            median(self),
-            median([inf if i in self._bounds else value for i, value in enumerate(self)]),
-        )
-        return low if low == high else AtLeast(low)
-
-    def _weighted(self):
-        """The middle of all, by their number."""
-        values = sorted([*self._cells.items(), *((value, 1) for value in self)])
-        left = sum(count for _, count in values) / 2
-        for value, count in values:
-            left -= count
-            if left <= 0:
-                return value
-        return value
-
-    @property
-    def max(self):
-        most = max(self, default=None)
-        if self._most is not None:
-            most = max(self._most, most or 0)
-        return AtLeast(most) if self.bounds else most
 
 
 @dataclass
 class NameSummary:
+    """All tasks of one name."""
+
     task_name: str
     count: int = 0
     errors: int = 0
     cancelled: int = 0
-    killed_in: Counter = field(default_factory=Counter)  # process → killed tasks
-    worst: object = None  # of the killed tasks, the record of the one that had most
-    growths: Figures = field(default_factory=Figures)  # rss peak minus rss before
-    durations: Figures = field(default_factory=Figures)  # seconds
-    alloc_peaks: Figures = field(default_factory=Figures)
-    gpu_peaks: Figures = field(default_factory=Figures)  # on the device where it is largest
-    rss_peaks: Figures = field(default_factory=Figures)
-    held: list = field(default_factory=list)  # resident size at begin without the inputs, bytes
+    killed_in: Counter[str | None] = field(default_factory=Counter)  # process → killed tasks
+    largest_killed: TaskRecord | None = None  # the killed task with the largest peak so far
+    growths: Distribution = field(default_factory=Distribution)  # rss peak minus rss before
+    durations: Distribution = field(default_factory=Distribution)  # seconds
+    alloc_peaks: Distribution = field(default_factory=Distribution)
+    gpu_peaks: Distribution = field(default_factory=Distribution)  # each on its largest device
+    rss_peaks: Distribution = field(default_factory=Distribution)
+    baselines: list[float] = field(default_factory=list)  # rss at begin without the inputs, bytes
     _host_ratio: float | None = None
     _device_ratio: float | None = None
-    ooms: int = 0  # tasks of which an allocation failed for lack of memory
-    oom: dict | None = None  # of the largest request
-    shared: int = 0  # tasks whose figures cannot be theirs alone
-    overlap: int = 0
-    sampled: int = 0  # tasks whose peak was sampled, not the kernel's
+    ooms: int = 0  # tasks in which an allocation failed for lack of memory
+    oom: dict[str, Any] | None = None  # of these, the one with the largest request
+    shared: int = 0  # tasks whose figures may include memory of other tasks
+    overlap: int = 0  # most other tasks at the same time
+    sampled: int = 0  # tasks whose peak was sampled, not read from the kernel's high-water mark
 
-    def add(self, record, limits):
+    def add(self, record: TaskRecord, limits: Limits) -> None:
         state, growth, alloc = record.state, record.rss_growth_bytes, record.alloc_peak_bytes
+        rss_peak = record.rss_peak_bytes
         killed = state == "killed"
         self.count += 1
         if state != "ok":
-            self._note_failure(record, state)
-        self.add_single(record)
-        if growth is not None:
+            self._count_failure(record, state)
+        self.add_details(record)
+        if growth is not None and rss_peak is not None:
             self.growths.add(growth, killed)
-            self.rss_peaks.add(record.rss_peak_bytes, killed)
+            self.rss_peaks.add(rss_peak, killed)
         if alloc is not None:
             self.alloc_peaks.add(alloc, killed)
         self.sampled += record.rss_peak_source == "sampled"
         self.shared += record.attribution == "shared"
-        self._raise_host(growth if alloc is None else alloc, limits.host(record))
+        self._raise_host_ratio(growth if alloc is None else alloc, limits.host(record))
         if record.gpu is not None:
-            self._raise_device(
-                *(
-                    [(d["peak_bytes"], limits.device(record, d["device"])) for d in record.gpu]
-                    or [(0, 1)]
+            for device in record.gpu:
+                self._raise_device_ratio(
+                    device["peak_bytes"], limits.device(record, device["device"])
                 )
-            )
+            if not record.gpu:  # devices were followed, and the task used none
+                self._raise_device_ratio(0, 1)
         self.ooms += record.oom is not None
         if record.duration is not None:
             self.durations.append(record.duration)
         if record.overlap and record.overlap > self.overlap:
             self.overlap = record.overlap
 
-    def _note_failure(self, record, state):
+    def _count_failure(self, record: TaskRecord, state: str) -> None:
         self.errors += state == "error"
         self.cancelled += state == "cancelled"
         if state == "killed":
             self.killed_in[record.process] += 1
-            self.worst = max(
-                filter(None, (self.worst, record)),
+            self.largest_killed = max(
+                filter(None, (self.largest_killed, record)),
                 key=lambda one: max(one.own_peak_bytes or 0, one.gpu_peak_bytes or 0),
             )
 
-    def _raise_host(self, own, limit):
-        if (
-            own is not None
-            and limit
-            and (self._host_ratio is None or own / limit > self._host_ratio)
-        ):
+    def _raise_host_ratio(self, own: float | None, limit: int | None) -> None:
+        if own is None or not limit:
+            return
+        if self._host_ratio is None or own / limit > self._host_ratio:
             self._host_ratio = own / limit
 
-    def _raise_device(self, *uses):
-        """(peak, limit) of each device."""
-        known = [peak / limit for peak, limit in uses if limit]
-        if known:
-            self._device_ratio = max(*known, self._device_ratio or 0.0)
+    def _raise_device_ratio(self, peak: float, limit: int | None) -> None:
+        if limit:
+            self._device_ratio = max(peak / limit, self._device_ratio or 0.0)
 
     @property
-    def host_ratio(self):
-        """Largest own peak (without accounting: growth) of the host's limit."""
+    def host_ratio(self) -> float | None:
+        """Largest own peak (without accounting: growth) as a share of the host's limit."""
         return self._at_least(self._host_ratio)
 
     @property
-    def device_ratio(self):
-        """The same of a device's."""
+    def device_ratio(self) -> float | None:
+        """Largest peak on a device as a share of the device's limit."""
         return self._at_least(self._device_ratio)
 
-    def _at_least(self, ratio):
+    def _at_least(self, ratio: float | None) -> float | None:
         return AtLeast(ratio) if ratio is not None and self.killed_in else ratio
 
-    def add_single(self, record):
-        """What only single records tell, and no totals."""
+    def add_details(self, record: TaskRecord) -> None:
+        """Add the figures that single records have and totals do not."""
         if record.rss_before_bytes is not None:
-            held = record.rss_before_bytes - (record.known_input_bytes or 0)
-            self.held.append(held if held > 0 else 0)
-        if record.gpu is not None:
-            self.gpu_peaks.add(record.gpu_peak_bytes, record.state == "killed")
+            baseline = record.rss_before_bytes - (record.known_input_bytes or 0)
+            self.baselines.append(baseline if baseline > 0 else 0)
+        gpu_peak = record.gpu_peak_bytes
+        if gpu_peak is not None:
+            self.gpu_peaks.add(gpu_peak, record.state == "killed")
         if record.oom:
             self.oom = max(
                 filter(None, (self.oom, record.oom)),
                 key=lambda oom: oom.get("requested_bytes") or 0,
             )
 
-    def add_total(self, total, process, limits):
-        """All tasks of this name that have ended in a process, by its totals; process: its
-        record."""
+    def add_total(self, total: Total, process: TaskRecord, limits: Limits) -> None:
+        """Add all tasks of this name that have ended in a process, by the process's totals."""
         self.count += total.count
         self.errors += total.error
         self.cancelled += total.cancelled
@@ -224,297 +169,183 @@ class NameSummary:
         self.sampled += total.sampled
         self.ooms += total.oom
         self.overlap = max(self.overlap, total.overlap_max)
-        self.growths.add_cells(total.growth_cells, total.growth_max_bytes)
-        self.alloc_peaks.add_cells(total.alloc_cells, total.alloc_max_bytes)
-        self.durations.add_cells(total.duration_cells, total.duration_max_ns, 1e-9)
+        self.growths.add_histogram(total.growth_cells, total.growth_max_bytes)
+        self.alloc_peaks.add_histogram(total.alloc_cells, total.alloc_max_bytes)
+        self.durations.add_histogram(total.duration_cells, total.duration_max_ns, 1e-9)
         if total.growth_count:
             self.rss_peaks.add(total.rss_peak_max_bytes)
-        self._raise_host(total.own_max_bytes, limits.host(process))
-        self._raise_device(
-            *((most, limits.device(process, number)) for number, (_, most) in total.devices.items())
-        )
-        for _, most in total.devices.values():
-            self.gpu_peaks.raise_max(most)
+        self._raise_host_ratio(total.own_max_bytes, limits.host(process))
+        for number, (_, largest) in total.devices.items():
+            self._raise_device_ratio(largest, limits.device(process, number))
+            self.gpu_peaks.add_maximum(largest)
 
     @property
-    def killed(self):
+    def killed(self) -> int:
         return self.killed_in.total()
 
     @property
-    def growth_median_bytes(self):
+    def growth_median_bytes(self) -> float | None:
         return self.growths.median
 
     @property
-    def growth_max_bytes(self):
+    def growth_max_bytes(self) -> float | None:
         return self.growths.max
 
     @property
-    def alloc_peak_median_bytes(self):
+    def alloc_peak_median_bytes(self) -> float | None:
         return self.alloc_peaks.median
 
     @property
-    def alloc_peak_max_bytes(self):
+    def alloc_peak_max_bytes(self) -> float | None:
         return self.alloc_peaks.max
 
     @property
-    def rss_peak_bytes(self):
+    def rss_peak_bytes(self) -> float | None:
         return self.rss_peaks.max
 
     @property
-    def held_bytes(self):
-        """What the process had beside the inputs when the typical task began."""
-        return median(self.held) if self.held else None
+    def baseline_bytes(self) -> float | None:
+        """Median resident size at begin without the task's inputs: what the process holds
+        whether the task runs or not."""
+        return median(self.baselines) if self.baselines else None
 
     @property
-    def need_bytes(self):
-        """The most that one task needed on the host: own bytes, without accounting growth."""
+    def need_bytes(self) -> float | None:
+        """The most that one task needed on the host: own peak, without accounting growth."""
         return self.alloc_peaks.max if self.alloc_peaks else self.growths.max
 
     @property
-    def gpu_peak_median_bytes(self):
+    def gpu_peak_median_bytes(self) -> float | None:
         return self.gpu_peaks.median
 
     @property
-    def gpu_peak_max_bytes(self):
+    def gpu_peak_max_bytes(self) -> float | None:
         return self.gpu_peaks.max
 
     @property
-    def binds(self):
-        """Which memory a larger block would exhaust first, "host" or "device"; None if neither
-        limit is known."""
+    def limiting_memory(self) -> Memory | None:
+        """The memory that a larger block would exhaust first; None if neither limit is known."""
         if self.host_ratio is None and self.device_ratio is None:
             return None
         return "device" if (self.device_ratio or 0) > (self.host_ratio or 0) else "host"
 
     @property
-    def duration_median(self):
+    def duration_median(self) -> float | None:
         return self.durations.median
 
     @property
-    def duration_max(self):
+    def duration_max(self) -> float | None:
         return self.durations.max
 
 
-def summarise(records, processes=(), totals=None):
-    """NameSummary per task name, in every view's order: `ranked`.
+def summarise(
+    records: Iterable[TaskRecord],
+    processes: Sequence[ProcessRow] = (),
+    totals: Totals | None = None,
+) -> list[NameSummary]:
+    """One NameSummary per task name, in the order of every view (rank_by_need).
 
-    processes: (record, health) of each, for its limits. totals: {process: list of total.Total};
-    used of those that have lost single records."""
-    names, limits, counted = {}, Limits(processes), _counted(processes, totals or {})
+    processes: their limits are used. totals: used for processes that have lost single records.
+    """
+    names: dict[str, NameSummary] = {}
+    limits, counted = Limits(processes), _totals_in_use(processes, totals or {})
     known = {process: {total.name for total in found} for process, found in counted.items()}
     for record in records:
         if record.process in counted and record.state != "killed":
             name = record.task_name if record.task_name in known[record.process] else OTHER
-            _named(names, name).add_single(record)
+            _get_or_add(names, name).add_details(record)
         else:
-            _named(names, record.task_name).add(record, limits)
+            _get_or_add(names, record.task_name).add(record, limits)
     for process, _ in processes:
         for total in counted.get(process.process, ()):
-            _named(names, OTHER if total.name is None else total.name).add_total(
-                total, process, limits
-            )
+            name = OTHER if total.name is None else total.name
+            _get_or_add(names, name).add_total(total, process, limits)
     by_name = sorted(names.values(), key=lambda s: s.task_name)
-    on_device = binding(by_name) == "device"
-    return ranked(
-        by_name,
-        lambda s: s.gpu_peak_max_bytes if on_device else s.need_bytes,
-        lambda s: s.worst and (s.worst.gpu_peak_bytes if on_device else s.worst.own_peak_bytes),
-    )
+    on_device = limiting_memory(by_name) == "device"
+
+    def need(summary: NameSummary) -> float | None:
+        return summary.gpu_peak_max_bytes if on_device else summary.need_bytes
+
+    def killed_need(summary: NameSummary) -> float | None:
+        record = summary.largest_killed
+        if record is None:
+            return None
+        return record.gpu_peak_bytes if on_device else record.own_peak_bytes
+
+    return rank_by_need(by_name, need, killed_need)
 
 
-OTHER = "other"  # names beyond the most that a board tells apart
-
-
-def _named(names, name):
+def _get_or_add(names: dict[str, NameSummary], name: str) -> NameSummary:
     summary = names.get(name)
     if summary is None:
         summary = names[name] = NameSummary(name)
     return summary
 
 
-def _counted(processes, totals):
-    """The totals of the processes whose single records are not all there."""
+def _totals_in_use(
+    processes: Iterable[ProcessRow], totals: Totals
+) -> dict[str | None, Sequence[Total]]:
+    """The totals of the processes whose single records are incomplete."""
     return {
         record.process: totals[record.process]
         for record, health in processes
-        if health.get("records_lost") and record.process in totals
+        if health.get("records_lost") and record.process is not None and record.process in totals
     }
 
 
-_BYSTANDER = 0.1
+def rank_by_need(
+    items: Iterable[T],
+    need: Callable[[T], float | None],
+    killed_need: Callable[[T], float | None],
+) -> list[T]:
+    """Names or tasks, the largest need first.
 
+    Killed ones come before all others, because the true need of a killed task is unknown and may
+    be the largest. A killed one is ranked as the others if its need was less than a tenth of the
+    largest killed one's: it only ran beside the task that exhausted the memory.
 
-def ranked(things, need, killed_need):
-    """Names or tasks, the largest need first. Killed ones may have needed any more than they
-    had, so they come before all others.
-
-    Not those that were only beside: they had less than a tenth of the largest killed one.
-    killed_need: None of what was not killed.
+    killed_need: what a killed item had needed so far; None for items that were not killed.
     """
-    found = [(killed_need(one), need(one) or 0, one) for one in things]
-    most = max((killed or 0 for killed, *_ in found), default=0)
-    return [
-        one
-        for *_, one in sorted(
-            found, key=lambda row: (not row[0] or row[0] < _BYSTANDER * most, -row[1])
-        )
-    ]
+    items = list(items)
+    killed = [killed_need(item) or 0 for item in items]
+    first_from = _BYSTANDER_SHARE * max(killed, default=0)
+
+    def place(index: int) -> tuple[bool, float]:
+        ranked_first = killed[index] > 0 and killed[index] >= first_from
+        return not ranked_first, -(need(items[index]) or 0)
+
+    return [items[index] for index in sorted(range(len(items)), key=place)]
 
 
-def binding(names):
-    """Which memory the run as a whole would exhaust first, "host" or "device"."""
-    return (
-        "device"
-        if max((s.device_ratio or 0 for s in names), default=0)
-        > max((s.host_ratio or 0 for s in names), default=0)
-        else "host"
-    )
+def limiting_memory(names: Sequence[NameSummary]) -> Memory:
+    """The memory that the run as a whole would exhaust first."""
+    device = max((s.device_ratio or 0 for s in names), default=0)
+    host = max((s.host_ratio or 0 for s in names), default=0)
+    return "device" if device > host else "host"
 
 
 @dataclass
-class Missing:
-    """Tasks of a run that have no record of their own. counted: their process's totals have
-    them; lost: nothing has, for a board before version 6; dropped: they were not measured."""
+class MissingRecords:
+    """Numbers of tasks that have no record of their own."""
 
-    counted: int = 0
-    lost: int = 0
-    dropped: int = 0
+    counted: int = 0  # included in the totals of their process
+    lost: int = 0  # in no totals: a board before version 6
+    dropped: int = 0  # never measured
+
+    @property
+    def not_in_table(self) -> int:
+        return self.lost + self.dropped
 
 
-def missing_tasks(processes, totals=None):
-    found = Missing()
+def missing_records(
+    processes: Iterable[ProcessRow], totals: Totals | None = None
+) -> MissingRecords:
+    missing = MissingRecords()
     for record, health in processes:
         lost = health.get("records_lost") or 0
         if record.process in (totals or {}):
-            found.counted += lost
+            missing.counted += lost
         else:
-            found.lost += lost
-        found.dropped += health.get("tasks_dropped") or 0
-    return found
-
-
-_NVML_NOTES = {  # by the board's nvml_state
-    _core.NVML_NO_MODULE: (
-        "nvidia-ml-py is not installed: what the driver says of the devices is missing"
-    ),
-    _core.NVML_NO_DRIVER: "NVML found no driver",
-    _core.NVML_DENIED: "NVML may not tell which process holds what",
-    _core.NVML_LOST: "the driver was lost",
-    _core.NVML_FAILED: "reading NVML failed",
-}
-
-
-def process_notes(record, health):
-    """What a person should know about one process's measurement, in words; empty when all is
-    well."""
-    notes = []
-
-    def note(number, text, plural=None):
-        if number:
-            notes.append(f"{number:,} {text if number == 1 or not plural else plural}")
-
-    if health.get("unprobed"):
-        return ["not probed; the peak is of this process or of one of its children"]
-    if health.get("alloc_state") == _core.ALLOC_UNAVAILABLE:
-        notes.append("allocations could not be accounted: another tool holds the hooks")
-    if health.get("dask_hooks") == _core.DASK_HOOKS_TRANSITIONS:
-        notes.append(
-            "tasks of some kinds were followed on Dask's event loop (`shared`): this release of"
-            " distributed has functions that are not known; the worker's log names them"
-        )
-    if health.get("untracked_bytes"):
-        notes.append(
-            f"{count_text(health['untracked_bytes'], 'byte', 'bytes', '1')} found the owner table"
-            " full: frees from other threads are not followed there"
-        )
-    if health.get("gpu_hook") == _core.GPU_HOOK_OFF:
-        notes.append("the hook on CuPy's memory failed: device memory was measured up to then only")
-    if health.get("devices") and health.get("nvml_state") in _NVML_NOTES:
-        notes.append(_NVML_NOTES[health["nvml_state"]])
-    note(
-        health.get("gpu_ooms"),
-        "device allocation failed for lack of memory",
-        "device allocations failed for lack of memory",
-    )
-    note(
-        health.get("gpu_unfollowed"),
-        "device allocation was not followed: one device too many, or a pointer of the job's own"
-        " class",
-        "device allocations were not followed: devices too many, or pointers of the job's own"
-        " class",
-    )
-    if health.get("rss_peak_source") == "sampled":
-        notes.append("peaks are sampled")
-    note(health.get("records_lost"), "record lost", "records lost")
-    note(health.get("samples_lost"), "sample lost", "samples lost")
-    why = "its board could not grow" if health.get("room_for_tasks") == 0 else "too many at once"
-    note(health.get("tasks_dropped"), f"task not measured: {why}", f"tasks not measured: {why}")
-    note(health.get("ends_unmatched"), "end without begin", "ends without begin")
-    note(health.get("ends_elsewhere"), "end in another thread", "ends in another thread")
-    note(
-        health.get("ends_missing"),
-        "task left open by its thread",
-        "tasks left open by their threads",
-    )
-    note(
-        health.get("children_unprobed"),
-        "Python child ran without the probe (-I, -S, -E or a bare environment)",
-        "Python children ran without the probe (-I, -S, -E or a bare environment)",
-    )
-    return notes
-
-
-NANNY = 0.90  # Dask ends a worker at 95 % of its limit, looking every 100 ms
-
-
-def was_killed(record, health):
-    """Killed for certain, or as good as: a process may also leave tasks behind because it ended
-    early."""
-    limit, peak = process_limit(health), record.rss_peak_bytes
-    return record.state == "killed" and (
-        health.get("signal") is not None or not limit or not peak or peak >= NANNY * limit
-    )
-
-
-def process_outcome(record, health, exit_code):
-    """How a process ended, in words. exit_code: of the job.
-
-    A pool ends its workers by a signal, and many programs leave by os._exit: in a job that
-    succeeded, such an end is no news."""
-    if record.state == "killed" and not was_killed(record, health):
-        return "ended with tasks under way"
-    return record.state or ("ended" if exit_code == 0 else "ended, how is not known")
-
-
-def worker_facts(health):
-    """ "worker tcp://…, 2 threads, limit 4.0 GiB" for each of Dask's workers in the process."""
-    facts = []
-    for worker in health.get("workers") or ():
-        if not worker.get("address"):
-            continue
-        limit = worker.get("memory_limit_bytes")
-        spilled = worker.get("spilled_bytes")
-        facts.append(
-            f"worker {worker['address']},"
-            f" {count_text(worker.get('nthreads') or 0, 'thread', 'threads', '1')}"
-            + (f", limit {limit / 2**30:.1f} GiB" if limit else "")
-            + (f", {spilled / 2**20:.1f} MiB spilled" if spilled else "")
-        )
-    return facts
-
-
-def sampler_health(record, health):
-    """ "1,234 samples, 0.1 % late, 0.3 % of a core, 1 slow reset of the kernel's mark", or None
-    without a sampler."""
-    written = health.get("samples_written")
-    if not written:
-        return None
-    late = 100 * (health.get("samples_late") or 0) / written
-    text = f"{count_text(written, 'sample', 'samples', '1')}, {late:.1f} % late"
-    if record.duration:
-        text += (
-            f", {100 * (health.get('sampler_cpu_ns') or 0) / 1e9 / record.duration:.2f} % of a core"
-        )
-    if gaps := health.get("reset_gaps"):
-        text += f", {count_text(gaps, 'slow reset', 'slow resets', '1')} of the kernel's mark"
-    return text
+            missing.lost += lost
+        missing.dropped += health.get("tasks_dropped") or 0
+    return missing

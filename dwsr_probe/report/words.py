@@ -1,25 +1,40 @@
-"""Numbers and names as people read them, the same in every view."""
+"""Numbers and names as people read them, the same in every view.
+
+Every run loads this module, so it does without `typing` and `re`.
+"""
+
+from __future__ import annotations
 
 import unicodedata
 
-_NAME_MOST = 48
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from dwsr_probe.record import TaskRecord
+
+    Sentence = tuple[str, ...]  # texts, and names as Name
+
+_NAME_MOST = 48  # characters
+_INPUTS_MOST = 6
 
 
 class AtLeast(float):
-    """A lower bound: the task was killed, and may have needed more."""
+    """A lower bound: a task was killed, and may have needed more."""
 
 
 class About(float):
-    """From a histogram, within 5 %: single records are missing."""
+    """Within 5 %: from a histogram, because single records are missing."""
 
 
-def _sign(n, at_least="≥ "):
+def _sign(n: float, at_least: str = "≥ ") -> str:
     return at_least if isinstance(n, AtLeast) else "≈ " if isinstance(n, About) else ""
 
 
-def bytes_text(n, at_least="≥ "):
-    """1.5 GiB, 12.0 MiB, 4.0 KiB; ≥ 500.0 MiB of a lower bound, or "at least" in other words; ≈
-    1.0 MiB from a histogram."""
+def bytes_text(n: float | None, at_least: str = "≥ ") -> str:
+    """ "1.5 GiB", "4.0 KiB"; "≥ 500.0 MiB" for a lower bound; "≈ 1.0 MiB" from a histogram.
+    at_least: the mark of a lower bound."""
     if n is None:
         return "–"
     sign = _sign(n, at_least)
@@ -29,7 +44,7 @@ def bytes_text(n, at_least="≥ "):
     return f"{sign}{n:.0f} B"
 
 
-def seconds_text(s):
+def seconds_text(s: float | None) -> str:
     if s is None:
         return "–"
     sign = _sign(s)
@@ -44,7 +59,7 @@ def seconds_text(s):
     )
 
 
-def percent_text(ratio):
+def percent_text(ratio: float | None) -> str:
     if ratio is None:
         return "–"
     return (
@@ -52,25 +67,33 @@ def percent_text(ratio):
     )
 
 
-def count_text(n, one, many, word="One"):
-    """ "One task", "2 tasks"; word: what 1 is called."""
+def count_text(n: int, one: str, many: str, word: str = "One") -> str:
+    """ "One task", "2 tasks". word: stands for the number 1."""
     return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
 
 
-def process_title(record):
+class Name(str):
+    """The name of a task or a process inside a sentence. Views may set it apart."""
+
+
+def name_of(text: str) -> Name:
+    return Name(line_of(text))
+
+
+def process_title(record: TaskRecord) -> str:
     """ "worker 0 (pid 28163)"."""
     return f"{record.task_name} (pid {record.pid})"
 
 
-def line_of(text, most=_NAME_MOST):
-    """Any text as one safe line, and long ones cut."""
+def line_of(text: str, most: int = _NAME_MOST) -> str:
+    """Any text as one printable line of at most so many characters."""
     if len(text) > most:
         text = text[: most - 1] + "…"
     return visible(text)
 
 
-def visible(text):
-    """Any text on one line: control characters become visible."""
+def visible(text: str) -> str:
+    """Any text as one printable line: control characters become escape sequences."""
     if text.isprintable():
         return text
     # C*: control, format (bidirectional marks among them), surrogates, unassigned. Z*: line
@@ -85,23 +108,18 @@ def visible(text):
     )
 
 
-def inputs_text(inputs, omitted=0):
-    """ "float32 (48, 48, 64), DataFrame 3.0 MiB": what is known of each input, of
-    many the first."""
+def inputs_text(inputs: Sequence[Any], omitted: int | None = 0) -> str:
+    """ "float32 (48, 48, 64), DataFrame 3.0 MiB": type and shape or size of the first inputs.
+    omitted: number of inputs that the record leaves out."""
     parts = []
-    for one in inputs[:6]:
+    for one in inputs[:_INPUTS_MOST]:
         if not isinstance(one, dict):
             continue
-        shape = one.get("shape")
+        shape, nbytes = one.get("shape"), one.get("nbytes")
         kind = one.get("dtype") or one.get("type") or "?"
-        parts.append(
-            f"{kind} ({', '.join(map(str, shape))})"
-            if isinstance(shape, list)
-            else (
-                f"{kind} {bytes_text(one['nbytes'])}"
-                if one.get("nbytes") is not None
-                else str(kind)
-            )
-        )
+        if isinstance(shape, list):
+            parts.append(f"{kind} ({', '.join(map(str, shape))})")
+        else:
+            parts.append(str(kind) if nbytes is None else f"{kind} {bytes_text(nbytes)}")
     more = len(inputs) - len(parts) + (omitted or 0)
     return line_of(", ".join(parts) + (f" and {more:,} more" if more > 0 else ""), 160)

@@ -238,7 +238,8 @@ for what in (
     assert all("pip install 'dwsr-probe[report]'" in texts["bokeh"][i] for i in (0, 3))
     absent = (
         "import importlib.util as u; found = u.find_spec; u.find_spec = lambda name: None if name"
-        " == %r else found(name)\nfrom dwsr_probe.cli import doctor; print(*doctor._notebook())"
+        " == %r else found(name)\nfrom dwsr_probe.cli.checks.libraries import notebook;"
+        " print(notebook())"
     )
     said = {
         name: subprocess.run([PY, "-c", absent % name], capture_output=True, text=True).stdout

@@ -48,8 +48,14 @@ def test_from_source_archive_to_a_probed_job(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
     assert {
-        f"dwsr_probe/report/html/{name}"
-        for name in ("page.html", "page.css", "page.js", "timeline.js")
+        f"dwsr_probe/report/{name}"
+        for name in (
+            "compare/page.html",
+            "html/page.html",
+            "html/page.css",
+            "html/page.js",
+            "html/timeline.js",
+        )
     } <= set(inside)
     assert {"dwsr_probe/py.typed", "dwsr_probe/_core.pyi"} <= set(inside)
     assert "dwsr_probe/boot/sitecustomize.py" in inside and not [

@@ -240,7 +240,7 @@ def test_killed_without_a_task(cli, shown):
     assert (
         code == 137
         and lines[0].startswith("One process was killed by SIGKILL at ")
-        and "by SIGKILL, probably not for want of memory" in lines[1]
+        and "by SIGKILL, probably not for lack of memory" in lines[1]
     )
 
 

@@ -238,7 +238,7 @@ def test_only_killed_tasks(open_page, page_of):
     text = opened.page.locator(".verdict").inner_text()
     assert (
         "with 970.0 MiB of 1000.0 MiB, 97 %" in text
-        and "by the kernel, for want of memory" in text
+        and "by the kernel, for lack of memory" in text
         and "glcm" in text
     )
     assert "1 failed" in opened.page.locator("body").inner_text()
@@ -438,7 +438,7 @@ def test_devices(open_page, page_of):
     text = opened.page.locator(".verdict").inner_text()
     assert (
         "fft needed most: 700.0 MiB on a device" in text
-        and "Device memory binds: one task of fft took 70 % of the device" in text
+        and "Device memory is the limit: one task of fft took 70 % of the device" in text
         and "of device 0 (A card): 700.0 MiB by its tasks of 1000.0 MiB, 70 %" in text
     )
     assert (

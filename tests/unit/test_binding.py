@@ -1,4 +1,4 @@
-"""Which memory binds: a task's largest peak against the limit it is under."""
+"""Which memory limits a block: a task's largest peak against the limit it is under."""
 
 import io
 
@@ -36,15 +36,19 @@ def only(records, *processes):
     return summary
 
 
-def test_the_larger_ratio_binds():
+def test_the_larger_ratio_limits():
     device = only(
         [task("a", 2 * GIB, [on(0, 10 * GIB)]), task("a", GIB, [on(0, 20 * GIB)])],
         process(devices=[DEVICE]),
     )
-    assert (device.binds, device.host_ratio, device.device_ratio) == ("device", 2 / 64, 0.5)
+    assert (device.limiting_memory, device.host_ratio, device.device_ratio) == (
+        "device",
+        2 / 64,
+        0.5,
+    )
     assert (device.gpu_peak_median_bytes, device.gpu_peak_max_bytes) == (15 * GIB, 20 * GIB)
     host = only([task("a", 48 * GIB, [on(0, GIB)])], process(devices=[DEVICE]))
-    assert (host.binds, host.host_ratio) == ("host", 0.75)
+    assert (host.limiting_memory, host.host_ratio) == ("host", 0.75)
 
 
 def test_the_limit_is_the_nearest_one():
@@ -58,12 +62,12 @@ def test_the_limit_is_the_nearest_one():
         [task("a", GIB, worker="tcp://w")],
         process(workers=[{"address": "tcp://w", "memory_limit_bytes": 4 * GIB}]),
     )
-    assert (worker.host_ratio, worker.binds) == (0.25, "host")
+    assert (worker.host_ratio, worker.limiting_memory) == (0.25, "host")
 
 
-def test_what_is_not_known_binds_nothing():
+def test_what_is_not_known_limits_nothing():
     unknown = only([task("a", GIB, [on(3, GIB)])])
-    assert (unknown.binds, unknown.host_ratio, unknown.device_ratio) == (None, None, None)
+    assert (unknown.limiting_memory, unknown.host_ratio, unknown.device_ratio) == (None, None, None)
     assert only([task("a", GIB)], process()).gpu_peak_max_bytes is None
 
 

@@ -3,6 +3,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from dwsr_probe._core import describe_inputs, describe_output
 
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from dwsr_probe.report.distribution import Distribution
 from dwsr_probe.report.readable import summary_of
-from dwsr_probe.report.summary import Figures
 from dwsr_probe.report.words import bytes_text
 
 MIB = 1 << 20
@@ -38,14 +38,14 @@ RAISED = [(5, "ok"), (7, "killed"), (9, "ok")]
 @pytest.mark.parametrize("ended", [KNOWN, RAISED, KNOWN[:4], [(7, "killed")]])
 def test_lower_bounds_are_those_of_the_terminal(ended):
     summary = summary_of(tasks(x=ended, other=[(1, "ok")]))
-    figures = Figures()
+    values = Distribution()
     for peak, state in ended:
-        figures.add(peak * MIB, state == "killed")
+        values.add(peak * MIB, state == "killed")
     for made in (summary, summary.head(5), summary.sort_values("count"), summary.loc[["x"]]):
         row = made.readable().loc["x"]
         for kind in ("own peak", "rss growth"):
-            assert row[kind, "median"] == bytes_text(figures.median)
-            assert row[kind, "max"] == bytes_text(figures.max)
+            assert row[kind, "median"] == bytes_text(values.median)
+            assert row[kind, "max"] == bytes_text(values.max)
 
 
 def test_without_its_names_a_summary_promises_nothing():

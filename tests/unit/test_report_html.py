@@ -15,7 +15,7 @@ from dwsr_probe.report.html import tasks as tasks_module
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.html.memory import POINTS_MOST, memory_lines
 from dwsr_probe.report.html.page import page_of
-from dwsr_probe.report.html.tasks import collect
+from dwsr_probe.report.html.tasks import Thread, collect
 from dwsr_probe.store import FILE, Store
 
 MIB = 1 << 20
@@ -155,11 +155,8 @@ def test_lanes_and_nests():
     )
     found = collect(store, [process(), process("2-2")], quiet)
     assert found.columns["start"].tolist() == [0.5, 1.0, 1.0, 2.0, 2.2, 7.0]
-    assert found.columns["depth"].tolist() == [0, 0, 0, 1, 2, 0] and found.lanes == [
-        (0, 1),
-        (0, 2),
-        (1, 1),
-    ]
+    assert found.columns["depth"].tolist() == [0, 0, 0, 1, 2, 0]
+    assert found.lanes == [Thread(0, 1), Thread(0, 2), Thread(1, 1)]
     assert found.columns["lane"].tolist() == [2, 0, 1, 0, 0, 0]
 
 

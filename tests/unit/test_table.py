@@ -4,7 +4,8 @@ import re
 import pytest
 
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.summary import process_notes, summarise
+from dwsr_probe.report.processes import process_notes
+from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.table import bytes_text, line_of, print_report, seconds_text
 from dwsr_probe.store import Store
 from tests.unit.test_task import HOSTILE
@@ -245,8 +246,8 @@ def test_lower_bounds_are_marked(monkeypatch):
 
 
 def test_process_notes_are_silent_when_all_is_well():
-    assert process_notes(TaskRecord(), {"records_lost": 0, "rss_peak_source": "kernel"}) == []
-    assert process_notes(TaskRecord(), {"records_lost": 1, "ends_elsewhere": 2}) == [
+    assert process_notes({"records_lost": 0, "rss_peak_source": "kernel"}) == []
+    assert process_notes({"records_lost": 1, "ends_elsewhere": 2}) == [
         "1 record lost",
         "2 ends in another thread",
     ]

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from dwsr_probe import _core
 from dwsr_probe.predict.history import RunSample
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.verdict import verdict
 from dwsr_probe.report.words import AtLeast, bytes_text, percent_text
+from dwsr_probe.total import from_words
 
 MIB = 1 << 20
 
@@ -103,7 +105,7 @@ def words(records, processes, **more):
             "bad",
             [
                 "One process was killed at 97 % of its limit, with one task under way.",
-                "by the kernel, for want of memory",
+                "by the kernel, for lack of memory",
             ],
         ),
         (
@@ -116,7 +118,7 @@ def words(records, processes, **more):
             [task(state="killed")],
             [process(100, state="killed")],
             "bad",
-            ["probably not for want of memory"],
+            ["probably not for lack of memory"],
         ),
         (
             [task(state="killed")],
@@ -225,7 +227,7 @@ def test_processes_that_ended_early_are_not_counted_as_killed():
     )
     assert (
         "worker tcp://w:9 ended with tasks under way" in text
-        and "probably not for want of memory" in text
+        and "probably not for lack of memory" in text
     )
     assert "the job went on and ended well" in words(records, dead, exit_code=0)[1]
 
@@ -356,7 +358,18 @@ def test_refused_allocations():
     )
 
 
-def test_which_memory_binds():
+def test_allocations_that_failed_in_tasks_without_a_record():
+    """Totals count them; which memory it was, and the request, only records say."""
+    total = from_words((None,) * len(_core.TOTAL_FIELDS), (), ({}, {}, {}, {}), ())
+    total.name = "glcm"
+    total.add(task(1, state="error", oom={"where": "host", "requested_bytes": MIB}))
+    processes = [process(told={"records_lost": 1})]
+    names = summarise([], processes, {"1-1": [total]})
+    troubles = ["".join(sentence) for sentence in verdict(names, processes).troubles]
+    assert "glcm ran out of memory in one task." in troubles
+
+
+def test_which_memory_is_the_limit():
     processes = [
         (
             process()[0],
@@ -372,10 +385,10 @@ def test_which_memory_binds():
     )[1]
     assert (
         "fft needed most: 700.0 MiB on a device" in text
-        and "Device memory binds: one task of fft took 70 % of the device" in text
+        and "Device memory is the limit: one task of fft took 70 % of the device" in text
     )
     assert (
-        "Host memory binds"
+        "Host memory is the limit"
         in words(
             [task(own=900, gpu=[{"device": 0, "peak_bytes": MIB}])],
             [(process()[0], {**processes[0][1], "limit_bytes": 1000 * MIB})],
@@ -404,7 +417,7 @@ def test_advice_comes_from_the_model():
         level == "good"
         and "There is room: blocks of about 3." in text
         and "A block of twice the volume of the largest would need about 20" in text
-        and text.count("(not promised yet)") == 1
+        and len(re.findall(r"\(not yet calibrated: \d+ of 99 forecasts scored\)\.", text)) == 1
     )
     level, text = words(records, [process(245, 250)], outlook=outlook)
     assert (

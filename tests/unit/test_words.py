@@ -3,10 +3,11 @@
 import pytest
 
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.compare.comparison import Side
 from dwsr_probe.report.compare.table import failed_text
+from dwsr_probe.report.compare.tasks import NameInRun
 from dwsr_probe.report.forecast import input_text, words
-from dwsr_probe.report.summary import process_notes, sampler_health, summarise, worker_facts
+from dwsr_probe.report.processes import process_notes, sampler_health, worker_facts
+from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.table import _outcome
 from dwsr_probe.report.top.moment import Moment
 from dwsr_probe.report.top.picture import Picture
@@ -36,9 +37,9 @@ def said(n):
         [
             *worker_facts({"workers": [{"address": "tcp://x", "nthreads": n}]}),
             sampler_health(process, {"samples_written": n, "reset_gaps": n}),
-            *process_notes(process, {"untracked_bytes": n, "records_lost": n, "samples_lost": n}),
+            *process_notes({"untracked_bytes": n, "records_lost": n, "samples_lost": n}),
             _outcome(failed),
-            failed_text(Side(n, errors=n)),
+            failed_text(NameInRun(n, errors=n)),
             input_text({"nbytes": n}),
             *words(forecast),
             *screen.lines(200, 24),

@@ -1,2 +1,6 @@
-"""Two runs beside each other, by task name: `report --compare A B`. noise has the tests,
-comparison what is compared with what, table and page show it."""
+"""Two runs beside each other, by task name: `report --compare A B`.
+
+In the order of the data: `tasks` reads what is compared of each run, `difference` compares one
+quantity of one name, `noise` has the statistical tests, `comparison` puts all names together,
+`table` and `page` show the result. A is the reference, B the new run.
+"""

@@ -1,80 +1,96 @@
-"""Is a difference more than noise? Two tests on figures of two runs, and the correction for
-asking of many task names. Pure Python: comparing needs no extra.
+"""Is a difference more than noise? Two permutation tests on the figures of two runs, and the
+correction for multiple comparisons. Called by compare/difference.py.
 
-Both ask how often chance would do it if it did not matter which run a task is of, and assume
-nothing about how figures are spread. A test also says the least probability it could have
-found: with few tasks, or figures that are all alike, none of the answers would have been "more
-than noise".
+The null hypothesis of both tests: it does not matter which run a task belongs to. Neither test
+assumes a distribution. Each test also returns the least p that it could have found with these
+figures. With few tasks, or figures that are all alike, even that one is not significant.
+
+Pure Python: a comparison needs no extra.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import groupby
 from math import comb, erfc, prod, sqrt
+from typing import NamedTuple
 
 _EXACT_MOST = 20  # tasks in one stratum; with more, the normal approximation is as good
-_EXACT_ALL, _SUPPORT_MOST = 24, 20_000
+_EXACT_ALL = 24  # tasks in all strata
+_SUPPORT_MOST = 20_000  # different values of the statistic
+
+Stratum = tuple[list[float], list[float]]  # A's and B's figures that may be compared
 
 
-def rank_test(strata):
-    """(p, least p) that B's figures are larger or smaller than A's, two-sided. strata: (A's
-    figures, B's figures) of tasks that may be compared with each other.
+class PValue(NamedTuple):
+    p: float
+    least: float  # that the test could have found with these figures
+
+
+_NO_EVIDENCE = PValue(1.0, 1.0)
+
+
+def rank_test(strata: Sequence[Stratum]) -> PValue:
+    """Are B's figures larger or smaller than A's? Two-sided.
 
     The Wilcoxon-Mann-Whitney test with midranks for ties, over strata with van Elteren's
-    weights; of pairs it is the sign test. Exact where that is cheap.
+    weights. With one task each in several strata it is the sign test. Exact where that is cheap.
     """
-    parts = [_Stratum(a, b) for a, b in strata if a and b]
-    parts = [part for part in parts if part.spread > 0]
+    parts = [_Ranks(a, b) for a, b in strata if a and b]
+    parts = [part for part in parts if part.variance > 0]
     if not parts:
-        return 1.0, 1.0
+        return _NO_EVIDENCE
     found = abs(sum(part.weight * part.deviation for part in parts))
     most = max(
         abs(sum(part.weight * edge for part, edge in zip(parts, edges, strict=True)))
         for edges in zip(*(part.extremes() for part in parts), strict=True)
     )
-    table = _exact(parts)
+    table = _exact_distribution(parts)
     if table is None:
-        sigma = sqrt(sum(part.weight**2 * part.spread for part in parts))
-        return erfc(found / sigma / sqrt(2)), erfc(most / sigma / sqrt(2))
-    return tuple(
-        min(1.0, sum(share for value, share in table.items() if abs(value) >= edge - 1e-5))
-        for edge in (found, most)
-    )
+        sigma = sqrt(sum(part.weight**2 * part.variance for part in parts))
+        return PValue(erfc(found / sigma / sqrt(2)), erfc(most / sigma / sqrt(2)))
+
+    def tail(edge: float) -> float:
+        return min(1.0, sum(p for value, p in table.items() if abs(value) >= edge - 1e-5))
+
+    return PValue(tail(found), tail(most))
 
 
-class _Stratum:
-    """Ranks of one stratum; everything about the sum of B's ranks, from its expectation."""
+class _Ranks:
+    """One stratum. The statistic is the sum of B's ranks minus its expectation."""
 
-    def __init__(self, a, b):
+    def __init__(self, a: Sequence[float], b: Sequence[float]) -> None:
         values = sorted([(value, 0) for value in a] + [(value, 1) for value in b])
         self.size, self.drawn = len(values), len(b)
-        self.ranks, of_b, at = [], 0.0, 0
-        for _, tied in groupby(values, key=lambda pair: pair[0]):
-            tied = [from_b for _, from_b in tied]
-            rank = at + (len(tied) + 1) / 2
+        self.ranks: list[float] = []
+        sum_of_b = 0.0
+        for _, group in groupby(values, key=lambda pair: pair[0]):
+            tied = [is_b for _, is_b in group]
+            rank = len(self.ranks) + (len(tied) + 1) / 2
             self.ranks += [rank] * len(tied)
-            of_b += rank * sum(tied)
-            at += len(tied)
+            sum_of_b += rank * sum(tied)
         self.expected = self.drawn * (self.size + 1) / 2
-        self.deviation = of_b - self.expected
+        self.deviation = sum_of_b - self.expected
         self.weight = 1 / (self.size + 1)
         middle = (self.size + 1) / 2
-        # its variance
-        self.spread = (
+        self.variance = (
             self.drawn
             * (self.size - self.drawn)
             / (self.size * (self.size - 1))
             * sum((rank - middle) ** 2 for rank in self.ranks)
         )
 
-    def extremes(self):
+    def extremes(self) -> tuple[float, float]:
+        """The least and the largest deviation that is possible."""
         return (
             sum(self.ranks[: self.drawn]) - self.expected,
             sum(self.ranks[self.size - self.drawn :]) - self.expected,
         )
 
-    def chances(self):
-        """{deviation: probability} over all draws."""
-        counts = [defaultdict(int) for _ in range(self.drawn + 1)]
+    def distribution(self) -> dict[float, float]:
+        """Deviation → probability, over all ways to choose B's tasks."""
+        counts: list[dict[float, int]] = [defaultdict(int) for _ in range(self.drawn + 1)]
         counts[0][0.0] = 1
         for seen, rank in enumerate(self.ranks):
             for drawn in range(min(self.drawn, seen + 1), 0, -1):
@@ -84,8 +100,8 @@ class _Stratum:
         return {total - self.expected: n / ways for total, n in counts[-1].items()}
 
 
-def _exact(parts):
-    """{weighted deviation: probability} of all strata together, or None where that is too much
+def _exact_distribution(parts: Sequence[_Ranks]) -> dict[float, float] | None:
+    """Weighted deviation → probability, of all strata together; None where that is too much
     work."""
     if (
         max(part.size for part in parts) > _EXACT_MOST
@@ -94,64 +110,71 @@ def _exact(parts):
         return None
     table = {0.0: 1.0}
     for part in parts:
-        chances, following = part.chances(), defaultdict(float)
-        if len(table) * len(chances) > _SUPPORT_MOST:
+        added = part.distribution()
+        if len(table) * len(added) > _SUPPORT_MOST:
             return None
-        for value, share in table.items():
-            for deviation, chance in chances.items():
-                following[round(value + part.weight * deviation, 6)] += share * chance
-        table = following
+        convolved: dict[float, float] = defaultdict(float)
+        for value, p in table.items():
+            for deviation, q in added.items():
+                convolved[round(value + part.weight * deviation, 6)] += p * q
+        table = convolved
         if len(table) > _SUPPORT_MOST:
             return None
     return table
 
 
-def exceedance_test(strata):
-    """(p, least p) that the largest of B's figures are larger than all of A's by more than
-    chance, one-sided: so many of the top ones are B's. Exact; strata as above, with figures on
-    one scale."""
+def exceedance_test(strata: Sequence[Stratum]) -> PValue:
+    """Are the largest of B's figures larger than all of A's? One-sided and exact: the probability
+    that all figures above A's largest are B's. Figures of all strata must be on one scale."""
     strata = [(a, b) for a, b in strata if a and b]
     if not strata:
-        return 1.0, 1.0
-    # At best B would have all of the largest, as many as it has in each stratum; the next one would
-    # be A's largest.
-    left = [len(b) for _, b in strata]
-    for value, place in sorted(
-        ((value, place) for place, (a, b) in enumerate(strata) for value in (*a, *b)), reverse=True
-    ):
-        left[place] -= 1
-        if left[place] < 0:
-            at_best = value
-            break
-    return _above(strata, max(max(a) for a, _ in strata), False), _above(strata, at_best, True)
-
-
-def _above(strata, edge, of_both):
-    """How probable it is that all figures above the edge are B's."""
-    chance = 1.0
-    for a, b in strata:
-        top = sum(value > edge for value in ((*a, *b) if of_both else b))
-        chance *= prod((len(b) - i) / (len(a) + len(b) - i) for i in range(top))
-    return chance
-
-
-def are_too_few(strata, alpha):
-    """Whether tasks are so few that no figures whatever would be more than noise."""
-    # more of either would say no other
-    return (
-        2 / prod(comb(min(len(a), 9) + min(len(b), 9), min(len(b), 9)) for a, b in strata[:32])
-        > alpha
+        return _NO_EVIDENCE
+    return PValue(
+        _probability_above(max(max(a) for a, _ in strata), strata, count_both=False),
+        _probability_above(_best_edge(strata), strata, count_both=True),
     )
 
 
-def holm(tests, alpha):
-    """Adjusted p of (p, least p) each, in order. Those that could not have said yes at `alpha`
-    are none of the questions asked (Tarone), so they cost the others nothing."""
-    asked = sorted(
+def _best_edge(strata: Sequence[Stratum]) -> float:
+    """A's largest figure in the most extreme case: B has the largest figures of each stratum, as
+    many as it has tasks there. Then A's largest is the first figure that exceeds such a number."""
+    remaining = [len(b) for _, b in strata]
+    figures = ((value, i) for i, (a, b) in enumerate(strata) for value in (*a, *b))
+    for value, i in sorted(figures, reverse=True):
+        remaining[i] -= 1
+        if remaining[i] < 0:
+            return value
+    raise ValueError("a stratum without figures of A")
+
+
+def _probability_above(edge: float, strata: Sequence[Stratum], count_both: bool) -> float:
+    """Probability that all figures above the edge are B's. count_both: as if A's figures above it
+    were B's, too."""
+    probability = 1.0
+    for a, b in strata:
+        above = sum(value > edge for value in ((*a, *b) if count_both else b))
+        probability *= prod((len(b) - i) / (len(a) + len(b) - i) for i in range(above))
+    return probability
+
+
+def are_too_few(strata: Sequence[Stratum], alpha: float) -> bool:
+    """Whether tasks are so few that no figures whatever could be significant.
+
+    The least two-sided p is 2 divided by the number of ways to choose B's tasks. Counts are
+    clipped, because larger ones do not change the answer."""
+    ways = prod(comb(min(len(a), 9) + min(len(b), 9), min(len(b), 9)) for a, b in strata[:32])
+    return 2 / ways > alpha
+
+
+def holm(tests: Sequence[tuple[float, float]], alpha: float) -> list[float | None]:
+    """Holm's adjusted p of each (p, least p). Tests that could not have been significant at
+    `alpha` get None and do not count as comparisons (Tarone)."""
+    counted = sorted(
         (i for i, (_, least) in enumerate(tests) if least <= alpha), key=lambda i: tests[i][0]
     )
-    adjusted, worst = [None] * len(tests), 0.0
-    for place, i in enumerate(asked):
-        worst = max(worst, min(1.0, tests[i][0] * (len(asked) - place)))
-        adjusted[i] = worst
+    adjusted: list[float | None] = [None] * len(tests)
+    largest = 0.0
+    for place, i in enumerate(counted):
+        largest = max(largest, min(1.0, tests[i][0] * (len(counted) - place)))
+        adjusted[i] = largest
     return adjusted

@@ -1,10 +1,23 @@
-"""A comparison as a table for the terminal."""
+"""A comparison as a table for the terminal, and the texts that the page shares with it."""
 
-from dwsr_probe.report.compare.comparison import ALPHA
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dwsr_probe.report.compare.difference import ALPHA
 from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
-STYLES = {
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dwsr_probe.report.compare.comparison import Comparison, NameComparison
+    from dwsr_probe.report.compare.difference import Difference
+    from dwsr_probe.report.compare.tasks import NameInRun
+
+_UNDECIDED_MOST = 8  # names in the line about them
+_STYLES = {
     "grew": "bold red",
     "largest grew": "bold red",
     "shrank": "green",
@@ -12,7 +25,7 @@ STYLES = {
     "new": "cyan",
     "vanished": "cyan",
 }
-_COUNTED = (
+_VERDICTS = (  # in the order in which they are counted
     "grew",
     "largest grew",
     "shrank",
@@ -24,8 +37,8 @@ _COUNTED = (
 )
 
 
-def change_text(share):
-    """+20.1 %, −3.0 %, ×12 for what is more than ten times as much."""
+def change_text(share: float | None) -> str:
+    """ "+20.1 %", "−3.0 %"; "×12" from ten times as much on."""
     if share is None:
         return "–"
     if share >= 9:
@@ -33,12 +46,13 @@ def change_text(share):
     return "0.0 %" if abs(share) < 0.0005 else f"{share * 100:+.1f} %".replace("-", "−")
 
 
-def arrow(a, b):
+def arrow(a: str, b: str) -> str:
     return a if a == b else f"{a} → {b}"
 
 
-def verdict_text(d):
-    """With other block sizes a task may need more in all and less per byte."""
+def verdict_text(d: Difference) -> str:
+    """Says "per byte" where block sizes differ: such a task may need more in all and less per
+    byte."""
     return (
         f"{d.verdict} per byte"
         if d.sizes_differ and d.verdict in ("grew", "largest grew", "shrank")
@@ -46,19 +60,22 @@ def verdict_text(d):
     )
 
 
-def _verdict_of(name):
-    """As the table shows it."""
-    return next(
-        (verdict_text(d) for d in name.differences if d.verdict == name.verdict), name.verdict
-    )
+def _name_verdict_text(name: NameComparison) -> str:
+    texts = (verdict_text(d) for d in name.differences if d.verdict == name.verdict)
+    return next(texts, name.verdict)
 
 
-def medians_text(d):
-    """Of what was compared: the change beside them is theirs."""
+def medians_text(d: Difference) -> str:
+    """The medians that the change beside them is computed from."""
     return arrow(bytes_text(d.a_like_bytes), bytes_text(d.b_like_bytes))
 
 
-def failed_text(side):
+def basis_text(d: Difference) -> str:
+    """What the tasks were compared by."""
+    return d.basis + (f" ({d.note})" if d.note else "")
+
+
+def failed_text(side: NameInRun) -> str:
     return (
         ", ".join(
             f"{n:,} {'errors' if word == 'error' and n > 1 else word}"
@@ -68,18 +85,14 @@ def failed_text(side):
     )
 
 
-def p_text(d):
-    found = d.largest_p if d.verdict == "largest grew" else d.p
-    return (
-        ""
-        if found is None or d.verdict in ("no difference", "cannot tell")
-        else f"p = {found:.2g}"
-        if found >= 0.001
-        else "p < 0.001"
-    )
+def p_text(d: Difference) -> str:
+    p = d.largest_p if d.verdict == "largest grew" else d.p
+    if p is None or d.verdict in ("no difference", "cannot tell"):
+        return ""
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
-def run_text(letter, run):
+def run_text(letter: str, run: Mapping[str, Any]) -> str:
     code = (
         "still running, or its parent was killed"
         if run["exit_code"] is None
@@ -91,14 +104,14 @@ def run_text(letter, run):
     )
 
 
-def summary_lines(compared, limit):
-    """What it comes to, in words: for people, and last of all in a CI log."""
-    verdicts = [_verdict_of(name) for name in compared.names]
+def summary_lines(compared: Comparison, limit: float | None) -> list[str]:
+    """The result in words; the last lines of a CI log."""
+    verdicts = [_name_verdict_text(name) for name in compared.names]
     if not compared.names:
         return ["Neither run has a task."]
     counts = [
         f"{verdicts.count(text):,} {text}"
-        for word in _COUNTED
+        for word in _VERDICTS
         for text in (word, f"{word} per byte")
         if text in verdicts
     ]
@@ -115,12 +128,12 @@ def summary_lines(compared, limit):
     if limit is not None:
         failures = compared.failures(limit)
         lines += [f"FAILED: {line_of(name)}: {why}" for name, why in failures]
+        above = f"above {100 * limit:g} %"
         lines.append(
-            f"{'nothing' if not failures else f'{len(failures):,}'} above {100 * limit:g} %"
-            + ("" if failures else " and beyond noise")
+            f"{len(failures):,} {above}" if failures else f"nothing {above} and beyond noise"
         )
-        untold = [
-            name
+        undecided = [
+            line_of(name.task_name)
             for name in compared.names
             if name.verdict == "cannot tell"
             and (
@@ -128,16 +141,16 @@ def summary_lines(compared, limit):
                 or any(max(d.change, d.largest_change) > limit for d in name.differences)
             )
         ]
-        if untold:
+        if undecided:
+            more = len(undecided) - _UNDECIDED_MOST
             lines.append(
-                "not judged, too little to tell:"
-                f" {', '.join(line_of(name.task_name) for name in untold[:8])}"
-                f"{f' and {len(untold) - 8:,} more' if len(untold) > 8 else ''}"
+                f"not judged, too little to tell: {', '.join(undecided[:_UNDECIDED_MOST])}"
+                f"{f' and {more:,} more' if more > 0 else ''}"
             )
     return lines
 
 
-def print_comparison(compared, limit, file):
+def print_comparison(compared: Comparison, limit: float | None, file: TextIO) -> None:
     out = Lines(file)
     for letter, run in zip("AB", compared.runs, strict=True):
         out.print(run_text(letter, run))
@@ -147,53 +160,69 @@ def print_comparison(compared, limit, file):
         out.print(Styled(line, "red") if line.startswith("FAILED") else line)
 
 
-def _print_table(out, compared):
-    """A row per quantity of each name; what is the name's own is in the first of them."""
-    names, firsts, rows = [], [], []
-    for name in compared.names:
-        own = (
-            change_text(name.duration_change),
-            arrow(f"{name.a.count:,}", f"{name.b.count:,}"),
-            arrow(failed_text(name.a), failed_text(name.b)),
+@dataclass
+class _Row:
+    """One quantity of a name. Figures of the name as a whole stand in its first row only."""
+
+    task_name: str
+    is_first: bool
+    verdict: str
+    quantity: str = ""  # empty: nothing could be compared, and basis says why
+    p: str = ""
+    medians: str = "–"
+    change: str = "–"
+    largest_change: str = "–"
+    duration_change: str = ""
+    count: str = ""
+    failed: str = ""
+    basis: str = ""
+
+
+def _rows(name: NameComparison) -> list[_Row]:
+    style = _STYLES.get(name.verdict, "")
+    rows = [
+        _Row(
+            name.task_name,
+            is_first=i == 0,
+            verdict=Styled(verdict_text(d), _STYLES.get(d.verdict, "")),
+            quantity=d.quantity,
+            p=p_text(d),
+            medians=medians_text(d),
+            change=change_text(d.change),
+            largest_change=change_text(d.largest_change),
+            basis=basis_text(d),
         )
-        for i, d in enumerate(name.differences or [None]):
-            names.append(name.task_name)
-            firsts.append(name.task_name if i == 0 else "")
-            rows.append((*_cells(name, d), *(own if i == 0 else ("", "", ""))))
-    verdict, p, of, median, change, largest, by, duration, count, failed = zip(*rows, strict=True)
+        for i, d in enumerate(name.differences)
+    ] or [_Row(name.task_name, True, Styled(name.verdict, style), basis=name.note)]
+    first = rows[0]
+    first.duration_change = change_text(name.duration_change)
+    first.count = arrow(f"{name.a.count:,}", f"{name.b.count:,}")
+    first.failed = arrow(failed_text(name.a), failed_text(name.b))
+    return rows
+
+
+def _print_table(out: Lines, compared: Comparison) -> None:
+    rows = [row for name in compared.names for row in _rows(name)]
+    several = len({row.quantity for row in rows} - {""}) > 1
+    failed = bool({row.failed for row in rows} - {"", "–"})
     columns = [
-        Column("verdict", 0, verdict, True),
-        Column("", 7, p, True),
-        Column("of", 2 if len(set(of) - {""}) > 1 else 6, of, True),
-        Column("median", 3, median),
-        Column("change", 1, change),
-        Column("largest", 4, largest),
-        Column("duration", 8, duration),
-        Column("count", 9, count),
-        Column("failed", 5 if set(failed) - {"", "–"} else 10, failed),
-        Column("compared by", 11, by, True),
+        Column("verdict", 0, [row.verdict for row in rows], left=True),
+        Column("", 7, [row.p for row in rows], left=True),
+        Column("of", 2 if several else 6, [row.quantity for row in rows], left=True),
+        Column("median", 3, [row.medians for row in rows]),
+        Column("change", 1, [row.change for row in rows]),
+        Column("largest", 4, [row.largest_change for row in rows]),
+        Column("duration", 8, [row.duration_change for row in rows]),
+        Column("count", 9, [row.count for row in rows]),
+        Column("failed", 5 if failed else 10, [row.failed for row in rows]),
+        Column("compared by", 11, [row.basis for row in rows], left=True),
     ]
-    if columns[-1] not in out.tasks(firsts, columns):
+    shown = out.tasks([row.task_name if row.is_first else "" for row in rows], columns)
+    if columns[-1] not in shown:
         out.below(
-            names,
+            [row.task_name for row in rows],
             [
-                text and f"{'compared by' if quantity else 'not compared,'} {text}"
-                for text, quantity in zip(by, of, strict=True)
+                row.basis and f"{'compared by' if row.quantity else 'not compared,'} {row.basis}"
+                for row in rows
             ],
         )
-
-
-def _cells(name, d):
-    """Of one quantity; d None: nothing could be compared, and the name's note says why."""
-    if d is None:
-        verdict = Styled(name.verdict, STYLES.get(name.verdict, ""))
-        return verdict, "", "", "–", "–", "–", name.note
-    return (
-        Styled(verdict_text(d), STYLES.get(d.verdict, "")),
-        p_text(d),
-        d.quantity,
-        medians_text(d),
-        change_text(d.change),
-        change_text(d.largest_change),
-        d.basis + (f" ({d.note})" if d.note else ""),
-    )

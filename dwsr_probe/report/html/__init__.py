@@ -1,20 +1,33 @@
 """The report as one HTML file that needs nothing else: no network, no server, Bokeh inline.
-Called by `report --format html`.
 
-tasks and memory read the store once, in bounded memory; packed carries what they found to the
-browser; figures are the plots' frames, which page.js fills for the range in view; tables and
-page write the rest. Nothing that the job named is ever markup: names are escaped, or travel
-inside the packed data and become text.
+`write_page` is called by `report --format html` and by notebooks. In the order of the data:
+- `tasks` and `memory` read the store once, in bounded memory;
+- `figures` are the plots without data; page.js fills in the range in view;
+- `plots` collects what page.js needs, and `packed` compresses it for the browser;
+- `tables` and `page` write the markup.
+Nothing that the job named is ever markup: names are escaped, or are in the packed data and become
+text nodes.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from dwsr_probe.report.output import destination
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from dwsr_probe.store import Store
+
+    Progress = Callable[[str, int, int], object]  # (what, done, total)
 
 MISSING = "a page needs Bokeh: pip install 'dwsr-probe[report]'"
 
 
-def write_page(store, path, progress):
-    """The page of one run. progress(what, done, all) is called now and then. Returns its bytes.
-    ImportError without Bokeh."""
+def write_page(store: Store, path: str | os.PathLike[str], progress: Progress) -> int:
+    """Write the page of one run; return its size in bytes. Raises ImportError without Bokeh."""
     try:
         from dwsr_probe.report.html.page import page_of
     except ImportError as error:

@@ -1,5 +1,9 @@
-"""The plots' frames, in Bokeh: axes, glyphs, tools, and sources that are empty. page.js fills
-them for the range in view and gives them the theme's colours."""
+"""The plots of the page as Bokeh figures: axes, glyphs, tools, and sources without data. page.js
+fills in the data for the range in view and the theme's colours."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from bokeh.document import Document
 from bokeh.models import (
@@ -21,42 +25,48 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 GROUPS = 6  # task names with a colour of their own; the rest share grey
-LINES = 5  # processes with one; page.js and page.css have the same number
-_STYLES = {
+LINES = 5  # processes with a colour of their own; page.js and page.css have the same number
+_TIP_STYLES = {
     "name": "font-weight:600",
     "key": "opacity:.65;font-size:11.5px",
     "facts": "",
     "inputs": "",
     "more": "opacity:.65;font-size:11.5px",
 }
-_TASK = "".join(
+_TASK_TIP = "".join(
     f'<div class="tip-{name}" style="max-width:400px;overflow-wrap:anywhere;{style}">@{name}</div>'
-    for name, style in _STYLES.items()
+    for name, style in _TIP_STYLES.items()
 )
-_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def unit_of(most_bytes):
-    """(bytes, name) of the unit in which the largest value reads well."""
-    return next(((size, name) for size, name in _UNITS if most_bytes >= size), (1, "B"))
+class Unit(NamedTuple):
+    size_bytes: int
+    name: str
 
 
-class Frames:
-    """Figures that are shown at once, in one document; each has an element of its own."""
+_UNITS = (Unit(1 << 40, "TiB"), Unit(1 << 30, "GiB"), Unit(1 << 20, "MiB"), Unit(1 << 10, "KiB"))
 
-    def __init__(self, name):
-        self._name, self._plots = name, {}
 
-    def add(self, plot, element):
+def unit_of(largest_bytes: float) -> Unit:
+    """The unit for an axis with this largest value."""
+    return next((unit for unit in _UNITS if largest_bytes >= unit.size_bytes), Unit(1, "B"))
+
+
+class FigureSet:
+    """Figures that appear at once, in one Bokeh document; each is shown in its own element."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._plots: dict[str, Any] = {}
+
+    def add(self, plot: Any, element: str) -> None:
         self._plots[element] = plot
 
-    def json(self):
-        """What Bokeh.embed.embed_items takes."""
-        document, roots = (
-            Document(),
-            {plot.ref["id"]: element for element, plot in self._plots.items()},
-        )
-        with document.models.freeze():  # else it walks over all of them for each
+    def json(self) -> dict[str, Any]:
+        """The arguments of Bokeh.embed.embed_items."""
+        document = Document()
+        roots = {plot.ref["id"]: element for element, plot in self._plots.items()}
+        with document.models.freeze():  # else Bokeh walks over all models at each add_root
             for plot in self._plots.values():
                 document.add_root(plot)
         return {
@@ -65,7 +75,7 @@ class Frames:
         }
 
 
-def _plot(name, height, label, **options):
+def _plot(name: str, height: int, label: str | None, **options: Any) -> Any:
     plot = figure(
         name=name,
         height=height,
@@ -92,18 +102,19 @@ def _plot(name, height, label, **options):
     return plot
 
 
-def _source(name, *columns):
+def _source(name: str, *columns: str) -> Any:
     return ColumnDataSource({column: [] for column in columns}, name=name)
 
 
-def _time_axis(seconds):
+def _time_axis(seconds: float) -> tuple[Any, Any]:
+    """Ticker and formatter."""
     clock = "%s" if seconds < 60 else "%m:%S" if seconds < 3600 else "%h:%M:%S"
-    mark = " s" if seconds < 60 else ""
+    unit = " s" if seconds < 60 else ""
     formatter = TimedeltaTickFormatter(
-        milliseconds=f"{clock}.%MS{mark}",
-        microseconds=f"{clock}.%MS%US{mark}",
-        nanoseconds=f"{clock}.%MS%US{mark}",
-        seconds=clock + mark,
+        milliseconds=f"{clock}.%MS{unit}",
+        microseconds=f"{clock}.%MS%US{unit}",
+        nanoseconds=f"{clock}.%MS%US{unit}",
+        seconds=clock + unit,
         minsec=clock,
         minutes=clock,
         hourmin=clock,
@@ -112,12 +123,26 @@ def _time_axis(seconds):
     return TimedeltaTicker(desired_num_ticks=8), formatter
 
 
-class Timeline:
-    """Memory, allocation and spans over one time axis, in milliseconds from the run's begin."""
+class TimelineFigures:
+    """Memory, stacked peaks and spans of tasks over one time axis, in milliseconds from the run's
+    begin.
+
+    lanes: rows of spans, with labels by number. lines: number of processes in the memory plot.
+    memory_bytes, stack_bytes: the upper ends of the axes. stack_label: of the stack's axis.
+    """
 
     def __init__(
-        self, seconds, lanes, labels, lines, top_bytes, stack_bytes, limit_bytes, stack_label
-    ):
+        self,
+        *,
+        seconds: float,
+        lanes: int,
+        labels: dict[int, str],
+        lines: int,
+        memory_bytes: float,
+        stack_bytes: float,
+        limit_bytes: int | None,
+        stack_label: str,
+    ) -> None:
         end = max(1e-6, seconds) * 1e3
         self._range = Range1d(
             -0.01 * end,
@@ -128,29 +153,31 @@ class Timeline:
         )
         self._ticks = _time_axis(seconds)
         self._cursor = Span(dimension="height", line_width=1, name="cursor", line_dash="dotted")
-        self.memory = self._memory(lines, top_bytes, limit_bytes)
+        self.memory = self._memory(lines, memory_bytes, limit_bytes)
         self.stack = self._stack(stack_bytes, stack_label)
         self.spans = self._spans(lanes, labels)
 
-    def _timed(self, name, height, label, y_range, last=False, **options):
-        plot = _plot(name, height, label, x_range=self._range, y_range=y_range, **options)
+    def _timed(
+        self, name: str, height: int, label: str | None, y_range: Any, last: bool = False
+    ) -> Any:
+        plot = _plot(name, height, label, x_range=self._range, y_range=y_range)
         plot.xaxis.ticker, plot.xaxis.formatter = self._ticks
-        # in a narrow window
-        plot.xaxis.visible, plot.xaxis.major_label_policy = last, NoOverlap(min_distance=12)
+        plot.xaxis.visible = last
+        plot.xaxis.major_label_policy = NoOverlap(min_distance=12)  # matters in a narrow window
         zoom = BoxZoomTool(dimensions="width")
-        # With ctrl: a plain wheel scrolls the page.
+        # With ctrl only, because a plain wheel scrolls the page
         wheel = WheelZoomTool(dimensions="width", modifiers={"ctrl": True})
         plot.add_tools(zoom, wheel, ResetTool(), CrosshairTool(overlay=self._cursor))
         plot.toolbar.active_drag, plot.toolbar.active_scroll = zoom, wheel
         return plot
 
-    def _memory(self, lines, top_bytes, limit_bytes):
-        size, unit = unit_of(top_bytes)
+    def _memory(self, lines: int, memory_bytes: float, limit_bytes: int | None) -> Any:
+        size, unit = unit_of(memory_bytes)
         plot = self._timed(
             "memory",
             250,
             f"resident, {unit}",
-            Range1d(0, 1.06 * top_bytes / size or 1, name="memory-range"),
+            Range1d(0, 1.06 * memory_bytes / size or 1, name="memory-range"),
         )
         for i in reversed(range(lines)):  # the largest on top
             source = _source(f"line{i}", "x", "low", "high", "text")
@@ -177,7 +204,7 @@ class Timeline:
             line_width=2.5,
             line_cap="butt",
         )
-        plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK))
+        plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK_TIP))
         if limit_bytes:
             plot.add_layout(
                 Span(
@@ -202,7 +229,7 @@ class Timeline:
             )
         return plot
 
-    def _stack(self, stack_bytes, label):
+    def _stack(self, stack_bytes: float, label: str) -> Any:
         size, unit = unit_of(stack_bytes)
         plot = self._timed(
             "stack",
@@ -216,7 +243,7 @@ class Timeline:
             area.name = f"group{i}"
         return plot
 
-    def _spans(self, lanes, labels):
+    def _spans(self, lanes: int, labels: dict[int, str]) -> Any:
         plot = self._timed(
             "spans", min(640, 64 + 15 * max(2, lanes)), None, Range1d(lanes - 0.5, -0.5), last=True
         )
@@ -243,7 +270,7 @@ class Timeline:
             line_color="edge",
             line_width=1.5,
         )
-        plot.add_tools(HoverTool(renderers=[bars], tooltips=_TASK))
+        plot.add_tools(HoverTool(renderers=[bars], tooltips=_TASK_TIP))
         plot.ygrid.grid_line_color = None
         shown = labels if lanes <= 40 else {}
         plot.yaxis.ticker, plot.yaxis.major_label_overrides = FixedTicker(ticks=list(shown)), shown
@@ -252,7 +279,7 @@ class Timeline:
         return plot
 
 
-def scatter(number, unit, input_unit):
+def scatter(number: int, unit: str, input_unit: str) -> Any:
     """Peak against input bytes of one task name, with the model's line and band."""
     plot = _plot(
         f"scatter{number}",
@@ -279,5 +306,5 @@ def scatter(number, unit, input_unit):
         line_color=None,
         fill_alpha=0.75,
     )
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=_TASK))
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=_TASK_TIP))
     return plot

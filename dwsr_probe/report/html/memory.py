@@ -1,42 +1,55 @@
-"""Resident size over time, from the board's packed samples: least and largest per bucket, so
-that no peak is lost whatever the zoom."""
+"""Resident size over time, from the board's packed samples: the smallest and the largest value of
+each interval, so that no peak is lost at any zoom.
 
+Used by the page and by report/memory_plot.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dwsr_probe.sample import SAMPLE_BYTES
 
+if TYPE_CHECKING:
+    from dwsr_probe.report.html import Progress
+    from dwsr_probe.report.summary import ProcessRow
+    from dwsr_probe.store import Store
+
 SHOWN_MOST = 24  # processes with a line of their own: the largest
 POINTS_MOST = 48_000  # of all lines together
 _BATCH_BYTES = 4 << 20
-_UNREAD = np.uint64(1 << 63)  # from here on: a size that could not be read
+_UNREAD = np.uint64(1 << 63)  # values from here on: the size could not be read
 
 
 @dataclass
-class Line:
-    """One process. Each point has the time, and the least and the largest resident size around
-    it, the kernel's mark among them."""
+class MemoryLine:
+    """One process. Each point has a time, and the smallest and the largest resident size of the
+    interval around it. The largest includes the kernel's high-water mark."""
 
-    process: int  # its place in the store's list
+    process: int  # index in store.processes()
     time: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
-def memory_lines(store, processes, progress):
-    """Lines of the largest processes, the largest first."""
-    by_size = sorted(range(len(processes)), key=lambda i: -(processes[i][0].rss_peak_bytes or 0))[
-        :SHOWN_MOST
-    ]
-    total = sum(processes[i][1].get("samples_written") or 0 for i in by_size)
+def memory_lines(
+    store: Store, processes: Sequence[ProcessRow], progress: Progress
+) -> list[MemoryLine]:
+    """Of the largest processes, the largest first."""
+    by_size = sorted(range(len(processes)), key=lambda i: -(processes[i][0].rss_peak_bytes or 0))
+    shown = by_size[:SHOWN_MOST]
+    total = sum(processes[i][1].get("samples_written") or 0 for i in shown)
     done, lines = 0, []
-    for i in by_size:
-        record, _ = processes[i]
-        buckets = _Buckets(POINTS_MOST // max(1, len(by_size)))
-        merged = np.array(list(store.merged_samples(record.process)), float).reshape(-1, 5)
+    for i in shown:
+        process = processes[i][0].process or ""
+        buckets = _Buckets(POINTS_MOST // max(1, len(shown)))
+        merged = np.array(list(store.merged_samples(process)), np.float64).reshape(-1, 5)
         buckets.add(merged[:, 0] + 0.5, merged[:, 1], merged[:, 2], merged[:, 3])
-        for epoch, samples in _batches(store.packed_samples(record.process)):
+        for epoch, samples in _batches(store.packed_samples(process)):
             progress("reading samples", done, total)
             done += samples.shape[0]
             known = samples[:, 1] < _UNREAD
@@ -45,15 +58,17 @@ def memory_lines(store, processes, progress):
                 samples[known, 2] < _UNREAD, samples[known, 2], samples[known, 1]
             ).astype(float)
             buckets.add(epoch + samples[known, 0] / 1e9, rss, rss, peak)
-        line = Line(i, *buckets.folded())
+        line = MemoryLine(i, *buckets.folded())
         if line.time.size:
             lines.append(line)
     return lines
 
 
-def _batches(pieces):
-    """Pieces of a second each joined to some hundred thousand samples, of one epoch."""
-    held, size, epoch = [], 0, None
+def _batches(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, np.ndarray]]:
+    """(epoch, samples): pieces of a second each are joined to some hundred thousand samples of one
+    epoch."""
+    held: list[bytes] = []
+    size, epoch = 0, 0.0
     for piece_epoch, packed in pieces:
         if held and (piece_epoch != epoch or size >= _BATCH_BYTES):
             yield epoch, _unpacked(held)
@@ -65,7 +80,7 @@ def _batches(pieces):
         yield epoch, _unpacked(held)
 
 
-def _unpacked(pieces):
+def _unpacked(pieces: Sequence[bytes]) -> np.ndarray:
     packed = b"".join(pieces)
     return np.frombuffer(packed[: len(packed) - len(packed) % SAMPLE_BYTES], "=u8").reshape(
         -1, SAMPLE_BYTES // 8
@@ -73,16 +88,17 @@ def _unpacked(pieces):
 
 
 class _Buckets:
-    """Points in order of time; whenever there are far too many, neighbours in time are folded.
-    Memory is bounded whatever the length of the run."""
+    """Points in order of time. Whenever there are far too many, neighbours in time are merged, so
+    that the memory needed does not grow with the length of the run."""
 
-    def __init__(self, most):
+    def __init__(self, most: int) -> None:
         self._most = max(200, most)
-        self._parts, self._size, self._mark = [], 0, 0.0
+        self._parts: list[np.ndarray] = []
+        self._size, self._mark = 0, 0.0
 
-    def add(self, time, low, high, mark):
-        """mark: the kernel's, since the last boundary. It tells of a peak here only when it has
-        moved since the sample before."""
+    def add(self, time: np.ndarray, low: np.ndarray, high: np.ndarray, mark: np.ndarray) -> None:
+        """mark: the kernel's high-water mark since the last boundary. It shows a peak at this
+        sample only if it differs from the sample before."""
         if not time.size:
             return
         moved = np.diff(mark, prepend=self._mark) != 0
@@ -94,13 +110,13 @@ class _Buckets:
             self._size = self._parts[0].shape[1]
 
     @staticmethod
-    def _fold(points, most):
-        """At most so many points, one per stretch of time."""
+    def _fold(points: np.ndarray, most: int) -> np.ndarray:
+        """At most so many points, one per interval of time."""
         if points.shape[1] <= most:
             return points
         time = points[0]
         number = ((time - time[0]) * ((most - 1) / max(1e-9, time[-1] - time[0]))).astype(np.int64)
-        first = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+        first = np.flatnonzero(np.concatenate([[True], number[1:] != number[:-1]]))
         return np.stack(
             [
                 time[first],
@@ -109,7 +125,8 @@ class _Buckets:
             ]
         )
 
-    def folded(self):
+    def folded(self) -> np.ndarray:
+        """Rows: time, smallest, largest."""
         return (
             self._fold(np.concatenate(self._parts, axis=1), self._most)
             if self._parts

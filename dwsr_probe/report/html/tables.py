@@ -1,10 +1,14 @@
-"""The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts by
-a cell's data-v and searches its row's text."""
+"""The page's tables as HTML. Everything that came from the job is escaped here. page.js sorts rows
+by the data-v of their cells and searches their text."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from dwsr_probe.report.summary import (
-    process_limit,
+from dwsr_probe.board import process_limit
+from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
     sampler_health,
@@ -21,51 +25,53 @@ from dwsr_probe.report.words import (
     seconds_text,
 )
 
+if TYPE_CHECKING:
+    from dwsr_probe.record import TaskRecord
+    from dwsr_probe.report.summary import MissingRecords, NameSummary, ProcessRow
+
 NAMES_MOST, PROCESSES_MOST = 2_000, 200
-_SHOWN_MOST = 300  # characters of a name
+_NAME_LENGTH_MOST = 300
 
 
-def code(text, most=_SHOWN_MOST):
-    """A name as it is, on one line."""
+def code(text: str, most: int = _NAME_LENGTH_MOST) -> str:
+    """A name on one line, in the font for code. most: characters."""
     return f"<code>{escape(line_of(text, most))}</code>"
 
 
-def _cell(text, value=None, kind="n"):
-    """value: what it is sorted by, if that is not its text."""
+def _cell(text: str, value: float | None = None, kind: str = "n") -> str:
+    """value: the sort key, if that is not the text. kind: "n" for numbers, "t" for texts."""
     sort = "" if value is None else f' data-v="{float(value):.10g}"'
     return f'<td class="{kind}"{sort}>{text}</td>'
 
 
-def _bytes(n, bar_of=None):
+def _bytes(n: float | None, bar_of: float | None = None) -> str:
+    """bar_of: the bytes of a full bar behind the number."""
     text = bytes_text(n)
     if bar_of and n:
         text = f'<span class="bar" style="--share:{min(1.0, n / bar_of):.3f}"></span>{text}'
     return _cell(text, -1 if n is None else n)
 
 
-def _seconds(s):
+def _seconds(s: float | None) -> str:
     return _cell(seconds_text(s), -1 if s is None else s)
 
 
-def _table(element, heads, rows, foot="", sortable=True):
-    def head(text):
+def _table(element: str, heads: Iterable[str], rows: Iterable[str], foot: str = "") -> str:
+    """heads: those that begin with "<" are aligned on the left."""
+
+    def head(text: str) -> str:
         kind, text = ("t", text[1:]) if text.startswith("<") else ("n", text)
-        return (
-            f'<th class="{kind}" scope="col">'
-            + (f'<button type="button">{text}</button>' if sortable else text)
-            + "</th>"
-        )
+        return f'<th class="{kind}" scope="col"><button type="button">{text}</button></th>'
 
     return (
-        '<div class="scroll"><table'
-        f' id="{element}"{" class=sortable" if sortable else ""}>'
+        f'<div class="scroll"><table id="{element}" class=sortable>'
         f"<thead><tr>{''.join(map(head, heads))}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
         + (f'<p class="note">{foot}</p>' if foot else "")
     )
 
 
-def _failed(s):
+def _failed(s: NameSummary) -> str:
     parts = [
         f"{n:,} {word}"
         for n, word in ((s.killed, "killed"), (s.errors, "failed"), (s.cancelled, "cancelled"))
@@ -77,10 +83,11 @@ def _failed(s):
     )
 
 
-def names_table(summaries, chip, missing):
+def names_table(
+    summaries: Sequence[NameSummary], chip: Callable[[str], str], missing: MissingRecords
+) -> str:
     """One row per task name, in the order given. chip(name): a square of its colour in the
-    plots. missing: summary.Missing."""
-    absent = missing.lost + missing.dropped
+    plots."""
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = (
         max((s.alloc_peak_max_bytes or 0 for s in summaries), default=0)
@@ -92,7 +99,7 @@ def names_table(summaries, chip, missing):
         "count",
         "failed",
         *(["own peak, max", "median"] if accounted else []),
-        *(["device peak, max", "binds"] if devices else []),
+        *(["device peak, max", "limited by"] if devices else []),
         "rss growth, max",
         "median",
         "rss peak, max",
@@ -102,13 +109,8 @@ def names_table(summaries, chip, missing):
     ]
     rows = []
     for s in summaries[:NAMES_MOST]:
-        binds = (
-            "–"
-            if s.binds is None
-            else (
-                f"{s.binds} {percent_text(s.device_ratio if s.binds == 'device' else s.host_ratio)}"
-            )
-        )
+        ratio = s.device_ratio if s.limiting_memory == "device" else s.host_ratio
+        limited_by = f"{s.limiting_memory} {percent_text(ratio)}" if s.limiting_memory else "–"
         rows.append(
             "<tr>"
             + _cell(chip(s.task_name) + code(s.task_name), kind="t")
@@ -121,7 +123,7 @@ def names_table(summaries, chip, missing):
             )
             + (
                 _bytes(s.gpu_peak_max_bytes)
-                + _cell(binds, max(s.device_ratio or 0, s.host_ratio or 0))
+                + _cell(limited_by, max(s.device_ratio or 0, s.host_ratio or 0))
                 if devices
                 else ""
             )
@@ -133,52 +135,35 @@ def names_table(summaries, chip, missing):
             + _cell(f"{s.overlap + 1}", s.overlap)
             + "</tr>"
         )
-    notes = (
-        (
-            [
-                f'<span class="bad">Not in the table: {count_text(absent, "task", "tasks", "one")}'
-                " without a record.</span>"
-            ]
-            if absent
-            else []
-        )
-        + (
-            ["≈ within 5 %: from a histogram, because not all tasks have a record."]
-            if missing.counted
-            else []
-        )
-        + (
-            ["≥ at least: a task was killed, and may have needed more."]
-            if any(s.killed for s in summaries)
-            else []
-        )
-        + (
-            [
-                f"{count_text(len(summaries) - NAMES_MOST, 'more name', 'more names', '1')}, with"
-                " smaller peaks: --format json has all."
-            ]
-            if len(summaries) > NAMES_MOST
-            else []
-        )
-        + (
-            ["Some peaks were sampled: short ones may be higher."]
-            if any(s.sampled for s in summaries)
-            else []
-        )
-        + (
-            [
-                "Some own peaks are not one task's alone: native threads or coroutines of several"
-                " tasks allocated together."
-            ]
-            if any(s.shared for s in summaries)
-            else []
-        )
-    )
+    notes = _names_notes(summaries, missing)
     return _table("names", heads, rows, " ".join(notes))
 
 
-def largest_table(records, begin):
-    """The largest single tasks; a click shows one in the plots."""
+def _names_notes(summaries: Sequence[NameSummary], missing: MissingRecords) -> list[str]:
+    notes = []
+    if missing.not_in_table:
+        tasks = count_text(missing.not_in_table, "task", "tasks", "one")
+        notes.append(f'<span class="bad">Not in the table: {tasks} without a record.</span>')
+    if missing.counted:
+        notes.append("≈ within 5 %: from a histogram, because not all tasks have a record.")
+    if any(s.killed for s in summaries):
+        notes.append("≥ at least: a task was killed, and may have needed more.")
+    if len(summaries) > NAMES_MOST:
+        more = count_text(len(summaries) - NAMES_MOST, "more name", "more names", "1")
+        notes.append(f"{more}, with smaller peaks: --format json has all.")
+    if any(s.sampled for s in summaries):
+        notes.append("Some peaks were sampled: short ones may be higher.")
+    if any(s.shared for s in summaries):
+        notes.append(
+            "Some own peaks are not one task's alone: native threads or coroutines of several"
+            " tasks allocated together."
+        )
+    return notes
+
+
+def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
+    """The largest single tasks; a click shows one in the plots. begin: of the run, epoch
+    seconds."""
     rows = []
     for record in records:
         start = (record.start or begin) - begin
@@ -191,7 +176,7 @@ def largest_table(records, begin):
         devices = record.gpu_peak_bytes if record.gpu else None
         state = escape(record.state or "–")
 
-        def peak(n, killed=record.state == "killed"):
+        def peak(n: float | None, killed: bool = record.state == "killed") -> str:
             return _bytes(AtLeast(n) if killed and n is not None else n)
 
         rows.append(
@@ -235,7 +220,8 @@ def largest_table(records, begin):
     )
 
 
-def devices_table(processes):
+def devices_table(processes: Sequence[ProcessRow]) -> str:
+    """Empty if no device was used."""
     rows = []
     for record, health in processes:
         for device in health.get("devices") or ():
@@ -284,20 +270,20 @@ def devices_table(processes):
     )
 
 
-def processes_table(processes, exit_code):
-    """Each process against its limit, and how well it could be measured. Those with something to
-    say first."""
+def processes_table(processes: Sequence[ProcessRow], exit_code: int | None) -> str:
+    """Each process against its limit, and how well it could be measured. First those that failed
+    or whose measurement is limited. exit_code: of the job."""
     rows = []
     for record, health in sorted(
         processes,
         key=lambda row: (
-            row[0].state in ("ok", None) and not process_notes(*row),
+            row[0].state in ("ok", None) and not process_notes(row[1]),
             -(row[0].rss_peak_bytes or 0),
         ),
     )[:PROCESSES_MOST]:
         limit, peak = process_limit(health), record.rss_peak_bytes
         bad = "bad" if record.state in ("killed", "error") else ""
-        notes = "; ".join([*worker_facts(health), *process_notes(record, health)])
+        notes = "; ".join([*worker_facts(health), *process_notes(health)])
         rows.append(
             "<tr>"
             + _cell(

@@ -1,46 +1,77 @@
-"""One pass over a run's tasks: columns for the plots, sums by name, the largest ones, a sample
-for the model. Bounded in what is kept, not in what is read."""
+"""One pass over a run's tasks for the page: columns for the plots, summaries by name, the largest
+tasks, a sample for the model. What is kept is bounded, what is read is not."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dwsr_probe.predict.history import RunSample
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST
-from dwsr_probe.report.summary import binding, ranked, summarise
+from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
-KEPT_MOST = 100_000  # in the plots; the sums have all
-LARGEST = 20
+if TYPE_CHECKING:
+    from dwsr_probe.record import TaskRecord
+    from dwsr_probe.report.html import Progress
+    from dwsr_probe.report.summary import Memory, NameSummary, ProcessRow
+    from dwsr_probe.store import Store
+
+    Columns = dict[str, np.ndarray]
+
+KEPT_MOST = 100_000  # in the plots; the summaries have all
+LARGEST_MOST = 20
 LANES_MOST = 64
 STATES = ("ok", "error", "cancelled", "killed", "running")
-_KEY_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 10_000, 5_000
+_KEY_LENGTH_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 10_000, 5_000
+_COLUMN_TYPES = {
+    "start": "f8",
+    "duration": "f8",
+    "name": "u4",
+    "state": "u1",
+    "own": "f8",
+    "rss": "f8",
+    "gpu": "f8",
+    "input": "f8",
+    "inputs": "u4",
+    "process": "i4",
+    "thread": "i8",
+}
+
+
+@dataclass(frozen=True)
+class Thread:
+    process: int  # index in store.processes(); -1: unknown
+    number: int
 
 
 @dataclass
-class Tasks:
+class CollectedTasks:
     count: int = 0
-    names: list = field(default_factory=list)  # as shown, by number
-    summaries: list = field(default_factory=list)
-    columns: dict = field(default_factory=dict)  # of those kept, in order of start
-    keys: list = field(default_factory=list)
-    inputs: list = field(default_factory=list)  # texts, by number
-    lanes: list = field(default_factory=list)  # labels
-    largest: list = field(default_factory=list)  # records
+    names: list[str] = field(default_factory=list)  # as shown, by number
+    summaries: list[NameSummary] = field(default_factory=list)
+    columns: Columns = field(default_factory=dict)  # of the tasks kept, in order of start
+    keys: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)  # texts, by number
+    lanes: list[Thread | None] = field(default_factory=list)  # None: several threads share it
+    largest: list[TaskRecord] = field(default_factory=list)
     sample: RunSample = field(default_factory=RunSample)
-    number_of: dict = field(default_factory=dict)  # name as recorded → number
+    number_of: dict[str, int] = field(default_factory=dict)  # name as recorded → number
 
 
-class _Numbers(dict):
-    """text → number, in order of appearance; past the limit the last number stands for all
-    others."""
+class _Numbers(dict[str, int]):
+    """Text → number, in order of appearance. Beyond the limit all texts share one number."""
 
-    def __init__(self, most, otherwise):
-        self.texts, self._most, self._otherwise = [], most, otherwise
+    def __init__(self, most: int, otherwise: str) -> None:
+        self.texts: list[str] = []
+        self._most, self._otherwise = most, otherwise
 
-    def __missing__(self, text):
+    def __missing__(self, text: str) -> int:
         if len(self) >= self._most:
             if len(self.texts) == self._most:
                 self.texts.append(self._otherwise)
@@ -50,39 +81,28 @@ class _Numbers(dict):
         return self[text]
 
 
-def collect(store, processes, progress):
+def collect(store: Store, processes: Sequence[ProcessRow], progress: Progress) -> CollectedTasks:
     """Tasks of the whole run."""
-    numbers, names, inputs = (
-        {},
-        _Numbers(_NAMES_MOST, "other names"),
-        _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json"),
-    )
+    numbers: dict[str, int] = {}
+    names = _Numbers(_NAMES_MOST, "other names")
+    inputs = _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
     process_of = {record.process: i for i, (record, _) in enumerate(processes)}
-    kinds = {
-        "start": "f8",
-        "duration": "f8",
-        "name": "u4",
-        "state": "u1",
-        "own": "f8",
-        "rss": "f8",
-        "gpu": "f8",
-        "input": "f8",
-        "inputs": "u4",
-        "process": "i4",
-        "thread": "i8",
-    }
-    columns, rows = {name: [np.array([], kind)] for name, kind in kinds.items()}, []
-    keys, sample, total = [], RunSample(VIEW_SAMPLE_MOST), store.task_count()
-    # heaps; a killed one's size is a bound
-    largest = {(memory, killed): [] for memory in ("host", "device") for killed in (True, False)}
+    columns = {name: [np.array([], kind)] for name, kind in _COLUMN_TYPES.items()}
+    rows: list[tuple[float | None, ...]] = []
+    keys: list[str] = []
+    sample = RunSample(VIEW_SAMPLE_MOST)
+    largest = _LargestTasks()
+    total = store.task_count()
 
-    def flush():
-        """Rows become columns; what is None becomes not-a-number."""
-        for (name, kind), values in zip(kinds.items(), zip(*rows, strict=True), strict=bool(rows)):
+    def flush() -> None:
+        """Append the rows to the columns. None becomes not-a-number."""
+        for (name, kind), values in zip(
+            _COLUMN_TYPES.items(), zip(*rows, strict=True), strict=bool(rows)
+        ):
             columns[name].append(np.array(values, kind))
         rows.clear()
 
-    def noted():
+    def read() -> Iterator[TaskRecord]:
         for count, record in enumerate(store.tasks()):
             if count % 4096 == 0:
                 flush()
@@ -90,65 +110,84 @@ def collect(store, processes, progress):
             name = record.task_name
             if name not in numbers:
                 numbers[name] = names[line_of(name, 120)]
-            need, on_device = record.own_peak_bytes, record.gpu_peak_bytes
+            host_bytes, device_bytes = record.own_peak_bytes, record.gpu_peak_bytes
             rows.append(
                 (
                     record.start,
                     record.duration,
                     numbers[name],
                     STATES.index(record.state) if record.state in STATES else 1,
-                    need,
+                    host_bytes,
                     record.rss_peak_bytes,
-                    on_device,
+                    device_bytes,
                     record.known_input_bytes,
                     inputs[inputs_text(record.inputs, record.inputs_omitted)],
                     process_of.get(record.process, -1),
                     record.thread or 0,
                 )
             )
-            keys.append(line_of(record.key, _KEY_MOST) if record.key else "")
-            for memory, size in (("host", need), ("device", on_device)):
-                if size is not None:
-                    heap = largest[memory, record.state == "killed"]
-                    (heappush if len(heap) < LARGEST else heappushpop)(heap, (size, -count, record))
+            keys.append(line_of(record.key, _KEY_LENGTH_MOST) if record.key else "")
+            largest.add(record, count, host_bytes, device_bytes)
             sample.add(record)
             yield record
 
-    summaries = summarise(noted(), processes, store.totals())
+    summaries = summarise(read(), processes, store.totals())
     flush()
-    found = {name: np.concatenate(parts) for name, parts in columns.items()}
-    tasks = Tasks(
-        len(keys),
-        names.texts,
-        summaries,
-        {},
-        keys,
-        inputs.texts,
-        [],
-        _largest(largest, binding(summaries)),
-        sample,
+    tasks = CollectedTasks(
+        count=len(keys),
+        names=names.texts,
+        summaries=summaries,
+        keys=keys,
+        inputs=inputs.texts,
+        largest=largest.ranked(limiting_memory(summaries)),
+        sample=sample,
         number_of=numbers,
     )
-    _keep(tasks, found)
+    _keep(tasks, {name: np.concatenate(parts) for name, parts in columns.items()})
     return tasks
 
 
-def _largest(heaps, memory):
-    """Records, in the order of the names."""
-    need = attrgetter("gpu_peak_bytes" if memory == "device" else "own_peak_bytes")
-    records = [
-        record
-        for killed in (True, False)
-        for *_, record in sorted(heaps[memory, killed], reverse=True)
-    ]
-    return ranked(records, need, lambda record: need(record) if record.state == "killed" else None)[
-        :LARGEST
-    ]
+class _LargestTasks:
+    """Heaps by memory and by whether the task was killed: a killed task's peak is a lower bound,
+    so that killed and other tasks are ranked apart."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[tuple[Memory, bool], list[tuple[int, int, TaskRecord]]] = {}
+
+    def add(
+        self, record: TaskRecord, index: int, host_bytes: int | None, device_bytes: int | None
+    ) -> None:
+        """index: decides between tasks of the same size."""
+        killed = record.state == "killed"
+        if host_bytes is not None:
+            self._push("host", killed, (host_bytes, -index, record))
+        if device_bytes is not None:
+            self._push("device", killed, (device_bytes, -index, record))
+
+    def _push(self, memory: Memory, killed: bool, entry: tuple[int, int, TaskRecord]) -> None:
+        heap = self._heaps.setdefault((memory, killed), [])
+        if len(heap) < LARGEST_MOST:
+            heappush(heap, entry)
+        else:
+            heappushpop(heap, entry)
+
+    def ranked(self, memory: Memory) -> list[TaskRecord]:
+        """In the order that the names have."""
+        need = attrgetter("gpu_peak_bytes" if memory == "device" else "own_peak_bytes")
+        records = [
+            record
+            for killed in (True, False)
+            for *_, record in sorted(self._heaps.get((memory, killed), ()), reverse=True)
+        ]
+        by_need = rank_by_need(
+            records, need, lambda record: need(record) if record.state == "killed" else None
+        )
+        return by_need[:LARGEST_MOST]
 
 
-def _keep(tasks, found):
-    """The columns in order of start; of too many, the largest and the longest. Then lanes and
-    nests, which need all of a thread's."""
+def _keep(tasks: CollectedTasks, found: Columns) -> None:
+    """Set the columns in order of start; of too many tasks keep the largest and the longest. Then
+    compute lanes and depths."""
     known = np.flatnonzero(~np.isnan(found["start"]))
     if known.size > KEPT_MOST:
         half = KEPT_MOST // 2
@@ -169,9 +208,9 @@ def _keep(tasks, found):
     tasks.columns["depth"] = _depths(tasks.columns)
 
 
-def _lanes(columns):
-    """A lane per thread, in order of process and first task. Of very many threads, those that
-    never overlapped share one."""
+def _lanes(columns: Columns) -> tuple[np.ndarray, list[Thread | None]]:
+    """The lane of each task, and the thread of each lane, in order of process and first task. If
+    there are very many threads, those that never overlapped share a lane."""
     pairs = (
         np.stack([columns["process"], columns["thread"]])
         if columns["start"].size
@@ -186,29 +225,33 @@ def _lanes(columns):
     )
     last = np.full(threads.shape[1], -np.inf)
     np.maximum.at(last, number, columns["end"])
-    lane_of, free, users = np.zeros(threads.shape[1], "u4"), [], []
+    lane_of = np.zeros(threads.shape[1], "u4")
+    ends: list[float] = []  # of the last task in each lane
+    users: list[list[np.ndarray]] = []
     for thread in order:
         begin = columns["start"][first[thread]]
         lane = (
-            next((i for i, end in enumerate(free) if end <= begin), None)
+            next((i for i, end in enumerate(ends) if end <= begin), None)
             if threads.shape[1] > LANES_MOST
             else None
         )
         if lane is None:
-            lane = len(free)
-            free.append(0.0)
+            lane = len(ends)
+            ends.append(0.0)
             users.append([])
-        free[lane] = last[thread]
+        ends[lane] = last[thread]
         users[lane].append(threads[:, thread])
         lane_of[thread] = lane
     return lane_of[number].astype("u2"), [
-        tuple(int(v) for v in some[0]) if len(some) == 1 else None for some in users
+        Thread(*map(int, some[0])) if len(some) == 1 else None for some in users
     ]
 
 
-def _depths(columns):
-    """How many tasks of the same thread a task ran in: the outer ones include its bytes."""
-    depths, open_ends = np.zeros(columns["start"].size, "u1"), {}
+def _depths(columns: Columns) -> np.ndarray:
+    """For each task, the number of tasks of the same thread that it ran inside. The outer ones
+    include its bytes."""
+    depths = np.zeros(columns["start"].size, "u1")
+    open_ends: dict[tuple[int, int], list[float]] = {}
     for i, (thread, start, end) in enumerate(
         zip(
             zip(columns["process"].tolist(), columns["thread"].tolist(), strict=True),
@@ -220,7 +263,7 @@ def _depths(columns):
         ends = open_ends.setdefault(thread, [])
         while ends and ends[-1] <= start:
             ends.pop()
-        # One that outlasts it is not a nest: clocks are read a moment apart.
+        # A task that outlasts the outer one is not inside it: clocks are read one after the other.
         depths[i] = min(255, sum(outer >= end for outer in ends))
         ends.append(end)
     return depths

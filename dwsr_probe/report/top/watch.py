@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.process import process_exists
 from dwsr_probe.export.sources.machine import MachineSource
 from dwsr_probe.export.sources.run import RunSource
+from dwsr_probe.process import process_exists
 from dwsr_probe.report.top.moment import (
     RECORDS_MOST,
     Moment,

@@ -1,0 +1,1 @@
+"""One file per dashboard. build.py writes them as JSON."""

@@ -1,0 +1,119 @@
+"""Checks of `doctor` on other libraries, each only where the library is installed."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from dwsr_probe.cli.checks import Finding, limited, ok
+from dwsr_probe.cli.checks.trial import run_python
+
+_CUPY_SCRIPT = """\
+import dwsr_probe
+
+assert dwsr_probe.start()
+import cupy
+from dwsr_probe.gpu import cupy_hook
+
+print(cupy.__version__, cupy_hook.is_hooked())
+try:
+    print(cupy.cuda.runtime.getDeviceCount())
+except Exception as error:
+    print(f"no device: {error}")
+"""
+
+
+def pyarrow() -> Finding | None:
+    """Its own allocator is not seen by the accounting."""
+    if find_spec("pyarrow") is None:
+        return None
+    pool = os.environ.get("ARROW_DEFAULT_MEMORY_POOL")
+    if pool == "system":
+        return ok("pyarrow", "allocates with malloc (ARROW_DEFAULT_MEMORY_POOL=system): accounted")
+    return limited(
+        "pyarrow",
+        f"its own allocator ({pool or 'mimalloc by default'}) is not seen; tasks that use it are"
+        " marked `shared`",
+        "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted",
+    )
+
+
+def dask() -> Finding | None:
+    if find_spec("distributed") is None:
+        return None
+    import distributed
+    from distributed import worker
+
+    from dwsr_probe.dask.functions import cost_of, unknown_names
+
+    unknown = unknown_names(worker)
+    if unknown:
+        return limited(
+            "dask",
+            f"distributed {distributed.__version__} has changed {', '.join(unknown)}",
+            f"{cost_of(unknown)}. Is there a newer dwsr-probe?",
+        )
+    return ok(
+        "dask", f"distributed {distributed.__version__}: tasks are measured in their own threads"
+    )
+
+
+def notebook() -> Finding | None:
+    """Only where pandas is installed: without it there are no DataFrames."""
+    if find_spec("pandas") is None:
+        return None
+    if find_spec("bokeh") is None:
+        return limited(
+            "notebooks",
+            "DataFrames only: Bokeh is not installed",
+            "for plots and pages: pip install 'dwsr-probe[report]'",
+        )
+    pandas_plots = (
+        ""
+        if find_spec("matplotlib")
+        else "; pandas' own (frame.plot.hist and the like) need matplotlib, which is not installed"
+    )
+    return ok("notebooks", f"DataFrames, plots and pages{pandas_plots}")
+
+
+def cupy() -> Finding | None:
+    """In a fresh interpreter, because importing CuPy takes seconds and memory."""
+    if find_spec("cupy") is None:
+        return None
+    done = run_python(_CUPY_SCRIPT, timeout_s=120)
+    lines = done.stdout.splitlines()
+    if done.returncode or len(lines) < 2:
+        return limited(
+            "cupy",
+            "cannot be imported: " + "".join(done.stderr.strip().splitlines()[-1:]),
+            "device memory is not measured without it",
+        )
+    (version, hooked), count = lines[0].split(), lines[1]
+    if hooked != "True":
+        return limited(
+            "cupy",
+            f"{version}: its allocator could not be hooked",
+            "device memory of tasks is not measured. Is there a newer dwsr-probe?",
+        )
+    if not count.isdigit():
+        return limited("cupy", f"{version}: its allocators are hooked; {count}")
+    devices = f"{count} device{'' if count == '1' else 's'}"
+    return ok("cupy", f"{version}: its allocators are hooked; {devices}")
+
+
+def nvml() -> Finding | None:
+    """Only where there is a sign that somebody wants a GPU."""
+    if find_spec("pynvml") is None and find_spec("cupy") is None:
+        return None
+    from dwsr_probe.gpu.nvml import ADVICE, Nvml
+
+    driver = Nvml()
+    if driver.open() not in ("ok", "permission denied"):
+        return limited("nvml", driver.state, ADVICE.get(driver.state))
+    devices = [
+        f"{name} ({total / 2**30:.1f} GiB, {uuid})"
+        for uuid, name, total in driver.devices()
+        if total
+    ]
+    driver.close()
+    return ok("nvml", "; ".join(devices) or "no device")
