@@ -92,8 +92,8 @@ probe = dashboard(
                 grid(
                     "Fallbacks",
                     "By process and part. rss: peaks are sampled, not the kernel's; alloc:"
-                    " allocations are not accounted; dask: some tasks are followed on the event loop;"
-                    " cupy, nvml: device figures are missing or partial.",
+                    " allocations are not accounted; dask: some tasks are followed on the event"
+                    " loop; cupy, nvml: device figures are missing or partial.",
                     ("instance", "pid", "program", "kind"),
                     (
                         "State",

@@ -186,8 +186,8 @@ def command(
     except ModuleNotFoundError as error:
         fail_without_extra(error)
     say(f"metrics at {server.url}/metrics, forecasts at {server.url}/forecast")
-    if server.warning():
-        say(server.warning())
+    if warning := server.warning():
+        say(warning)
     try:
         more = False
         while not wait_for(ending, 0 if more else _TURN_S):
@@ -214,7 +214,12 @@ def _start(
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.runs import find_run
     from dwsr_probe.say import say
-    from dwsr_probe.serve.discovery import FileSdTargets, ListedTargets, PrometheusTargets
+    from dwsr_probe.serve.discovery import (
+        Discovery,
+        FileSdTargets,
+        ListedTargets,
+        PrometheusTargets,
+    )
     from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
     from dwsr_probe.serve.service import Predictor
     from dwsr_probe.serve.state import State, StateError, default_directory
@@ -230,7 +235,7 @@ def _start(
         )
         for url in sources.urls:
             PortTarget(url, login)  # an invalid URL is reported at once
-        places = [
+        places: list[Discovery] = [
             *([ListedTargets(sources.urls)] if sources.urls else []),
             *(FileSdTargets(path, say) for path in sources.files),
             *(PrometheusTargets(url, sources.jobs, say) for url in sources.servers),

@@ -47,9 +47,10 @@ def attach(worker: Worker, owner: str, **options: Any) -> bool:
             "dwsr-probe could not attach to this worker: %r. Its tasks are not measured", error
         )
         return False
-    if _started_here:  # under `run`, its parent collects boards of killed workers
+    board = _core.board_path()
+    if _started_here and board:  # under `run`, its parent collects boards of killed workers
         try:
-            dead.adopt(os.path.dirname(_core.board_path()), workers.facts_of(worker))
+            dead.adopt(os.path.dirname(board), workers.facts_of(worker))
         except Exception as error:
             logger.warning("dwsr-probe could not look for boards of killed workers: %r", error)
     workers.publish(worker)  # announces the worker, so it comes after its predecessor's board
@@ -92,7 +93,7 @@ def _leave(worker: Worker) -> None:
                 dead.forget()
             probe.stop(keep_board=not closing)
             if not closing:
-                held.keep([*dead.release(), board])
+                held.keep([*dead.release(), *([board] if board else [])])
             _started_here = False
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)

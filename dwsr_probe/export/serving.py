@@ -47,6 +47,7 @@ class Serving:
     def open(self, store: Store, settings: Settings) -> None:
         """Opens the port, before the command starts; ServeError."""
         directory = store.directory
+        assert directory is not None  # a run has one
         self._source = RunSource(lambda: Store.open(directory), settings.run, settings.board_dir)
         self._server = Server(self._source, self._address, self._port, self._access)
         if not self._quiet:

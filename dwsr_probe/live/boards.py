@@ -53,7 +53,7 @@ class LivingBoards:
     def _alive(self) -> tuple[list[tuple[Board, dict[str, Any]]], int]:
         """Boards of living processes with their live counters, and how many cannot be read."""
         # by process: one that has started its probe again has two boards for a while
-        newest: dict[tuple[int, int, int], tuple[Board, dict[str, Any]]] = {}
+        newest: dict[tuple[int, int, int | None], tuple[Board, dict[str, Any]]] = {}
         unreadable = 0
         paths = [path for directory in self._directories() for path in list_boards(directory)]
         for path in self._open.keys() - set(paths):

@@ -127,7 +127,7 @@ def read_process(
         devices=board.devices(),
         workers=checked_workers(facts.get("workers")),
         running=[
-            RunningTask(pid, str(slot), record, max(0.0, now - record.start))
+            RunningTask(pid, str(slot), record, max(0.0, now - (record.start or now)))
             for _, slot, record in sorted(
                 board.running(live) if tasks else (), key=lambda found: found[1]
             )

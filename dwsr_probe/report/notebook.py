@@ -15,11 +15,11 @@ from functools import cached_property, wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dwsr_probe.board import SAMPLE_BYTES
 from dwsr_probe.record import FIELDS, NESTED, TYPES, json_of, largest_device
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
+from dwsr_probe.sample import SAMPLE_BYTES
 from dwsr_probe.say import say
 from dwsr_probe.store import StoreError
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 NANNY_SHARE = 0.90
 
 _NVML_NOTES = {  # by the board's nvml_state
-    _core.NVML_NO_MODULE: "nvidia-ml-py is not installed: the driver's figures of the devices are missing",
+    _core.NVML_NO_MODULE: (
+        "nvidia-ml-py is not installed: the driver's figures of the devices are missing"
+    ),
     _core.NVML_NO_DRIVER: "NVML found no driver",
     _core.NVML_DENIED: "NVML may not report the memory of single processes: permission denied",
     _core.NVML_LOST: "the driver was lost",

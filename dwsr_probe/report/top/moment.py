@@ -100,12 +100,17 @@ def valid_number(value: Any) -> float | None:
     return value if type(value) in (int, float) and 0 <= value < 1 << 63 else None
 
 
+def _valid_bytes(value: Any) -> int | None:
+    number = valid_number(value)
+    return None if number is None else int(number)
+
+
 def own_peak(get: Callable[[str], Any]) -> float | None:
     """Own peak of a task; where allocations are not accounted, the growth of its process. get:
     gives a field of its record."""
     peak = valid_number(get("alloc_peak_bytes"))
     return (
-        growth_of(valid_number(get("rss_peak_bytes")), valid_number(get("rss_before_bytes")))
+        growth_of(_valid_bytes(get("rss_peak_bytes")), _valid_bytes(get("rss_before_bytes")))
         if peak is None
         else peak
     )
