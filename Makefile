@@ -84,6 +84,7 @@ lint: $(VENV)/.test ## what the linters and formatters say, without changing any
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint dwsr_probe csrc
+	$(BIN)/mypy
 	$(BIN)/mdformat --check *.md */*.md
 
 format: $(VENV)/.test ## let the formatters rewrite Python, C and Markdown

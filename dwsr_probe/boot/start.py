@@ -1,7 +1,7 @@
 """What the boot module does once dwsr_probe can be imported: start the probe, and note children
 that will run without one.
 
-Called by boot/sitecustomize.py in every Python below `dwsr-probe run`. launch.py asks
+Called by boot/sitecustomize.py in every Python below `dwsr-probe run`. launch/ asks
 `options_keep_probe_out` of the command that it is to start.
 """
 

@@ -1,5 +1,5 @@
 """`run --metrics`: the port of `run`'s parent, from before the command starts until the last scrape
-after its end. Called by launch.py."""
+after its end. Called by launch/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The posterior of the model y = c + k * s_j * (1 + e), given exact values and lower bounds.
+"""The posterior of the model y = (c + k * s_j)(1 + e), given exact values and lower bounds.
 
 y is a peak in bytes and s_j one of the size functions (sizes.py). The noise e has the standard
 deviation sigma, so it is relative to y. Unknown are the function j, the slope k, the constant c and

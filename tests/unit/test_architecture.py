@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUFFIXES = {".c", ".h", ".py", ".pyx", ".js"}
+SUFFIXES = {".py", ".pyx", ".js"}  # a .c beside a .pyx is generated
 
 
 def tour():
@@ -24,16 +24,17 @@ def tour():
 
 def files(folder):
     """Stems, for a source and its header are one entry; what only marks a package has none."""
+    suffixes = {".c", ".h"} if folder == "csrc" else SUFFIXES
     return {
         path.stem
         for path in (ROOT / folder).iterdir()
-        if path.suffix in SUFFIXES and path.stem not in ("__init__", "__main__")
+        if path.suffix in suffixes and path.stem not in ("__init__", "__main__")
     }
 
 
 def folders():
-    packages = (path.parent for path in (ROOT / "dwsr_probe").rglob("__init__.py"))
-    return ["csrc", *sorted(str(path.relative_to(ROOT)) for path in packages)]
+    sources = (p for p in (ROOT / "dwsr_probe").rglob("*") if p.suffix in SUFFIXES)
+    return ["csrc", *sorted({str(path.parent.relative_to(ROOT)) for path in sources})]
 
 
 @pytest.mark.parametrize("folder", folders())

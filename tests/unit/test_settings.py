@@ -112,10 +112,10 @@ def test_options_are_documented_with_their_default():
             taken = [f"`{name}`" for name in names]
         assert cell == ", ".join(taken)
         if isinstance(setting, FlagSetting):
-            assert ("the default" in rows[cell]) == setting.default
+            assert ("(default)" in rows[cell]) == setting.default
         elif not words:
             shown = f"{setting.default / (setting.unit or 1):g}"
-            assert re.search(rf"\({shown}\)|, {shown} \w+ by default", rows[cell]), rows[cell]
+            assert re.search(rf"; default {shown}\b", rows[cell]), rows[cell]
 
 
 def words_of(setting):
@@ -133,7 +133,7 @@ def test_environment_variables_are_documented():
             assert f"`{setting.environment}`" in row
             assert all(word in row for word in words_of(setting))
             if isinstance(setting.default, (int, float)) and not isinstance(setting, FlagSetting):
-                assert f", {setting.default:g} |" in row
+                assert f"; default {setting.default:g} |" in row
     known = {setting.environment for setting in SETTINGS} | {ALLOW_HOSTS}
     found = {}
     for folder in ("", "docs", "deploy", "examples"):
