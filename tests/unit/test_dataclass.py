@@ -89,5 +89,9 @@ def test_named_tuples_are_as_typings():
     assert one(1, "a").both == one(second="a", first=1) and one.__doc__ == "Two."
     assert one._fields == other._fields and one._field_defaults == other._field_defaults
     assert one.__module__ == other.__module__ == __name__
-    with pytest.raises(TypeError):
-        one()
+    for wrong in ({}, {"first": 1, "third": 3}):
+        with pytest.raises(TypeError):
+            one(**wrong)
+    for values, named in (((1, 2, 3), {}), ((1,), {"first": 1})):
+        with pytest.raises(TypeError):
+            one(*values, **named)
