@@ -91,6 +91,10 @@ def looked(served, count):
 
 
 def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job, predictor):
+    """A task in which Python maps a new arena for its small objects has an alloc peak 1 MiB higher
+    than its block explains. When that happens depends on everything the worker has loaded. Blocks
+    of 10 MB and more keep the error below 5 % even if it happens in one of the first tasks, which
+    all later forecasts are made from."""
     job = dask_job("""
         def smooth(block):
             if block.size > 5_000_000:
@@ -100,7 +104,7 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
 
         if __name__ == "__main__":
             with cluster("4 GB") as local, Client(local) as client:
-                for size in (400_000, 600_000, 900_000, 1_300_000) * 3:
+                for size in (1_200_000, 1_800_000, 2_700_000, 3_900_000) * 3:
                     client.submit(
                         np.size,
                         client.submit(smooth, client.submit(np.ones, size, pure=False), pure=False),
@@ -108,7 +112,7 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
                     ).result()
                 wait_for("go")
                 client.submit(
-                    np.size, client.submit(smooth, client.submit(np.ones, 8_000_000))
+                    np.size, client.submit(smooth, client.submit(np.ones, 24_000_000))
                 ).result()
                 wait_for("end")
     """)
@@ -124,8 +128,8 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
     (task,) = Stream(job.url).poll(running=True).running
     assert all(overrun[name] == task[name] for name in ("process", "thread", "start", "task_name"))
     assert 0 <= overrun["overrun_ratio"] <= 1 and overrun["room_bytes"] > task["alloc_end_bytes"]
-    found = forecast(service, task="smooth", shape="8000000", dtype="float64", limit="4GB")
-    low = forecast(service, task="smooth", shape="8000000", dtype="float64", q=0.01)["upper_bytes"]
+    found = forecast(service, task="smooth", shape="24000000", dtype="float64", limit="4GB")
+    low = forecast(service, task="smooth", shape="24000000", dtype="float64", q=0.01)["upper_bytes"]
     # from the fourth of the small ones on: it still runs
     assert service.value("dwsr_forecasts_scored_total", task_name="smooth", kind="alloc") == 9
     say(cli, "enough")
@@ -133,14 +137,14 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
     wait_until(
         lambda: (
             records.extend(stream.poll().records)
-            or any(r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000 for r in records)
+            or any(r["task_name"] == "smooth" and r["input_bytes"] == 192_000_000 for r in records)
         ),
         "its end",
     )
     (actual,) = [
         r["alloc_peak_bytes"]
         for r in records
-        if r["task_name"] == "smooth" and r["input_bytes"] == 64_000_000
+        if r["task_name"] == "smooth" and r["input_bytes"] == 192_000_000
     ]
     assert low <= actual <= found["upper_bytes"] and abs(found["mean_bytes"] / actual - 1) < 0.05, (
         low,
@@ -149,7 +153,7 @@ def test_a_block_not_yet_seen_while_the_first_large_one_still_runs(cli, dask_job
     )
     assert (
         found["exceeds"] < 0.01
-        and found["output"]["shape"] == [7_999_998]
+        and found["output"]["shape"] == [23_999_998]
         and found["n"] == 12
         and "extrapolating" in found["notes"]
     )
