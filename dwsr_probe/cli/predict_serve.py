@@ -210,7 +210,7 @@ def _start(
     """The predictor and its server, which serves already; exits if an option cannot be used."""
     from functools import partial
 
-    from dwsr_probe.export.server import Access, ServeError, Server, secret
+    from dwsr_probe.export.server import Access, ServeError, Server, read_secret
     from dwsr_probe.launch import raise_descriptor_limit
     from dwsr_probe.runs import find_run
     from dwsr_probe.say import say
@@ -220,7 +220,7 @@ def _start(
         ListedTargets,
         PrometheusTargets,
     )
-    from dwsr_probe.serve.handlers import BODY_BYTES, ROUTES
+    from dwsr_probe.serve.handlers import BODY_BYTES_MOST, ROUTES
     from dwsr_probe.serve.service import Predictor
     from dwsr_probe.serve.state import State, StateError, default_directory
     from dwsr_probe.serve.targets import Login, PortTarget, RunTarget
@@ -229,8 +229,8 @@ def _start(
     raise_descriptor_limit()
     try:
         login = Login(
-            sources.token_file and secret(sources.token_file, "the token"),
-            sources.basic_file and secret(sources.basic_file, "user:password"),
+            sources.token_file and read_secret(sources.token_file, "the token"),
+            sources.basic_file and read_secret(sources.basic_file, "user:password"),
             sources.ca_file,
         )
         for url in sources.urls:
@@ -248,7 +248,12 @@ def _start(
         ]
         predictor = Predictor(places, directories, login, state, interval_s, save_s, say)
         server = Server(
-            predictor, address, port, Access(**access), routes=ROUTES, body_bytes=BODY_BYTES
+            predictor,
+            address,
+            port,
+            Access(**access),
+            routes=ROUTES,
+            body_bytes_most=BODY_BYTES_MOST,
         )
         server.start()
     except (ServeError, StateError, StoreError) as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from dwsr_probe.export.serving import Serving
+    from dwsr_probe.export.serving import RunMetricsPort
     from dwsr_probe.report.status import Status
 
 OPTIONS = (
@@ -84,10 +84,13 @@ def _run(
     from dwsr_probe import launch
 
     try:
-        serving, status = _serving(metrics, linger_s, quiet, access), _status(command, quiet)
+        metrics_port, status = (
+            _metrics_port(metrics, linger_s, quiet, access),
+            _status(command, quiet),
+        )
         gc.freeze()  # modules that are loaded by now stay to the end
         gc.enable()
-        code, directory = launch.run(command, output, settings, strict, serving, status)
+        code, directory = launch.run(command, output, settings, strict, metrics_port, status)
     except launch.Strict as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         sys.exit(launch.EXIT_STRICT)
@@ -96,19 +99,19 @@ def _run(
     _leave(code)
 
 
-def _serving(
+def _metrics_port(
     metrics: str | None, linger_s: float, quiet: bool, access: dict[str, Any]
-) -> Serving | None:
+) -> RunMetricsPort | None:
     """The port of --metrics; None without one."""
     if metrics is None:
         if linger_s or any(access.values()):
             fail("--linger, --tls-*, --*-file and --allow-host are for --metrics [ADDR:]PORT", 2)
         return None
     from dwsr_probe.export.server import Access
-    from dwsr_probe.export.serving import Serving
+    from dwsr_probe.export.serving import RunMetricsPort
 
     address, port = parse_listen(metrics)
-    return Serving(address, port, Access(**access), linger_s, quiet)
+    return RunMetricsPort(address, port, Access(**access), linger_s, quiet)
 
 
 def _status(command: list[str], quiet: bool) -> Status | None:

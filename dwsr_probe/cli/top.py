@@ -131,9 +131,9 @@ def command(
 
 
 def _secret(path: str, what: str) -> str:
-    from dwsr_probe.export.server import ServeError, secret
+    from dwsr_probe.export.server import ServeError, read_secret
 
     try:
-        return secret(path, what)
+        return read_secret(path, what)
     except ServeError as error:
         fail(error)

@@ -15,19 +15,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dwsr_probe.export.exposition import Exposition
+    from dwsr_probe.export.exposition import PrometheusCollector
     from dwsr_probe.export.sources.own_process import OwnProcessSource
 
 logger = logging.getLogger("dwsr_probe")
 _lock = threading.Lock()
 # one per process: several workers may share it
 _source: OwnProcessSource | None = None
-_exposition: Exposition | None = None
+_collector: PrometheusCollector | None = None
 
 
 def serve(worker: Any) -> bool:
     """Adds our paths to the worker's port, once. False: the worker has no port (yet)."""
-    global _source, _exposition
+    global _source, _collector
     application = getattr(worker, "http_application", None)
     if application is None or getattr(worker, "_dwsr_probe_served", False):
         return application is not None
@@ -35,7 +35,7 @@ def serve(worker: Any) -> bool:
     try:
         from prometheus_client import REGISTRY
 
-        from dwsr_probe.export.exposition import Exposition
+        from dwsr_probe.export.exposition import PrometheusCollector
         from dwsr_probe.export.handlers import ProcessesHandler, TasksHandler
         from dwsr_probe.export.hosts import Hosts
         from dwsr_probe.export.sources.own_process import OwnProcessSource
@@ -43,8 +43,8 @@ def serve(worker: Any) -> bool:
         with _lock:
             if _source is None:
                 _source = OwnProcessSource(dead)
-                _exposition = Exposition(_source.view, own_port=False)
-                REGISTRY.register(_exposition)
+                _collector = PrometheusCollector(_source.view, dedicated_port=False)
+                REGISTRY.register(_collector)
         given = {"source": _source, "hosts": Hosts(_own_names(worker))}
         application.add_handlers(
             ".*",
@@ -68,12 +68,12 @@ def _own_names(worker: Any) -> list[str]:
 
 def stop() -> None:
     """Nothing of ours in /metrics any more; /dwsr/tasks answers with nothing."""
-    global _source, _exposition
+    global _source, _collector
     with _lock:
-        if _exposition is not None:
+        if _collector is not None:
             from prometheus_client import REGISTRY
 
-            REGISTRY.unregister(_exposition)
+            REGISTRY.unregister(_collector)
             assert _source is not None
             _source.totals.names.clear()
-        _source = _exposition = None
+        _source = _collector = None

@@ -14,11 +14,11 @@ from dwsr_probe.live.wire import DEVICE_FIELDS, RUNNING_FIELDS
 
 _NAME_MOST, _TEXT_MOST = 10_000, 256  # characters
 _INPUTS_MOST, _AXES_MOST, _DEVICES_MOST = 256, 64, 64
-_NUMBERS_MOST = 1_024  # lengths of axes, in all inputs: a board has room for fewer
-_NUMBER_MOST = 1 << 62  # also of bytes: no machine has more
+_AXES_TOTAL_MOST = 1_024  # of all inputs together: a board has room for fewer
+_VALUE_MOST = 1 << 62  # of any number, bytes included: no machine has more
 
 _TEXTS = ("host", "process", "state", "kind", "attribution")
-_COUNTS = (
+_NUMBERS = (
     "seq",
     "pid",
     "inputs_omitted",
@@ -48,7 +48,7 @@ _PROCESS_NUMBERS = (
 _DEVICE_NUMBERS = tuple(name for name in DEVICE_FIELDS if name not in ("name", "uuid"))
 
 
-def checked(record: dict[str, Any]) -> dict[str, Any]:
+def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     """A record of a finished or running task: the fields that readers use."""
     name, inputs, process = record.get("task_name"), record.get("inputs"), record.get("process")
     if (
@@ -60,14 +60,14 @@ def checked(record: dict[str, Any]) -> dict[str, Any]:
     ):
         raise ValueError("not a record")
     found: dict[str, Any] = {field: _text(record[field]) for field in _TEXTS if field in record}
-    found |= {field: _number(record[field]) for field in _COUNTS if field in record}
+    found |= {field: _number(record[field]) for field in _NUMBERS if field in record}
     if (
         sum(
             len(shape)
             for given in inputs
             if isinstance(given, dict) and isinstance(shape := given.get("shape"), list)
         )
-        > _NUMBERS_MOST
+        > _AXES_TOTAL_MOST
     ):
         raise ValueError("more axes than a record has room for")
     found |= {
@@ -105,13 +105,13 @@ def checked_processes(text: str) -> dict[str, Any]:
 
 
 def _process(process: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: _cut(process.get(name)) for name in _PROCESS_TEXTS}
-    found |= {name: _valid_number(process.get(name)) for name in _PROCESS_NUMBERS}
-    found["fallbacks"] = [_cut(name) for name in _short_list(process.get("fallbacks"))]
+    found: dict[str, Any] = {name: _cut_text(process.get(name)) for name in _PROCESS_TEXTS}
+    found |= {name: _number_or_none(process.get(name)) for name in _PROCESS_NUMBERS}
+    found["fallbacks"] = [_cut_text(name) for name in _cut_list(process.get("fallbacks"))]
     found["devices"] = [
-        {name: _valid_number(device.get(name)) for name in _DEVICE_NUMBERS}
-        | {"name": _cut(device.get("name"))}
-        for device in _short_list(process.get("devices"))
+        {name: _number_or_none(device.get(name)) for name in _DEVICE_NUMBERS}
+        | {"name": _cut_text(device.get("name"))}
+        for device in _cut_list(process.get("devices"))
         if isinstance(device, dict)
     ]
     return found
@@ -137,15 +137,15 @@ def checked_forecasts(
     return found
 
 
-def _cut(value: Any) -> str:
+def _cut_text(value: Any) -> str:
     return value[:_TEXT_MOST] if isinstance(value, str) else ""
 
 
-def _short_list(value: Any) -> list[Any]:
+def _cut_list(value: Any) -> list[Any]:
     return value[:_DEVICES_MOST] if isinstance(value, list) else []
 
 
-def _valid_number(value: Any) -> float | None:
+def _number_or_none(value: Any) -> float | None:
     try:
         return _number(value)
     except ValueError:
@@ -165,7 +165,7 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    if value is not None and (type(value) not in (int, float) or not 0 <= value < _NUMBER_MOST):
+    if value is not None and (type(value) not in (int, float) or not 0 <= value < _VALUE_MOST):
         raise ValueError("not a number in its range")
     return value
 
@@ -187,7 +187,7 @@ def _array(given: Any) -> dict[str, Any]:
         if (
             not isinstance(shape, list)
             or len(shape) > _AXES_MOST
-            or not all(type(n) is int and 0 <= n < _NUMBER_MOST for n in shape)
+            or not all(type(n) is int and 0 <= n < _VALUE_MOST for n in shape)
         ):
             raise ValueError("not a shape")
         found["shape"] = shape

@@ -33,11 +33,11 @@ _PROCESSES_MOST, _RUNNING_MOST = 10_000, 20_000
 # No port of ours sends more. A record has at most 6 KiB on its board, and JSON may take six times
 # that.
 _LINE_BYTES_MOST, _PAGE_BYTES_MOST = 64 << 10, 8 << 20
-# of an answer: for each record that was requested; for the running tasks
+# The budget of an answer: for each record that was requested, and for all running tasks
 _RECORD_BYTES, _RUNNING_BYTES = 4 << 10, 8 << 20
-_RECORD_S = 0.02  # to send it, on a machine that is busy otherwise
-_PROCESS_MOST, _CURSOR_MOST, SEQ_MOST = 128, 1_024, 1 << 53
-_AGAIN_S, _AGAIN_MOST_S = 0.5, 15.0
+_RECORD_S = 0.02  # to send one record, on a busy machine
+_PROCESS_CHARS_MOST, _CURSOR_CHARS_MOST, SEQ_MOST = 128, 1_024, 1 << 53
+_RETRY_S, _RETRY_MOST_S = 0.5, 15.0
 
 
 class StreamError(Exception):
@@ -53,16 +53,17 @@ class StreamRefused(StreamError):
         self.status = status
 
 
-class StreamNonsense(StreamError):
+class StreamInvalid(StreamError):
     """The server sent what no port of ours sends."""
 
 
-class StreamTooLong(StreamNonsense):
-    """The answer exceeds its budget of bytes. Requesting fewer records may help."""
+class StreamOverBudget(StreamInvalid):
+    """The answer exceeds its budget of bytes. A request for fewer records may succeed."""
 
 
-class TooLong(ValueError):
-    """Raised while an answer is read, also by `keep`; becomes a StreamTooLong."""
+class OverBudget(ValueError):
+    """Raised while an answer is read, by this module or by `keep`. _request converts it into a
+    StreamOverBudget."""
 
 
 class _DeadlineReader(io.RawIOBase):
@@ -157,11 +158,11 @@ class Stream:
         )
         with self._request(path, wait_s + self._timeout_s, limit * self._record_s) as answer:
             for line in _lines(answer, _RUNNING_BYTES + limit * _RECORD_BYTES):
-                last = json.loads(line)
-                if "cursor" in last:
-                    cursor = last["cursor"]
+                parsed = json.loads(line)
+                if "cursor" in parsed:  # the last line
+                    cursor = parsed["cursor"]
                     break
-                self._add(last, found, progress, keep)
+                self._add(parsed, found, progress, keep)
                 if max(len(progress), len(found.records)) > limit:
                     raise ValueError("it sent more records than were asked for")
                 if len(found.running) > _RUNNING_MOST:
@@ -200,7 +201,7 @@ class Stream:
                     return
                 progress[process] = seq, count + 1
             kept = record if keep is None else keep(record)
-        except TooLong:
+        except OverBudget:
             raise
         except ValueError:
             found.refused += not is_running
@@ -212,14 +213,14 @@ class Stream:
         with self._request(path, self._timeout_s) as answer:
             text = answer.read(_PAGE_BYTES_MOST + 1)
             if len(text) > _PAGE_BYTES_MOST:
-                raise TooLong("the answer does not end")
+                raise OverBudget("the answer does not end")
             return text.decode("utf-8", "replace")
 
     @contextmanager
-    def _request(self, path: str, timeout_s: float, longer_s: float = 0.0) -> Iterator[IO[bytes]]:
-        """The answer, to be read; whatever fails is a StreamError. timeout_s: for silence.
-        longer_s: how much longer the whole answer may take."""
-        url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s + longer_s
+    def _request(self, path: str, timeout_s: float, extra_s: float = 0.0) -> Iterator[IO[bytes]]:
+        """The answer, to be read; whatever fails is a StreamError. timeout_s: the
+        longest time without a byte. extra_s: added to timeout_s for the whole answer."""
+        url, deadline = self._base + path.partition("?")[0], time.monotonic() + timeout_s + extra_s
         connection: HTTPConnection | None = None
         try:
             # No proxy and no redirect: workers are near, and a token is not for others.
@@ -242,18 +243,18 @@ class Stream:
             packed = answer.getheader("Content-Encoding") == "gzip"
             body: Any = gzip.GzipFile(fileobj=answer) if packed else answer
             yield body
-        except TooLong as error:
-            raise StreamTooLong(f"{url}: {error}") from error
+        except OverBudget as error:
+            raise StreamOverBudget(f"{url}: {error}") from error
         except TimeoutError as error:
             raise StreamError(f"{url}: no whole answer in time: timed out") from error
         except MemoryError as error:
             raise StreamError(f"{url}: there is not enough memory for its answer") from error
         # before ValueError: a certificate that fails is both
         except (OSError, EOFError, HTTPException) as error:
-            kind = StreamNonsense if isinstance(error, gzip.BadGzipFile) else StreamError
+            kind = StreamInvalid if isinstance(error, gzip.BadGzipFile) else StreamError
             raise kind(f"{url}: {_printable(str(error))}") from error
         except (ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
-            raise StreamNonsense(f"{url}: {_printable(str(error))}") from error
+            raise StreamInvalid(f"{url}: {_printable(str(error))}") from error
         finally:
             if connection is not None:
                 connection.close()
@@ -261,17 +262,17 @@ class Stream:
     def follow(self, wait_s: float = 10.0) -> Iterator[dict[str, Any]]:
         """Records without end, also when the server is away for a while; StreamRefused if the
         server refuses to answer."""
-        again_s = _AGAIN_S
+        retry_s = _RETRY_S
         while True:
             try:
                 found = self.poll(wait_s)
             except StreamRefused:
                 raise
             except StreamError:
-                time.sleep(again_s)
-                again_s = min(2 * again_s, _AGAIN_MOST_S)
+                time.sleep(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_MOST_S)
                 continue
-            again_s = _AGAIN_S
+            retry_s = _RETRY_S
             yield from found.records
 
 
@@ -288,11 +289,11 @@ def parse_state(kept: dict[str, Any]) -> tuple[str, dict[str, int]]:
 
 
 def _is_cursor(given: Any) -> bool:
-    return isinstance(given, str) and len(given) <= _CURSOR_MOST
+    return isinstance(given, str) and len(given) <= _CURSOR_CHARS_MOST
 
 
 def _is_process(given: Any) -> bool:
-    return isinstance(given, str) and len(given) <= _PROCESS_MOST
+    return isinstance(given, str) and len(given) <= _PROCESS_CHARS_MOST
 
 
 def _is_seq(given: Any) -> bool:
@@ -305,11 +306,11 @@ def _printable(text: str) -> str:
 
 
 def _lines(answer: IO[bytes], bytes_most: int) -> Iterator[bytes]:
-    """The lines of an answer of at most so many bytes after decompression; TooLong."""
+    """The lines of an answer of at most so many bytes after decompression; OverBudget."""
     while line := answer.readline(_LINE_BYTES_MOST):
         bytes_most -= len(line)
         if bytes_most < 0 or len(line) == _LINE_BYTES_MOST:
-            raise TooLong(
+            raise OverBudget(
                 "the answer does not end"
                 if bytes_most < 0
                 else f"a line above {_LINE_BYTES_MOST >> 10} KiB"

@@ -1,5 +1,5 @@
-"""From a view to prometheus_client's families. A custom collector: each scrape makes a new view.
-Used by the handler of /metrics and on a Dask worker's port."""
+"""From a view to prometheus_client's families. Used by the handler of /metrics and on a Dask
+worker's port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS, Metric
-from dwsr_probe.export.totals import visible
+from dwsr_probe.export.totals import escape_unprintable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dwsr_probe")
 
 
-def families(view: Any, own_port: bool, metrics: tuple[Metric, ...] = METRICS) -> Iterator[Any]:
-    """own_port: False on a Dask worker's port, where the number of series is limited."""
+def families(
+    view: Any, dedicated_port: bool, metrics: tuple[Metric, ...] = METRICS
+) -> Iterator[Any]:
+    """dedicated_port: the port serves only dwsr-probe. False on a Dask worker's port, where the
+    number of series is limited."""
     for metric in metrics:
-        if metric.own_port_only and not own_port:
+        if metric.dedicated_port_only and not dedicated_port:
             continue
         yield _family(metric, view)
 
@@ -42,7 +45,7 @@ def _family(metric: Metric, view: Any) -> Any:
                 ("+Inf" if bound == float("inf") else repr(bound), count)
                 for bound, count in histogram.cumulative()
             ]
-            family.add_metric(_clean(labels), buckets=buckets, sum_value=histogram.total)
+            family.add_metric(_label_values(labels), buckets=buckets, sum_value=histogram.total)
         return family
     if metric.type == COUNTER:
         family = CounterMetricFamily(
@@ -53,28 +56,33 @@ def _family(metric: Metric, view: Any) -> Any:
     else:
         family = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help, labels=())
         for *labels, _ in metric.read(view):
-            family.add_metric((), dict(zip(metric.labels, _clean(labels), strict=True)))
+            family.add_metric((), dict(zip(metric.labels, _label_values(labels), strict=True)))
         return family
     for *labels, value in metric.read(view):
-        family.add_metric(_clean(labels), value)
+        family.add_metric(_label_values(labels), value)
     return family
 
 
-def _clean(labels: Iterable[str]) -> list[str]:
-    return [visible(label) for label in labels]
+def _label_values(values: Iterable[str]) -> list[str]:
+    return [escape_unprintable(value) for value in values]
 
 
-class Exposition:
-    """prometheus_client's protocol: `collect` at each scrape. view: makes what the table `metrics`
-    reads."""
+class PrometheusCollector:
+    """A custom collector of prometheus_client, which calls `collect` at each scrape. view:
+    called at each scrape; returns what the table `metrics` reads."""
 
     def __init__(
-        self, view: Callable[[], Any], own_port: bool, metrics: tuple[Metric, ...] = METRICS
+        self, view: Callable[[], Any], dedicated_port: bool, metrics: tuple[Metric, ...] = METRICS
     ) -> None:
-        self._view, self._own_port, self._metrics, self._failed = view, own_port, metrics, False
+        self._view, self._dedicated_port, self._metrics, self._failed = (
+            view,
+            dedicated_port,
+            metrics,
+            False,
+        )
 
     def collect(self) -> Iterable[Any]:
-        if self._own_port:
+        if self._dedicated_port:
             return families(self._view(), True, self._metrics)
         try:
             return list(families(self._view(), False, self._metrics))
@@ -92,5 +100,5 @@ class Exposition:
 def registry(source: MetricsSource) -> CollectorRegistry:
     """With the metrics of this source only."""
     made = CollectorRegistry()
-    made.register(Exposition(source.view, source.own_port, source.metrics))
+    made.register(PrometheusCollector(source.view, source.dedicated_port, source.metrics))
     return made

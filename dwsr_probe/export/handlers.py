@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT, LIMIT_MOST, WAIT_MOST_S = 10_000, 100_000, 60.0
 POLL_S = 0.05  # how often the source is read for a client that waits
 # lines after which other clients have their turn; as many wait for a client that does not read
-BATCH = 250
-WRITE_S = 30.0  # for a client to receive what was written
+BATCH_LINES = 250
+WRITE_TIMEOUT_S = 30.0  # for a client to receive what was written
 NO_SUCH_HOST = (
     "this port does not answer to that host name; allow it with --allow-host or"
     " DWSR_PROBE_ALLOW_HOSTS"
 )
 # a setting of the application: the port closes, and waiting clients get what there is
-ENDING = "dwsr_probe_ending"
+CLOSING_SETTING = "dwsr_probe_ending"
 
 
 class BaseHandler(RequestHandler):
@@ -78,22 +78,22 @@ class BaseHandler(RequestHandler):
             for word in self.request.headers.get("Accept-Encoding", "").split(",")
         )
 
-    async def sent(self, written: Awaitable[None]) -> None:
+    async def wait_until_sent(self, written: Awaitable[None]) -> None:
         """Waits until the client has received what was written. A client that does not read loses
         its connection: nothing piles up here."""
         try:
-            await asyncio.wait_for(written, WRITE_S)
+            await asyncio.wait_for(written, WRITE_TIMEOUT_S)
         except asyncio.TimeoutError:
             self.request.connection.stream.close()
             raise StreamClosedError from None
 
     def int_argument(self, name: str, default: int, least: int, most: int) -> int:
-        return int(self._number(name, int, default, least, most))
+        return int(self._number_argument(name, int, default, least, most))
 
     def float_argument(self, name: str, default: float, least: float, most: float) -> float:
-        return self._number(name, float, default, least, most)
+        return self._number_argument(name, float, default, least, most)
 
-    def _number(
+    def _number_argument(
         self, name: str, parse: type[int] | type[float], default: float, least: float, most: float
     ) -> float:
         """A number of the query; HTTP status 400 if it is none in this range."""
@@ -134,7 +134,7 @@ class MetricsHandler(BaseHandler):
             self.set_header("Content-Encoding", "gzip")
             text = gzip.compress(text, 1)
         try:
-            await self.sent(self.finish(text))
+            await self.wait_until_sent(self.finish(text))
         except StreamClosedError:
             pass
 
@@ -171,16 +171,16 @@ class TasksHandler(BaseHandler):
         lost = sent = 0
         while True:
             # before the read: what ends meanwhile is in the last read
-            over = (
-                self.settings.get(ENDING)
+            stop_waiting = (
+                self.settings.get(CLOSING_SETTING)
                 or self.request.connection.stream.closed()
                 or time.monotonic() >= deadline
             )
-            batch = self.source.read(since, min(BATCH, limit - sent))
+            batch = self.source.read(since, min(BATCH_LINES, limit - sent))
             since, lost, sent = batch.cursor, lost + batch.lost, sent + len(batch.lines)
             if batch.lines:
                 await self.send(batch.lines)
-            if sent >= limit or (not batch.more and (sent or over)):
+            if sent >= limit or (not batch.more and (sent or stop_waiting)):
                 return since, lost
             # Also when the write was complete at once: an await that need not wait does not let
             # others in.
@@ -191,7 +191,7 @@ class TasksHandler(BaseHandler):
         if self._packer:
             data = self._packer.compress(data) + (self._packer.flush() if end else b"")
         self.write(data)
-        await self.sent(self.flush())
+        await self.wait_until_sent(self.flush())
 
 
 class ProcessesHandler(BaseHandler):
@@ -212,10 +212,10 @@ class DiscoveryHandler(BaseHandler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(targets(self.source, self.target, self.request.protocol)))
+        self.finish(json.dumps(target_groups(self.source, self.target, self.request.protocol)))
 
 
-def targets(source: Source, target: str | None, scheme: str) -> list[dict[str, Any]]:
+def target_groups(source: Source, target: str | None, scheme: str) -> list[dict[str, Any]]:
     """For Prometheus. target: host and port of this exporter."""
     found = [{"targets": [target], "labels": {"dwsr_kind": "exporter", "__scheme__": scheme}}]
     for worker in source.worker_ports():

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dwsr_probe.export.totals import NameTotals, Sum
+    from dwsr_probe.export.totals import NameTotals, SumAndMax
     from dwsr_probe.live.process import LivingProcess, RunningTask
 
     # A view: export.view.MeasuredView, or serve.service.PredictorView
@@ -32,17 +32,17 @@ class Metric:
     type: str
     help: str
     labels: tuple[str, ...]
-    source: str  # which figure it is, or what it is made of
+    made_from: str  # which figure it is, or what it is made of
     read: Reader
-    own_port_only: bool = False  # not on a Dask worker's port: too many series
+    dedicated_port_only: bool = False  # not on a Dask worker's port: too many series
 
 
-def _names(value: Callable[[NameTotals], float]) -> Reader:
+def _per_name(value: Callable[[NameTotals], float]) -> Reader:
     """Per task name, one value of its totals."""
     return lambda view: ((name, value(totals)) for name, totals in view.totals.names.items())
 
 
-def _peaks(value: Callable[[Sum], float]) -> Reader:
+def _per_peak(value: Callable[[SumAndMax], float]) -> Reader:
     return lambda view: (
         (name, kind, device, value(peak))
         for name, totals in view.totals.names.items()
@@ -50,13 +50,13 @@ def _peaks(value: Callable[[Sum], float]) -> Reader:
     )
 
 
-def _slots(value: Callable[[RunningTask], Any]) -> Reader:
+def _per_slot(value: Callable[[RunningTask], Any]) -> Reader:
     return lambda view: (
         (task.pid, task.slot, found) for task in view.running if (found := value(task)) is not None
     )
 
 
-def _slot_devices(field: str) -> Reader:
+def _per_slot_device(field: str) -> Reader:
     return lambda view: (
         (task.pid, task.slot, str(d["device"]), d[field])
         for task in view.running
@@ -64,14 +64,14 @@ def _slot_devices(field: str) -> Reader:
     )
 
 
-def _processes(value: Callable[[LivingProcess], Any]) -> Reader:
+def _per_process(value: Callable[[LivingProcess], Any]) -> Reader:
     return lambda view: (
         (process.pid, found) for process in view.processes if (found := value(process)) is not None
     )
 
 
-def _live(field: str, scale: float = 1) -> Reader:
-    return _processes(
+def _live_field(field: str, scale: float = 1) -> Reader:
+    return _per_process(
         lambda process: (
             None
             if process.live[field] is None
@@ -82,7 +82,7 @@ def _live(field: str, scale: float = 1) -> Reader:
     )
 
 
-def _devices(field: str, scale: float = 1) -> Reader:
+def _device_field(field: str, scale: float = 1) -> Reader:
     return lambda view: (
         (p.pid, str(d["device"]), d[field] * scale if scale != 1 else d[field])
         for p in view.processes
@@ -91,14 +91,14 @@ def _devices(field: str, scale: float = 1) -> Reader:
     )
 
 
-def _workers(field: str) -> Reader:
-    return _processes(
+def _workers_sum(field: str) -> Reader:
+    return _per_process(
         lambda process: sum(w.get(field) or 0 for w in process.workers) if process.workers else None
     )
 
 
-NAME, SLOT, PID, DEVICE = ("task_name",), ("pid", "slot"), ("pid",), ("pid", "device")
-PEAK = ("task_name", "kind", "device")
+BY_NAME, BY_SLOT, BY_PID, BY_DEVICE = ("task_name",), ("pid", "slot"), ("pid",), ("pid", "device")
+BY_PEAK = ("task_name", "kind", "device")
 
 METRICS = (
     # -- tasks that have ended, by name
@@ -118,88 +118,88 @@ METRICS = (
         "dwsr_task_peak_bytes_total",
         COUNTER,
         "Sum of the tasks' peaks; kind is rss_growth, alloc, or cupy with its device.",
-        PEAK,
+        BY_PEAK,
         "rss_peak_bytes - rss_before_bytes, alloc_peak_bytes, gpu.peak_bytes",
-        _peaks(lambda peak: peak.total),
+        _per_peak(lambda peak: peak.total),
     ),
     Metric(
         "dwsr_task_peak_max_bytes",
         GAUGE,
         "Largest peak of one task, of the same kinds.",
-        PEAK,
+        BY_PEAK,
         "the same",
-        _peaks(lambda peak: peak.most),
+        _per_peak(lambda peak: peak.largest),
     ),
     Metric(
         "dwsr_task_peak_max_ratio",
         GAUGE,
         "Largest own peak of one task (growth of the resident size where allocations are not"
         " accounted), as a share of its own process's limit.",
-        NAME,
+        BY_NAME,
         "alloc_peak_bytes, limits",
         lambda view: (
-            (name, totals.of_limit)
+            (name, totals.peak_max_ratio)
             for name, totals in view.totals.names.items()
-            if totals.of_limit is not None
+            if totals.peak_max_ratio is not None
         ),
-        own_port_only=True,
+        dedicated_port_only=True,
     ),
     Metric(
         "dwsr_task_input_bytes_total",
         COUNTER,
         "Sum of the tasks' input bytes.",
-        NAME,
+        BY_NAME,
         "input_bytes",
-        _names(lambda t: t.input.total),
+        _per_name(lambda t: t.input.total),
     ),
     Metric(
         "dwsr_task_input_max_bytes",
         GAUGE,
         "Largest input bytes of one task.",
-        NAME,
+        BY_NAME,
         "input_bytes",
-        _names(lambda t: t.input.most),
+        _per_name(lambda t: t.input.largest),
     ),
     Metric(
         "dwsr_task_output_bytes_total",
         COUNTER,
         "Sum of the tasks' output bytes.",
-        NAME,
+        BY_NAME,
         "output_bytes",
-        _names(lambda t: t.output.total),
+        _per_name(lambda t: t.output.total),
     ),
     Metric(
         "dwsr_task_output_max_bytes",
         GAUGE,
         "Largest output bytes of one task.",
-        NAME,
+        BY_NAME,
         "output_bytes",
-        _names(lambda t: t.output.most),
+        _per_name(lambda t: t.output.largest),
     ),
     Metric(
         "dwsr_task_duration_seconds_total",
         COUNTER,
         "Sum of the tasks' durations.",
-        NAME,
+        BY_NAME,
         "duration",
-        _names(lambda t: t.duration.total),
+        _per_name(lambda t: t.duration.total),
     ),
     Metric(
         "dwsr_task_duration_max_seconds",
         GAUGE,
         "Longest duration of one task.",
-        NAME,
+        BY_NAME,
         "duration",
-        _names(lambda t: t.duration.most),
+        _per_name(lambda t: t.duration.largest),
     ),
     Metric(
         "dwsr_task_alloc_peak_bytes",
         HISTOGRAM,
         "Own peaks of the tasks, by name.",
-        NAME,
+        BY_NAME,
         "alloc_peak_bytes",
         lambda view: ((name, t.histogram) for name, t in view.totals.names.items() if t.histogram),
-        own_port_only=True,
+        dedicated_port_only=True,
     ),
     Metric(
         "dwsr_peak_bytes",
@@ -207,7 +207,7 @@ METRICS = (
         "Own peaks of all tasks (growth of the resident size where allocations are not accounted).",
         (),
         "alloc_peak_bytes",
-        lambda view: ((view.totals.all,),),
+        lambda view: ((view.totals.own_peaks,),),
     ),
     # -- tasks that run, by slot
     Metric(
@@ -222,25 +222,25 @@ METRICS = (
         "dwsr_slot_live_bytes",
         GAUGE,
         "The running task's own live bytes.",
-        SLOT,
+        BY_SLOT,
         "alloc",
-        _slots(lambda s: s.record.alloc_end_bytes),
+        _per_slot(lambda s: s.record.alloc_end_bytes),
     ),
     Metric(
         "dwsr_slot_peak_bytes",
         GAUGE,
         "Its own peak so far (growth of the resident size where allocations are not accounted).",
-        SLOT,
+        BY_SLOT,
         "alloc",
-        _slots(lambda s: s.record.own_peak_bytes),
+        _per_slot(lambda s: s.record.own_peak_bytes),
     ),
     Metric(
         "dwsr_slot_running_seconds",
         GAUGE,
         "How long it has been running.",
-        SLOT,
+        BY_SLOT,
         "start",
-        _slots(lambda s: s.seconds),
+        _per_slot(lambda s: s.seconds),
     ),
     Metric(
         "dwsr_slot_device_live_bytes",
@@ -248,7 +248,7 @@ METRICS = (
         "The running task's own live bytes on a device.",
         ("pid", "slot", "device"),
         "gpu",
-        _slot_devices("end_bytes"),
+        _per_slot_device("end_bytes"),
     ),
     Metric(
         "dwsr_slot_device_peak_bytes",
@@ -256,7 +256,7 @@ METRICS = (
         "Its own peak on a device so far.",
         ("pid", "slot", "device"),
         "gpu",
-        _slot_devices("peak_bytes"),
+        _per_slot_device("peak_bytes"),
     ),
     # -- processes
     Metric(
@@ -280,40 +280,45 @@ METRICS = (
         ),
     ),
     Metric(
-        "dwsr_process_resident_bytes", GAUGE, "Resident size now.", PID, "statm", _live("rss_bytes")
+        "dwsr_process_resident_bytes",
+        GAUGE,
+        "Resident size now.",
+        BY_PID,
+        "statm",
+        _live_field("rss_bytes"),
     ),
     Metric(
         "dwsr_process_resident_max_bytes",
         GAUGE,
         "Largest resident size so far, from the kernel's high-water mark.",
-        PID,
+        BY_PID,
         "VmHWM",
-        _live("rss_max_bytes"),
+        _live_field("rss_max_bytes"),
     ),
     Metric(
         "dwsr_process_limit_bytes",
         GAUGE,
         "What it may use: Dask's limit of the worker, or the cgroup's, or the machine's memory.",
-        PID,
+        BY_PID,
         "limits",
-        _processes(lambda p: p.limit_bytes),
+        _per_process(lambda p: p.limit_bytes),
     ),
     Metric(
         "dwsr_process_headroom_bytes",
         GAUGE,
         "What it may still take: the least that its cgroup, the groups above, the machine and its"
         " Dask worker's limit have left.",
-        PID,
+        BY_PID,
         "cgroup",
-        _processes(lambda p: p.headroom_bytes),
+        _per_process(lambda p: p.headroom_bytes),
     ),
     Metric(
         "dwsr_process_unowned_bytes",
         GAUGE,
         "Live bytes that were allocated outside tasks since the first task.",
-        PID,
+        BY_PID,
         "alloc",
-        _processes(
+        _per_process(
             lambda p: p.live["unowned_bytes"] if p.live["alloc_state"] == _core.ALLOC_ON else None
         ),
     ),
@@ -321,28 +326,33 @@ METRICS = (
         "dwsr_process_managed_bytes",
         GAUGE,
         "What Dask keeps in the worker's memory, by its own sum.",
-        PID,
+        BY_PID,
         "worker",
-        _workers("managed_bytes"),
+        _workers_sum("managed_bytes"),
     ),
     Metric(
         "dwsr_process_spilled_bytes",
         GAUGE,
         "What Dask has spilled to disk.",
-        PID,
+        BY_PID,
         "worker",
-        _workers("spilled_bytes"),
+        _workers_sum("spilled_bytes"),
     ),
     Metric(
-        "dwsr_process_running_tasks", GAUGE, "Tasks that run now.", PID, "slots", _live("running")
+        "dwsr_process_running_tasks",
+        GAUGE,
+        "Tasks that run now.",
+        BY_PID,
+        "slots",
+        _live_field("running"),
     ),
     Metric(
         "dwsr_process_pinned_bytes",
         GAUGE,
         "Page-locked host memory that CuPy has given out.",
-        PID,
+        BY_PID,
         "cupy",
-        _live("pinned_bytes"),
+        _live_field("pinned_bytes"),
     ),
     # -- devices that a process has allocated on
     Metric(
@@ -361,75 +371,82 @@ METRICS = (
         "dwsr_device_live_bytes",
         GAUGE,
         "Live bytes of this process from CuPy's allocators.",
-        DEVICE,
+        BY_DEVICE,
         "cupy",
-        _devices("live_bytes"),
+        _device_field("live_bytes"),
     ),
-    Metric("dwsr_device_peak_bytes", GAUGE, "Their peak.", DEVICE, "cupy", _devices("peak_bytes")),
+    Metric(
+        "dwsr_device_peak_bytes",
+        GAUGE,
+        "Their peak.",
+        BY_DEVICE,
+        "cupy",
+        _device_field("peak_bytes"),
+    ),
     Metric(
         "dwsr_device_pool_used_bytes",
         GAUGE,
         "In use of CuPy's pool.",
-        DEVICE,
+        BY_DEVICE,
         "cupy",
-        _devices("pool_used_bytes"),
+        _device_field("pool_used_bytes"),
     ),
     Metric(
         "dwsr_device_pool_total_bytes",
         GAUGE,
         "What CuPy's pool holds of the device.",
-        DEVICE,
+        BY_DEVICE,
         "cupy",
-        _devices("pool_total_bytes"),
+        _device_field("pool_total_bytes"),
     ),
     Metric(
         "dwsr_device_unseen_bytes",
         GAUGE,
         "In use of the pool, but not allocated through the hook.",
-        DEVICE,
+        BY_DEVICE,
         "cupy",
-        _devices("unseen_bytes"),
+        _device_field("unseen_bytes"),
     ),
     Metric(
         "dwsr_device_total_bytes",
         GAUGE,
         "Memory of the device.",
-        DEVICE,
+        BY_DEVICE,
         "NVML or CUDA",
-        _devices("total_bytes"),
+        _device_field("total_bytes"),
     ),
     Metric(
         "dwsr_device_used_bytes",
         GAUGE,
         "In use on the device by everybody, as the driver says.",
-        DEVICE,
+        BY_DEVICE,
         "NVML",
-        _devices("used_bytes"),
+        _device_field("used_bytes"),
     ),
     Metric(
         "dwsr_device_process_bytes",
         GAUGE,
         "Of it by this process.",
-        DEVICE,
+        BY_DEVICE,
         "NVML",
-        _devices("process_bytes"),
+        _device_field("process_bytes"),
     ),
     Metric(
         "dwsr_device_utilisation_ratio",
         GAUGE,
         "Share of time in which a kernel ran.",
-        DEVICE,
+        BY_DEVICE,
         "NVML",
-        _devices("utilisation_percent", 0.01),
+        _device_field("utilisation_percent", 0.01),
     ),
     # -- the probe itself
     Metric(
         "dwsr_probe_up",
         GAUGE,
         "1: the probe of this process runs.",
-        PID,
+        BY_PID,
         "state",
-        _processes(lambda p: int(p.live["state"] == _core.BOARD_OPEN)),
+        _per_process(lambda p: int(p.live["state"] == _core.BOARD_OPEN)),
     ),
     Metric(
         "dwsr_probe_fallback",
@@ -445,17 +462,17 @@ METRICS = (
         "dwsr_probe_samples_total",
         COUNTER,
         "Samples of the resident size.",
-        PID,
+        BY_PID,
         "sampler",
-        _live("samples_written"),
+        _live_field("samples_written"),
     ),
     Metric(
         "dwsr_probe_samples_late_total",
         COUNTER,
         "Samples that came more than a period late.",
-        PID,
+        BY_PID,
         "sampler",
-        _live("samples_late"),
+        _live_field("samples_late"),
     ),
     Metric(
         "dwsr_probe_records_lost_total",
@@ -469,25 +486,25 @@ METRICS = (
         "dwsr_probe_tasks_dropped_total",
         COUNTER,
         "Tasks that found no free slot and were not measured.",
-        PID,
+        BY_PID,
         "slots",
-        _live("tasks_dropped"),
+        _live_field("tasks_dropped"),
     ),
     Metric(
         "dwsr_probe_cpu_seconds_total",
         COUNTER,
         "CPU time of the sampler.",
-        PID,
+        BY_PID,
         "sampler",
-        _live("sampler_cpu_ns", 1e-9),
+        _live_field("sampler_cpu_ns", 1e-9),
     ),
     Metric(
         "dwsr_probe_resident_bytes",
         GAUGE,
         "Memory of the probe inside the process: its board and the table of owners.",
-        PID,
+        BY_PID,
         "board",
-        _live("own_bytes"),
+        _live_field("own_bytes"),
     ),
     Metric(
         "dwsr_names_dropped",
@@ -524,14 +541,14 @@ METRICS = (
 )
 
 
-def rows(metrics: Iterable[Metric]) -> list[str]:
+def markdown_table(metrics: Iterable[Metric]) -> list[str]:
     """A table of metrics in Markdown, as lines."""
     lines = ["| metric | type | labels | what it is | from |", "|---|---|---|---|---|"]
     for metric in metrics:
-        where = " (not on a Dask worker's port)" if metric.own_port_only else ""
+        where = " (not on a Dask worker's port)" if metric.dedicated_port_only else ""
         lines.append(
             f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.help}{where}"
-            f" | {metric.source} |"
+            f" | {metric.made_from} |"
         )
     return lines
 
@@ -548,7 +565,7 @@ def markdown() -> str:
                 " are served."
             ),
             "",
-            *rows(METRICS),
+            *markdown_table(METRICS),
             "",
             (
                 "A figure that is not known has no series. `task_name` has at most 80 values and"

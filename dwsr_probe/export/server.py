@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from dwsr_probe.export.sources.source import MetricsSource
 
 CONNECTIONS_MOST = 256
-HEADER_S = 10.0
-END_S = 0.5  # for answers that are being given when the port closes
-HEADER_BYTES, BODY_BYTES = 16 << 10, 16 << 10
+HEADER_TIMEOUT_S = 10.0
+SHUTDOWN_GRACE_S = 0.5  # for answers that are being given when the port closes
+HEADER_BYTES_MOST, BODY_BYTES_MOST = 16 << 10, 16 << 10
 ROUTES = (
     ("/", handlers.IndexHandler),
     ("/metrics", handlers.MetricsHandler),
@@ -60,7 +60,7 @@ class Access:
     basic_file: str | None = None
     allow_hosts: tuple[str, ...] = ()  # names, beside this machine's own
 
-    def context(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> ssl.SSLContext | None:
         """For TLS; None: without. ServeError if the files cannot be used."""
         if not self.cert and not self.key:
             return None
@@ -84,9 +84,9 @@ class Access:
     def guard(self) -> Guard | None:
         accepted = []
         if self.token_file:
-            accepted.append("Bearer " + secret(self.token_file, "the token"))
+            accepted.append("Bearer " + read_secret(self.token_file, "the token"))
         if self.basic_file:
-            pair = secret(self.basic_file, "user:password")
+            pair = read_secret(self.basic_file, "user:password")
             if ":" not in pair:
                 raise ServeError(f"{self.basic_file} must hold one line, user:password")
             accepted.append("Basic " + base64.b64encode(pair.encode()).decode())
@@ -98,7 +98,7 @@ def _no_password() -> str:
     return ""
 
 
-def secret(path: str, what: str) -> str:
+def read_secret(path: str, what: str) -> str:
     """The first line of a file; ServeError. what: a name for it in messages."""
     try:
         with open(path, encoding="utf-8") as f:
@@ -187,10 +187,10 @@ class Server:
         discovery: bool = False,
         advertise: str | None = None,
         routes: Sequence[tuple[str, type]] = ROUTES,
-        body_bytes: int = BODY_BYTES,
+        body_bytes_most: int = BODY_BYTES_MOST,
     ) -> None:
         access = access or Access()
-        self._context, guard = access.context(), access.guard()
+        self._context, guard = access.tls_context(), access.guard()
         try:
             self._sockets = bind_sockets(port, address, backlog=1024)
         except (OSError, UnicodeError) as error:
@@ -213,7 +213,7 @@ class Server:
             default_handler_class=handlers.NotFoundHandler,
             default_handler_args=common,
         )
-        self._source, self._body_bytes = source, body_bytes
+        self._source, self._body_bytes_most = source, body_bytes_most
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
@@ -275,17 +275,17 @@ class Server:
         self._server = _LimitedServer(
             self._application,
             ssl_options=self._context,
-            idle_connection_timeout=HEADER_S,
-            max_header_size=HEADER_BYTES,
-            max_body_size=self._body_bytes,
-            body_timeout=HEADER_S,
+            idle_connection_timeout=HEADER_TIMEOUT_S,
+            max_header_size=HEADER_BYTES_MOST,
+            max_body_size=self._body_bytes_most,
+            body_timeout=HEADER_TIMEOUT_S,
         )
         self._server.add_sockets(self._sockets)
 
     async def _end(self) -> None:
         self._server.stop()
-        self._application.settings[handlers.ENDING] = True
-        deadline = self._loop.time() + END_S
+        self._application.settings[handlers.CLOSING_SETTING] = True
+        deadline = self._loop.time() + SHUTDOWN_GRACE_S
         while self._server.answering() and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._server.close_streams()

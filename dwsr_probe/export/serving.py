@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dwsr_probe.settings import Settings
 
 _ROUND_S = 0.5
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_END_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
-class Serving:
+class RunMetricsPort:
     Error = ServeError
 
     def __init__(
@@ -55,7 +55,7 @@ class Serving:
         if warning := self._server.warning():
             say(warning)
 
-    def ended(self, news: Iterable[News]) -> None:
+    def add_news(self, news: Iterable[News]) -> None:
         """Called by the collector after each round."""
         assert self._source is not None
         self._source.add_news(news)
@@ -78,7 +78,7 @@ class Serving:
         if self._linger_s and not self._quiet:
             say(f"the command has ended; metrics stay for {self._linger_s:g} s (Ctrl-C: leave now)")
         while (left := end - time.monotonic()) > 0:
-            if wait_for(_ENDING, min(left, _ROUND_S)):
+            if wait_for(_END_SIGNALS, min(left, _ROUND_S)):
                 return
             collect()
 

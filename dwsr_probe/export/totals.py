@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from dwsr_probe.record import FIELDS, growth_of
-from dwsr_probe.total import OUTCOMES as COUNTED
+from dwsr_probe.total import OUTCOMES as OUTCOMES_ON_BOARD
 from dwsr_probe.total import cell_bounds
 
 TYPE_CHECKING = False
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]  # by record.FIELDS
 
 NAMES_MOST, HISTOGRAMS_MOST = 80, 40
-SUMS = 6  # series of a name whatever it does: sum and maximum of input, output and duration
-SERIES_OF_A_NAME = SUMS + 1 + 2 * 2  # with one outcome, and rss_growth and alloc
+# Every name has the sum and the maximum of input, output and duration
+SERIES_OF_SUMS = 6
+# A name with one outcome, and with sum and maximum of rss_growth and alloc
+SERIES_PER_NAME = SERIES_OF_SUMS + 1 + 2 * 2
 OTHER = "other"
 OUTCOMES = ("ok", "error", "cancelled", "killed")
 BUCKETS = tuple(4**n << 20 for n in range(11))  # 1 MiB to 1 TiB, by fours
-_DISTINCT_MOST = 10_000  # beyond which names are no longer told apart
+_DISTINCT_MOST = 10_000  # names in `other` that are counted
 
 _NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
     FIELDS.index(name)
@@ -54,23 +56,23 @@ _NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
 )
 
 
-class Sum:
+class SumAndMax:
     """Sum and maximum of one figure."""
 
-    __slots__ = ("most", "total")
+    __slots__ = ("largest", "total")
 
     def __init__(self) -> None:
         self.total: float = 0
-        self.most: float = 0
+        self.largest: float = 0
 
     def add(self, value: float) -> None:
         self.add_many(value, value)
 
-    def add_many(self, total: float, most: float) -> None:
+    def add_many(self, total: float, largest: float) -> None:
         """Adds several values: their sum, and the largest value so far."""
         self.total += total
-        if most > self.most:
-            self.most = most
+        if largest > self.largest:
+            self.largest = largest
 
 
 class Histogram:
@@ -100,40 +102,40 @@ class Histogram:
 
 class NameTotals:
     __slots__ = (
-        "_all",
         "_is_other",
+        "_totals",
         "duration",
         "histogram",
         "input",
-        "of_limit",
         "outcomes",
         "output",
+        "peak_max_ratio",
         "peaks",
     )
 
-    def __init__(self, everything: Totals, is_other: bool, histogram: bool) -> None:
-        self._all, self._is_other = everything, is_other
+    def __init__(self, totals: Totals, is_other: bool, histogram: bool) -> None:
+        self._totals, self._is_other = totals, is_other
         self.outcomes: dict[str, int] = {}
-        self.peaks: dict[tuple[str, str], Sum] = {}  # by kind and device
-        self.input, self.output, self.duration = Sum(), Sum(), Sum()
+        self.peaks: dict[tuple[str, str], SumAndMax] = {}  # by kind and device
+        self.input, self.output, self.duration = SumAndMax(), SumAndMax(), SumAndMax()
         self.histogram = Histogram() if histogram else None
         # largest own peak as a share of the limit of the process that the task was in
-        self.of_limit: float | None = None
+        self.peak_max_ratio: float | None = None
 
-    def series(self) -> int:
-        return SUMS + len(self.outcomes) + 2 * len(self.peaks)
+    def series_count(self) -> int:
+        return SERIES_OF_SUMS + len(self.outcomes) + 2 * len(self.peaks)
 
     def add(self, row: Row, limit: float | None) -> None:
         alloc, growth = row[_ALLOC], growth_of(row[_PEAK], row[_BEFORE])
         own = growth if alloc is None else alloc
-        self._count(row[_STATE])
+        self._count_outcome(row[_STATE])
         if own is not None and limit:
-            self.of_limit = max(own / limit, self.of_limit or 0.0)
+            self.peak_max_ratio = max(own / limit, self.peak_max_ratio or 0.0)
         for kind, value in (("rss_growth", growth), ("alloc", alloc)):
             if value is not None:
-                self._peak(kind, "").add(value)
-        for number, value in _devices(row[_GPU]):
-            self._peak("cupy", number).add(value)
+                self._peak_sum(kind, "").add(value)
+        for number, value in _device_peaks(row[_GPU]):
+            self._peak_sum("cupy", number).add(value)
         for sum_, value in (
             (self.input, row[_IN]),
             (self.output, row[_OUT]),
@@ -147,42 +149,44 @@ class NameTotals:
     def add_total(self, now: Total, then: Total | None, limit: float | None) -> None:
         """Adds the increase of a board's total since its earlier value `then` (None: none)."""
 
-        def more(name: str) -> Any:
+        def increase(name: str) -> Any:
             return getattr(now, name) - (getattr(then, name) if then else 0)
 
-        for outcome in COUNTED:
-            if more(outcome):
-                self._count(outcome, more(outcome))
+        for outcome in OUTCOMES_ON_BOARD:
+            if increase(outcome):
+                self._count_outcome(outcome, increase(outcome))
         if limit and now.own_max_bytes is not None:
-            self.of_limit = max(now.own_max_bytes / limit, self.of_limit or 0.0)
+            self.peak_max_ratio = max(now.own_max_bytes / limit, self.peak_max_ratio or 0.0)
         for kind, name in (("rss_growth", "growth"), ("alloc", "alloc")):
-            if more(f"{name}_count"):
-                self._peak(kind, "").add_many(
-                    more(f"{name}_bytes"), getattr(now, f"{name}_max_bytes")
+            if increase(f"{name}_count"):
+                self._peak_sum(kind, "").add_many(
+                    increase(f"{name}_bytes"), getattr(now, f"{name}_max_bytes")
                 )
-        for number, (sum_, most) in now.devices.items():
+        for number, (sum_, largest) in now.devices.items():
             before = then.devices.get(number) if then else None
             if before is None or sum_ != before[0]:
-                self._peak("cupy", str(number)).add_many(sum_ - (before[0] if before else 0), most)
-        self.input.add_many(more("input_bytes"), now.input_max_bytes)
-        self.output.add_many(more("output_bytes"), now.output_max_bytes)
-        self.duration.add_many(more("duration_ns") / 1e9, now.duration_max_ns / 1e9)
+                self._peak_sum("cupy", str(number)).add_many(
+                    sum_ - (before[0] if before else 0), largest
+                )
+        self.input.add_many(increase("input_bytes"), now.input_max_bytes)
+        self.output.add_many(increase("output_bytes"), now.output_max_bytes)
+        self.duration.add_many(increase("duration_ns") / 1e9, now.duration_max_ns / 1e9)
         if self.histogram is not None:
-            self.histogram.add_many(more("alloc_bytes"), _buckets(now, then, "alloc"))
+            self.histogram.add_many(increase("alloc_bytes"), _buckets(now, then, "alloc"))
 
-    def _count(self, outcome: str, number: int = 1) -> None:
+    def _count_outcome(self, outcome: str, number: int = 1) -> None:
         if outcome not in self.outcomes:
-            if not self._all.reserve(1, self._is_other):
-                return self._all.other()._count(outcome, number)
+            if not self._totals.reserve(1, self._is_other):
+                return self._totals.other()._count_outcome(outcome, number)
             self.outcomes[outcome] = 0
         self.outcomes[outcome] += number
 
-    def _peak(self, kind: str, device: str) -> Sum:
+    def _peak_sum(self, kind: str, device: str) -> SumAndMax:
         found = self.peaks.get((kind, device))
         if found is None:
-            if not self._all.reserve(2, self._is_other):
-                return self._all.other()._peak(kind, device)
-            found = self.peaks[kind, device] = Sum()
+            if not self._totals.reserve(2, self._is_other):
+                return self._totals.other()._peak_sum(kind, device)
+            found = self.peaks[kind, device] = SumAndMax()
         return found
 
 
@@ -197,21 +201,22 @@ class Totals:
     ) -> None:
         """series_most: of all names but `other`, which is not limited."""
         self.names: dict[str, NameTotals] = {}
-        self.all, self.series = Histogram(), 0
+        self.own_peaks = Histogram()  # of all tasks
+        self.series_count = 0
         self._names_most, self._histograms_most, self._series_most = (
             names_most,
             histograms_most,
             series_most,
         )
-        self._folded: set[int] = set()  # hashes of names that went to `other`
-        self._folded_on_board = 0
+        self._names_in_other: set[int] = set()  # hashes of names that went to `other`
+        self._names_in_other_on_board = 0  # the largest number that one board has reported
         # process → {name on its board: the total that has been added}
-        self._counted: dict[str, dict[str | None, Total]] = {}
+        self._added: dict[str, dict[str | None, Total]] = {}
 
     @property
     def names_dropped(self) -> int:
         """Distinct names that went to `other`: here, and on the board with most of them."""
-        return len(self._folded) + self._folded_on_board
+        return len(self._names_in_other) + self._names_in_other_on_board
 
     def add_rows(self, rows: Iterable[Row], limits: Mapping[str, int | None] | None = None) -> None:
         """limits: bytes by process, where they are known."""
@@ -221,72 +226,74 @@ class Totals:
             if own is None:
                 own = growth_of(row[_PEAK], row[_BEFORE])
             if own is not None:
-                self.all.add(own)
-            self._of(row[_NAME]).add(row, limits.get(row[_PROCESS]))
+                self.own_peaks.add(own)
+            self._name_totals(row[_NAME]).add(row, limits.get(row[_PROCESS]))
 
     def add_totals(
         self, process: str, totals: list[Total] | None, limit: int | None = None
     ) -> None:
         """Adds what the totals of a board have counted since they were added last. None: a board
         without totals."""
-        counted = self._counted.setdefault(process, {})
+        added = self._added.setdefault(process, {})
         for now in totals or ():
-            then = counted.get(now.name)
+            then = added.get(now.name)
             if not now.count or (then and then.last_seq == now.last_seq):
                 continue
-            counted[now.name] = now
-            self._folded_on_board = max(self._folded_on_board, now.names)
-            self._of(OTHER if now.name is None else now.name).add_total(now, then, limit)
+            added[now.name] = now
+            self._names_in_other_on_board = max(self._names_in_other_on_board, now.names)
+            self._name_totals(OTHER if now.name is None else now.name).add_total(now, then, limit)
             for name in ("alloc", "bare"):
                 before = getattr(then, f"{name}_bytes") if then else 0
-                self.all.add_many(getattr(now, f"{name}_bytes") - before, _buckets(now, then, name))
+                self.own_peaks.add_many(
+                    getattr(now, f"{name}_bytes") - before, _buckets(now, then, name)
+                )
 
     def add_news(self, news: News) -> None:
         """Adds what a collector has read of one process."""
         self.add_totals(news.process, news.totals, news.limit_bytes)
         self.add_rows(news.rows, {news.process: news.limit_bytes})
         if not news.alive:
-            self._counted.pop(news.process, None)  # nothing more will come
+            self._added.pop(news.process, None)  # nothing more will come
 
-    def pass_over(self, process: str, totals: list[Total] | None) -> None:
+    def mark_added(self, process: str, totals: list[Total] | None) -> None:
         """Marks what a board has counted so far as added, without adding it."""
-        self._counted[process] = {now.name: now for now in totals or () if now.count}
+        self._added[process] = {now.name: now for now in totals or () if now.count}
 
     def reserve(self, count: int, always: bool = False) -> bool:
         """Reserves so many series. False: there is no room for them."""
         if not always and not self._has_room(count):
             return False
-        self.series += count
+        self.series_count += count
         return True
 
     def _has_room(self, count: int) -> bool:
-        own = self.series - (self.names[OTHER].series() if OTHER in self.names else 0)
+        own = self.series_count - (self.names[OTHER].series_count() if OTHER in self.names else 0)
         return self._series_most is None or own + count <= self._series_most
 
     def other(self) -> NameTotals:
-        return self.names.get(OTHER) or self._new(OTHER)
+        return self.names.get(OTHER) or self._add_name(OTHER)
 
-    def _of(self, name: str) -> NameTotals:
+    def _name_totals(self, name: str) -> NameTotals:
         found = self.names.get(name)
         if found is not None:
             return found
-        name = visible(name)  # two names that look the same are one
+        name = escape_unprintable(name)  # two names that look the same are one
         if name in self.names:
             return self.names[name]
         if name == OTHER or (
             len(self.names) - (OTHER in self.names) < self._names_most
-            and self._has_room(SERIES_OF_A_NAME)
+            and self._has_room(SERIES_PER_NAME)
         ):
-            return self._new(name)
-        if len(self._folded) < _DISTINCT_MOST:
-            self._folded.add(hash(name))
+            return self._add_name(name)
+        if len(self._names_in_other) < _DISTINCT_MOST:
+            self._names_in_other.add(hash(name))
         return self.other()
 
-    def _new(self, name: str) -> NameTotals:
+    def _add_name(self, name: str) -> NameTotals:
         found = self.names[name] = NameTotals(
             self, name == OTHER, len(self.names) < self._histograms_most
         )
-        self.series += SUMS
+        self.series_count += SERIES_OF_SUMS
         return found
 
 
@@ -307,7 +314,7 @@ def _bucket_of(cell: int) -> int:
     return len(BUCKETS) if high is None else bisect_left(BUCKETS, high)
 
 
-def visible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """A name with escapes instead of what cannot be printed: some of it has no form in Prometheus'
     text format."""
     return (
@@ -331,7 +338,7 @@ def checked_devices(found: Any) -> list[dict[str, Any]]:
     )
 
 
-def _devices(text: str | None) -> Iterable[tuple[str, int]]:
+def _device_peaks(text: str | None) -> Iterable[tuple[str, int]]:
     """(number, peak) of each device in a record's JSON. Hardly any record has one."""
     if not text or text == "[]":
         return ()

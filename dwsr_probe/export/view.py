@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.totals import NAMES_MOST, SERIES_OF_A_NAME, Totals, checked_devices
+from dwsr_probe.export.totals import NAMES_MOST, SERIES_PER_NAME, Totals, checked_devices
 from dwsr_probe.live.process import LivingProcess, LivingProcesses, RunningTask
 
 TYPE_CHECKING = False
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 SLOTS_MOST = 32
-SLOTS_OWN_PORT_MOST = 256
+SLOTS_DEDICATED_PORT_MOST = 256
 SERIES_MOST = 999  # on a Dask worker's port. Names come first, then devices, then slots
-NAMES_SERIES_MOST = NAMES_MOST * SERIES_OF_A_NAME
-_FIXED = 42  # series that are always there
-_PER_DEVICE, _PER_SLOT, _PER_SLOT_DEVICE = 10, 4, 2
+NAMES_SERIES_MOST = NAMES_MOST * SERIES_PER_NAME
+_SERIES_FIXED = 42  # series that are always there
+_SERIES_PER_DEVICE, _SERIES_PER_SLOT, _SERIES_PER_SLOT_DEVICE = 10, 4, 2
 
 
 @dataclass
@@ -30,16 +30,16 @@ class MeasuredView:
     records_lost: int = 0
     processes_dropped: int = 0
     boards_unreadable: int = 0
-    own_port: bool = True
+    dedicated_port: bool = True
     version: str = __version__
     board_version: str = str(_core.BOARD_VERSION)
     running: list[RunningTask] = field(init=False)
 
     def __post_init__(self) -> None:
         self.running = [task for process in self.processes for task in process.running][
-            : SLOTS_OWN_PORT_MOST if self.own_port else SLOTS_MOST
+            : SLOTS_DEDICATED_PORT_MOST if self.dedicated_port else SLOTS_MOST
         ]
-        if not self.own_port:
+        if not self.dedicated_port:
             self._limit_series()
 
     @classmethod
@@ -49,13 +49,15 @@ class MeasuredView:
 
     def _limit_series(self) -> None:
         """Leaves out devices, then running tasks, that would be more series than SERIES_MOST."""
-        room = SERIES_MOST - _FIXED - self.totals.series
+        room = SERIES_MOST - _SERIES_FIXED - self.totals.series_count
         for process in self.processes:
-            process.devices = process.devices[: max(1, (room - 4 * _PER_SLOT) // _PER_DEVICE)]
-            room -= _PER_DEVICE * len(process.devices)
+            process.devices = process.devices[
+                : max(1, (room - 4 * _SERIES_PER_SLOT) // _SERIES_PER_DEVICE)
+            ]
+            room -= _SERIES_PER_DEVICE * len(process.devices)
         fitting = []
         for task in self.running:
-            room -= _PER_SLOT + _PER_SLOT_DEVICE * len(self.devices_of(task))
+            room -= _SERIES_PER_SLOT + _SERIES_PER_SLOT_DEVICE * len(self.devices_of(task))
             if room < 0:
                 break
             fitting.append(task)
@@ -66,6 +68,6 @@ class MeasuredView:
         return [
             d
             for d in checked_devices(task.record.gpu)
-            if self.own_port
+            if self.dedicated_port
             or any(d["device"] == shown["device"] for p in self.processes for shown in p.devices)
         ]

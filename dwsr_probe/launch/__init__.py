@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from dwsr_probe.total import News
 
     class MetricsPort(Protocol):
-        """export.serving.Serving."""
+        """export.serving.RunMetricsPort."""
 
         @property
         def Error(self) -> type[Exception]: ...
 
         def open(self, store: Store, settings: Settings) -> None: ...
         def start(self) -> None: ...
-        def ended(self, news: list[News]) -> None: ...
+        def add_news(self, news: list[News]) -> None: ...
         def linger(self, collect: Callable[[], object]) -> None: ...
         def close(self) -> None: ...
 
@@ -138,7 +138,7 @@ def run(
             settings.run,
             settings.board_dir,
             say,
-            on_round=metrics.ended if metrics else None,
+            on_round=metrics.add_news if metrics else None,
             earlier=earlier,
         )
         end = _follow(command, spawned, collector, store, metrics, status)

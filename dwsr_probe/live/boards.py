@@ -30,12 +30,12 @@ class LivingBoards:
         wanted: Callable[[Board], bool] = lambda board: True,
     ) -> None:
         self._directories, self._wanted = directories, wanted
-        self._open: dict[str, Board | None] = {}  # by path; None: not wanted
+        self._boards: dict[str, Board | None] = {}  # by path; None: not wanted
         self._lock = threading.Lock()
 
     def read(self) -> LivingProcesses:
         with self._lock:
-            alive, unreadable = self._alive()
+            alive, unreadable = self._find_living()
             # those that began first keep their series
             alive.sort(key=lambda pair: pair[0].header["start_ns"])
             processes, pids = [], set()
@@ -45,25 +45,25 @@ class LivingBoards:
                     pid = f"{pid}:{board.header['pid_namespace']}"
                 pids.add(pid)
                 try:
-                    processes.append(read_process(board, live, pid, _owner(board.path)))
+                    processes.append(read_process(board, live, pid, _user_of(board.path)))
                 except _core.BoardError:
                     self._close(board.path)
             return LivingProcesses(processes, max(0, len(alive) - PROCESSES_MOST), unreadable)
 
-    def _alive(self) -> tuple[list[tuple[Board, dict[str, Any]]], int]:
+    def _find_living(self) -> tuple[list[tuple[Board, dict[str, Any]]], int]:
         """Boards of living processes with their live counters, and how many cannot be read."""
         # by process: one that has started its probe again has two boards for a while
         newest: dict[tuple[int, int, int | None], tuple[Board, dict[str, Any]]] = {}
         unreadable = 0
         paths = [path for directory in self._directories() for path in list_boards(directory)]
-        for path in self._open.keys() - set(paths):
+        for path in self._boards.keys() - set(paths):
             self._close(path)
         for path in paths:
             try:
-                if path not in self._open:
+                if path not in self._boards:
                     opened = Board(path)
-                    self._open[path] = opened if self._wanted(opened) else None
-                board = self._open[path]
+                    self._boards[path] = opened if self._wanted(opened) else None
+                board = self._boards[path]
                 if board and board.is_alive(live := board.live()):
                     process = board.header["pid_namespace"], board.pid, board.start_ticks
                     other = newest.get(process)
@@ -75,12 +75,12 @@ class LivingBoards:
         return list(newest.values()), unreadable
 
     def _close(self, path: str) -> None:
-        board = self._open.pop(path, None)
+        board = self._boards.pop(path, None)
         if board:
             board.close()
 
 
-def _owner(path: str) -> str:
+def _user_of(path: str) -> str:
     try:
         return pwd.getpwuid(os.stat(path).st_uid).pw_name
     except (OSError, KeyError):

@@ -62,7 +62,7 @@ PROCESS_FIELDS: dict[str, Callable[[LivingProcess], Any]] = {
 }
 
 
-def _of_process(process: LivingProcess) -> dict[str, int | None]:
+def _process_fields(process: LivingProcess) -> dict[str, int | None]:
     """The RUNNING_FIELDS that all tasks of a process share."""
     return {
         "process_resident_bytes": process.live["rss_bytes"],
@@ -75,7 +75,7 @@ def running_lines(processes: Iterable[LivingProcess]) -> list[str]:
     """One line for each running task: its record and RUNNING_FIELDS."""
     lines = []
     for process in processes:
-        shared = _compact(_of_process(process))[1:]
+        shared = _compact(_process_fields(process))[1:]
         lines += [
             f'{task.record.to_json()[:-1]},"running_seconds":{round(task.seconds, 6)},{shared}'
             for task in process.running
@@ -86,7 +86,9 @@ def running_lines(processes: Iterable[LivingProcess]) -> list[str]:
 def running_dicts(processes: Iterable[LivingProcess]) -> list[dict[str, Any]]:
     """The same as dicts, for a reader on this machine."""
     return [
-        task.record.to_dict() | {"running_seconds": round(task.seconds, 6)} | _of_process(process)
+        task.record.to_dict()
+        | {"running_seconds": round(task.seconds, 6)}
+        | _process_fields(process)
         for process in processes
         for task in process.running
     ]

@@ -13,7 +13,7 @@ from dwsr_probe.serve.question import QUANTILE, answer, inputs_of, question_of, 
 if TYPE_CHECKING:
     from dwsr_probe.serve.service import Predictor
 
-BODY_BYTES = 1 << 20
+BODY_BYTES_MOST = 1 << 20
 # of one request; after PIECE of them other clients have their turn
 QUESTIONS_MOST, PIECE = 1_000, 16
 MODELS_DEFAULT, MODELS_MOST = 1_000, 10_000

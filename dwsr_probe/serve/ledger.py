@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.export.totals import NAMES_MOST, OTHER, visible
+from dwsr_probe.export.totals import NAMES_MOST, OTHER, escape_unprintable
 from dwsr_probe.predict.learner import FLOORS
 from dwsr_probe.predict.sizes import BYTES_MOST, non_negative_int, parse_inputs
 
@@ -88,7 +88,7 @@ class Ledger:
         )
 
     def account(self, name: str, kind: str) -> Account | None:
-        return self.accounts.get(visible(name), {}).get(kind)
+        return self.accounts.get(escape_unprintable(name), {}).get(kind)
 
     def inputs_of(self, name: str, model: Model, kind: str) -> Inputs:
         """The largest inputs seen of a task name; of a name without a place here, as many bytes as
@@ -100,7 +100,7 @@ class Ledger:
 
     def label(self, name: str) -> str:
         """The label of a task name in metrics."""
-        name = visible(name)
+        name = escape_unprintable(name)
         return (
             name
             if name in self.accounts or len(self.accounts) - (OTHER in self.accounts) < NAMES_MOST

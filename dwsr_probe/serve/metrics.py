@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, rows
+from dwsr_probe.export.metrics import COUNTER, GAUGE, Metric, markdown_table
 from dwsr_probe.export.metrics import METRICS as MEASURED
 from dwsr_probe.export.metrics import markdown as measured_markdown
 from dwsr_probe.predict.forecast import TRUST
@@ -214,7 +214,7 @@ def markdown() -> str:
                 " predict serve` ([predict.md](predict.md))."
             ),
             "",
-            *rows(METRICS),
+            *markdown_table(METRICS),
             "",
             (
                 "`kind` is alloc (own peak), rss (growth of the process), gpu (peak on the fullest"

@@ -28,7 +28,7 @@ from dwsr_probe.export.client import (
 )
 from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources.source import MetricsSource
-from dwsr_probe.export.totals import visible
+from dwsr_probe.export.totals import escape_unprintable
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.sizes import non_negative_int
 from dwsr_probe.serve.discovery import FIND_S, TARGETS_MOST
@@ -143,9 +143,9 @@ class Predictor(MetricsSource):
     def view(self) -> PredictorView:
         """Called while locked."""
         shown = {
-            visible(name): name
+            escape_unprintable(name): name
             for name in self.model.names()
-            if visible(name) in self.ledger.accounts
+            if escape_unprintable(name) in self.ledger.accounts
         }
         forecasts = [
             (
@@ -325,7 +325,7 @@ class Predictor(MetricsSource):
                 time.sleep(0.0005)
 
     def _learn_one(self, record: dict[str, Any]) -> None:
-        """record: of checked(), so that types and ranges are valid."""
+        """record: of checked_record(), so that types and ranges are valid."""
         if record["state"] != "running":
             process = f"{record.get('host')} {record['process']}"
             if record["seq"] <= self._learned_seqs.get(process, 0):

@@ -13,8 +13,8 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
-from dwsr_probe.export.checked import checked
-from dwsr_probe.export.client import Stream, StreamError, StreamTooLong, TooLong
+from dwsr_probe.export.checked import checked_record
+from dwsr_probe.export.client import OverBudget, Stream, StreamError, StreamOverBudget
 from dwsr_probe.live.boards import LivingBoards
 from dwsr_probe.live.wire import running_dicts
 from dwsr_probe.record import from_row
@@ -48,8 +48,8 @@ class Packing:
         self.bytes = self.running = 0
 
     def keep(self, record: dict[str, Any]) -> Any:
-        """ValueError: not a valid record. TooLong: the update is full."""
-        found = checked(record)
+        """ValueError: not a valid record. OverBudget: the update is full."""
+        found = checked_record(record)
         if found.get("state") == "running":
             self.running += 1
             if self.running > RUNNING_MOST:
@@ -58,7 +58,7 @@ class Packing:
         packed = marshal.dumps(found)
         self.bytes += len(packed)
         if self.bytes > UPDATE_BYTES:
-            raise TooLong("its records are too long")
+            raise OverBudget("its records are too long")
         self.ended.add(identity(found))
         return packed
 
@@ -91,7 +91,7 @@ class PortTarget:
         limit, packing = min(most, self._fits), Packing()
         try:
             found = self._stream.poll(limit=limit, running=True, keep=packing.keep)
-        except StreamTooLong:
+        except StreamOverBudget:
             self._fits = max(1, limit // 2)
             raise
         self._fits = min(RECORDS_MOST, 2 * self._fits)
@@ -144,7 +144,7 @@ class RunTarget:
             try:
                 records.append(packing.keep(from_row(row).to_dict()))
             except ValueError as error:
-                if full := isinstance(error, TooLong) and bool(records):
+                if full := isinstance(error, OverBudget) and bool(records):
                     break
                 refused += 1
             self._position = position

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.export.client import StreamNonsense, StreamRefused
+from dwsr_probe.export.client import StreamInvalid, StreamRefused
 
 if TYPE_CHECKING:
     from dwsr_probe.serve.targets import PortTarget, RunTarget, TargetUpdate
@@ -60,7 +60,7 @@ class WatchedTarget:
         )
         if was_down or not self.ours:
             return None
-        how = "sent nonsense" if isinstance(error, StreamNonsense) else "does not answer"
+        how = "sent nonsense" if isinstance(error, StreamInvalid) else "does not answer"
         return f"{self.name} {how}: {error or 'out of memory'}; trying again"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dwsr_probe.export.exposition import Exposition
+from dwsr_probe.export.exposition import PrometheusCollector
 from dwsr_probe.export.totals import OUTCOMES, Totals
 from dwsr_probe.export.view import NAMES_SERIES_MOST, MeasuredView
 from dwsr_probe.record import TaskRecord, to_row
@@ -79,7 +79,11 @@ def render(names, outcomes, rounds):
             task.state = outcome
             totals.add_rows([to_row(task)])
     registry, times = CollectorRegistry(), []
-    registry.register(Exposition(lambda: MeasuredView(totals, own_port=False), own_port=False))
+    registry.register(
+        PrometheusCollector(
+            lambda: MeasuredView(totals, dedicated_port=False), dedicated_port=False
+        )
+    )
     for _ in range(rounds):
         begin = time.thread_time()
         text = generate_latest(registry)

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dwsr_probe.export.client import Stream, StreamError, StreamNonsense, StreamRefused
+from dwsr_probe.export.client import Stream, StreamError, StreamInvalid, StreamRefused
 from tests.unit.hostile import OK, Hostile, drip, gzipped, line, lines
 
 
@@ -125,11 +125,11 @@ def test_answers_that_are_none(answers, body):
 @pytest.mark.parametrize(
     ("body", "kind", "text"),
     [
-        ([record(1), "x" * (65 << 10)], StreamNonsense, "/dwsr/tasks: a line above 64 KiB"),
-        ([record(1), last("x" * 2_000)], StreamNonsense, "its cursor is not valid"),
+        ([record(1), "x" * (65 << 10)], StreamInvalid, "/dwsr/tasks: a line above 64 KiB"),
+        ([record(1), last("x" * 2_000)], StreamInvalid, "its cursor is not valid"),
         (
             [record(1), record(2), last("a")],
-            StreamNonsense,
+            StreamInvalid,
             "it sent more records than were asked for",
         ),
         ([record(1)], StreamError, "the answer was cut short"),
@@ -139,7 +139,7 @@ def test_nonsense_is_told_from_no_answer(answers, body, kind, text):
     answers.add(*body)
     with pytest.raises(StreamError, match=text) as caught:
         Stream(answers.url).poll(limit=1)
-    assert type(caught.value) is kind or (kind is StreamNonsense and isinstance(caught.value, kind))
+    assert type(caught.value) is kind or (kind is StreamInvalid and isinstance(caught.value, kind))
 
 
 def test_another_page_of_the_same_server(answers):

@@ -15,9 +15,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dwsr_probe import _core
-from dwsr_probe.export.exposition import Exposition
+from dwsr_probe.export.exposition import PrometheusCollector
 from dwsr_probe.export.metrics import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS
-from dwsr_probe.export.totals import HISTOGRAMS_MOST, NAMES_MOST, OTHER, OUTCOMES, Totals, visible
+from dwsr_probe.export.totals import (
+    HISTOGRAMS_MOST,
+    NAMES_MOST,
+    OTHER,
+    OUTCOMES,
+    Totals,
+    escape_unprintable,
+)
 from dwsr_probe.export.view import NAMES_SERIES_MOST, MeasuredView
 from dwsr_probe.live.process import LivingProcess, RunningTask
 from dwsr_probe.record import TaskRecord
@@ -118,7 +125,7 @@ def process(pid="100", devices=(), slots=(), **live):
     )
 
 
-def fixed_view(own_port=True):
+def fixed_view(dedicated_port=True):
     totals = Totals(names_most=3, histograms_most=2)
     totals.add_rows(
         [
@@ -151,18 +158,25 @@ def fixed_view(own_port=True):
         devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)]
     )
     return MeasuredView(
-        totals, [first, mute], 3, 1, 2, own_port=own_port, version="9.9", board_version="1"
+        totals,
+        [first, mute],
+        3,
+        1,
+        2,
+        dedicated_port=dedicated_port,
+        version="9.9",
+        board_version="1",
     )
 
 
-def registry(view, own_port=True):
+def registry(view, dedicated_port=True):
     found = CollectorRegistry()
-    found.register(Exposition(lambda: view, own_port))
+    found.register(PrometheusCollector(lambda: view, dedicated_port))
     return found
 
 
-def text_of(view, own_port=True):
-    return generate_latest(registry(view, own_port)).decode()
+def text_of(view, dedicated_port=True):
+    return generate_latest(registry(view, dedicated_port)).decode()
 
 
 def series_of(text):
@@ -244,9 +258,9 @@ def test_every_metric_is_in_the_fixed_moment_with_its_type_and_labels():
 
 
 def test_on_a_workers_port_only_what_belongs_there():
-    ours = {m.name for m in METRICS if m.own_port_only}
+    ours = {m.name for m in METRICS if m.dedicated_port_only}
     assert ours == {"dwsr_task_alloc_peak_bytes", "dwsr_task_peak_max_ratio"}
-    text = text_of(fixed_view(own_port=False), own_port=False)
+    text = text_of(fixed_view(dedicated_port=False), dedicated_port=False)
     assert not any(name in text for name in ours) and "dwsr_tasks_total" in text
 
 
@@ -275,7 +289,7 @@ def test_golden():
 
 def test_promtool_finds_nothing():
     promtool = require(shutil.which("promtool"), "promtool: apt-get install prometheus")
-    for view, own_port in (
+    for view, dedicated_port in (
         (fixed_view(), True),
         (hostile_view(), True),
         (full_view(), False),
@@ -283,7 +297,7 @@ def test_promtool_finds_nothing():
     ):
         done = subprocess.run(
             [promtool, "check", "metrics"],
-            input=text_of(view, own_port),
+            input=text_of(view, dedicated_port),
             capture_output=True,
             text=True,
             timeout=600,
@@ -329,15 +343,19 @@ def test_hostile_names_come_back(generate, parse):
     text = generate(registry(hostile_view())).decode("utf-8")
     families = {f.name: f for f in parse(text)}
     tasks = [s for s in families["dwsr_tasks"].samples if s.name.endswith("_total")]
-    assert {s.labels["task_name"] for s in tasks} == {visible(name) for name in HOSTILE}
+    assert {s.labels["task_name"] for s in tasks} == {escape_unprintable(name) for name in HOSTILE}
     assert sum(s.value for s in tasks) == len(HOSTILE)
     busy = {s.labels["slot"]: s.labels["task_name"] for s in families["dwsr_slot_busy"].samples}
-    assert busy == {str(n): visible(name) for n, name in enumerate(HOSTILE)}
+    assert busy == {str(n): escape_unprintable(name) for n, name in enumerate(HOSTILE)}
 
 
 def test_no_two_series_are_the_same():
-    for view, own_port in ((fixed_view(), True), (hostile_view(), True), (full_view(), False)):
-        names = [line.rpartition(" ")[0] for line in series_of(text_of(view, own_port))]
+    for view, dedicated_port in (
+        (fixed_view(), True),
+        (hostile_view(), True),
+        (full_view(), False),
+    ):
+        names = [line.rpartition(" ")[0] for line in series_of(text_of(view, dedicated_port))]
         assert len(set(names)) == len(names)
 
 
@@ -362,7 +380,7 @@ def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_firs
                 gpu_hook=1,
             )
         ],
-        own_port=False,
+        dedicated_port=False,
     )
 
 
@@ -371,7 +389,7 @@ def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_firs
 @pytest.mark.parametrize("outcomes", [("ok",), OUTCOMES])
 def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
     view = full_view(devices, 500, outcomes, 5000, devices_first)
-    text = text_of(view, own_port=False)
+    text = text_of(view, dedicated_port=False)
     assert len(series_of(text)) < 1000
     assert (
         len(
@@ -393,7 +411,7 @@ def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
 
 
 def test_a_common_worker_shows_all_it_has():
-    text = text_of(full_view(devices=1, slots=8, outcomes=("ok",), names=30), own_port=False)
+    text = text_of(full_view(devices=1, slots=8, outcomes=("ok",), names=30), dedicated_port=False)
     assert (
         text.count("dwsr_slot_busy{") == 8
         and text.count("dwsr_slot_device_peak_bytes{") == 8
@@ -417,7 +435,7 @@ def test_on_dasks_port_a_failure_of_ours_leaves_dasks_metrics():
         raise OSError("no board")
 
     found = CollectorRegistry()
-    found.register(Exposition(broken, own_port=False))
+    found.register(PrometheusCollector(broken, dedicated_port=False))
     assert generate_latest(found) == b""
     with pytest.raises(OSError):  # on our own port: a failed scrape is what Prometheus should see
         generate_latest(registry_of(broken))
@@ -425,7 +443,7 @@ def test_on_dasks_port_a_failure_of_ours_leaves_dasks_metrics():
 
 def registry_of(view):
     found = CollectorRegistry()
-    found.register(Exposition(view, own_port=True))
+    found.register(PrometheusCollector(view, dedicated_port=True))
     return found
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from dwsr_probe.export.exposition import Exposition
+from dwsr_probe.export.exposition import PrometheusCollector
 from dwsr_probe.predict import Model
 from dwsr_probe.record import FIELDS, TaskRecord
 from dwsr_probe.serve import service
@@ -68,7 +68,7 @@ def learned(found, count):
 
 def registry_of(found):
     registry = CollectorRegistry()
-    registry.register(Exposition(found.view, True, METRICS))
+    registry.register(PrometheusCollector(found.view, True, METRICS))
     return registry
 
 

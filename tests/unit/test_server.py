@@ -74,13 +74,13 @@ def get(port, path):
 
 
 def test_who_does_not_read_loses_the_connection(served, monkeypatch):
-    monkeypatch.setattr(handlers, "WRITE_S", 0.05)
+    monkeypatch.setattr(handlers, "WRITE_TIMEOUT_S", 0.05)
     source = Endless()
     one = served(source)
     client = ask(one.port, "/dwsr/tasks?limit=100000")
     wait_until(lambda: source.reads, "the stream")
     wait_until(lambda: not one._server._streams, "the end of the connection")
-    assert source.reads < 100_000 // handlers.BATCH  # no more was read for it than its buffers hold
+    assert source.reads < 100_000 // handlers.BATCH_LINES  # no more than its buffers hold
     client.close()
 
 
@@ -101,7 +101,7 @@ def test_others_are_answered_between_two_pieces_of_a_stream(served):
 
     source.read = first
     get(port, "/dwsr/tasks?limit=100000")
-    assert other.getresponse().status == 200 and source.reads == 100_000 // handlers.BATCH
+    assert other.getresponse().status == 200 and source.reads == 100_000 // handlers.BATCH_LINES
     assert answered_at[0] < source.reads
     other.close()
 
@@ -241,21 +241,21 @@ def test_a_round_that_fails_counts_nothing():
             assert (
                 recent.end == 0
                 and recent.totals.names == {}
-                and recent.all_lost() == 0
+                and recent.lost_total() == 0
                 and recent.progress_of("1-1") == (0, 0)
             )
     recent.commit()
     assert (
         recent.end == 3
         and recent.totals.names["a"].outcomes == {"ok": 3}
-        and recent.all_lost() == 4
+        and recent.lost_total() == 4
         and recent.progress_of("1-1") == (3, 0)
     )
     recent.begin()
     recent.put_process(TaskRecord(process="1-1", state="killed"), {"records_lost": 5})
     recent.commit()
     # nothing is kept of who has ended
-    assert recent.all_lost() == 5 and recent.lost == {} and recent.progress_of("1-1") == (0, 0)
+    assert recent.lost_total() == 5 and recent.lost == {} and recent.progress_of("1-1") == (0, 0)
 
 
 class Dead:

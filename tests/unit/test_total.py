@@ -110,7 +110,10 @@ def test_totals_of_boards_and_of_rows_are_the_same():
                 of_totals.add_totals(
                     number, [from_json(total.to_json()) for total in totals.values()]
                 )
-    assert set(of_rows.names) == set(of_totals.names) and of_rows.series == of_totals.series
+    assert (
+        set(of_rows.names) == set(of_totals.names)
+        and of_rows.series_count == of_totals.series_count
+    )
     for name, rows in of_rows.names.items():
         totals = of_totals.names[name]
         assert (
@@ -118,19 +121,22 @@ def test_totals_of_boards_and_of_rows_are_the_same():
             and rows.histogram.counts == totals.histogram.counts
             and rows.histogram.total == totals.histogram.total
         )
-        assert {key: (sum_.total, sum_.most) for key, sum_ in rows.peaks.items()} == {
-            key: (sum_.total, sum_.most) for key, sum_ in totals.peaks.items()
+        assert {key: (sum_.total, sum_.largest) for key, sum_ in rows.peaks.items()} == {
+            key: (sum_.total, sum_.largest) for key, sum_ in totals.peaks.items()
         }
         for sums in ("input", "output"):
-            assert (getattr(rows, sums).total, getattr(rows, sums).most) == (
+            assert (getattr(rows, sums).total, getattr(rows, sums).largest) == (
                 getattr(totals, sums).total,
-                getattr(totals, sums).most,
+                getattr(totals, sums).largest,
             )
         assert (
             rows.duration.total == pytest.approx(totals.duration.total)
-            and rows.duration.most == totals.duration.most
+            and rows.duration.largest == totals.duration.largest
         )
-    assert of_rows.all.counts == of_totals.all.counts and of_rows.all.total == of_totals.all.total
+    assert (
+        of_rows.own_peaks.counts == of_totals.own_peaks.counts
+        and of_rows.own_peaks.total == of_totals.own_peaks.total
+    )
 
 
 def test_a_record_that_was_published_and_not_counted():

@@ -7,10 +7,10 @@ from dwsr_probe.export.totals import (
     NAMES_MOST,
     OTHER,
     OUTCOMES,
-    SERIES_OF_A_NAME,
+    SERIES_PER_NAME,
     Histogram,
     Totals,
-    visible,
+    escape_unprintable,
 )
 from dwsr_probe.record import FIELDS, TaskRecord, to_row
 
@@ -57,13 +57,13 @@ def test_sums_and_maxima():
     a, b = totals.names["a"], totals.names["b"]
     assert (
         a.outcomes == {"ok": 1, "error": 1}
-        and (a.duration.total, a.duration.most) == (2.0, 1.5)
-        and (a.input.total, a.output.most) == (20, 20)
+        and (a.duration.total, a.duration.largest) == (2.0, 1.5)
+        and (a.input.total, a.output.largest) == (20, 20)
     )
-    assert (a.peaks["alloc", ""].total, a.peaks["alloc", ""].most) == (80, 50) and a.peaks[
+    assert (a.peaks["alloc", ""].total, a.peaks["alloc", ""].largest) == (80, 50) and a.peaks[
         "rss_growth", ""
     ].total == 80
-    assert b.peaks["rss_growth", ""].most == 0  # a peak below where it began is no growth
+    assert b.peaks["rss_growth", ""].largest == 0  # a peak below where it began is no growth
     assert b.input.total == 0 and totals.names_dropped == 0
 
 
@@ -72,11 +72,11 @@ def test_what_is_not_known_is_not_counted():
     totals.add_rows([row(alloc_peak_bytes=None, rss_before_bytes=None, duration=None, gpu=None)])
     assert (
         totals.names["a"].peaks == {}
-        and sum(totals.all.counts) == 0
+        and sum(totals.own_peaks.counts) == 0
         and sum(totals.names["a"].histogram.counts) == 0
     )
     totals.add_rows([row(alloc_peak_bytes=None)])
-    assert totals.all.total == 40  # growth where allocations are not accounted
+    assert totals.own_peaks.total == 40  # growth where allocations are not accounted
     assert list(totals.names["a"].peaks) == [("rss_growth", "")]
 
 
@@ -175,10 +175,10 @@ def test_series_never_exceed_their_most_and_nothing_is_lost():
         ]
         totals.add_rows(rows)
         all_of_them.add_rows(rows)
-        assert totals.series == sum(t.series() for t in totals.names.values())
-        assert totals.series - totals.names[OTHER].series() <= most and len(
+        assert totals.series_count == sum(t.series_count() for t in totals.names.values())
+        assert totals.series_count - totals.names[OTHER].series_count() <= most and len(
             totals.names
-        ) >= most // (SERIES_OF_A_NAME + 40)
+        ) >= most // (SERIES_PER_NAME + 40)
 
         def over_names(t):
             sums = {}
@@ -216,7 +216,10 @@ def test_names_that_look_the_same_are_one():
         "\\ud800": 2,
         "": 1,
     }
-    assert visible("déjà 🛢") == "déjà 🛢" and visible("a\0\x7f\u2028") == "a\\x00\\x7f\\u2028"
+    assert (
+        escape_unprintable("déjà 🛢") == "déjà 🛢"
+        and escape_unprintable("a\0\x7f\u2028") == "a\\x00\\x7f\\u2028"
+    )
 
 
 def test_a_share_is_of_the_tasks_own_process():
@@ -236,7 +239,7 @@ def test_a_share_is_of_the_tasks_own_process():
         ],
         own,
     )
-    assert {name: t.of_limit for name, t in totals.names.items()} == {
+    assert {name: t.peak_max_ratio for name, t in totals.names.items()} == {
         "large": (1 << 30) / 25e9,
         "small": 0.1,
         "free": None,

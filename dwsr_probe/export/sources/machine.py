@@ -31,23 +31,24 @@ class MachineSource(Source):
     def __init__(
         self,
         directories: list[str] | None = None,
-        keep: int = 50_000,
+        records_most: int = 50_000,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """directories: None or empty for all that this user may read. keep: records in memory."""
+        """directories: None or empty for all that this user may read. records_most: kept in
+        memory."""
         self._directories: Callable[[], list[str]] = (
             (lambda: directories) if directories else board_directories
         )
         self._boards = LivingBoards(self._directories)
-        self._recent, self._say = RecentRecords(keep), say
+        self._recent, self._say = RecentRecords(records_most), say
         self._collectors: dict[str, Collector] = {}  # by directory
         self._failing: set[str] = set()  # directories
         self._lock = self._recent.lock
-        self._origin = f"{os.getpid()}-{time.time_ns()}"
+        self._stream_id = f"{os.getpid()}-{time.time_ns()}"
         # what ended before this start: a restart of the exporter must not count it twice
-        self._recent.counting = False
+        self._recent.adds_to_totals = False
         self.collect()
-        self._recent.counting, self._lost_before = True, self._recent.all_lost()
+        self._recent.adds_to_totals, self._lost_before = True, self._recent.lost_total()
 
     @property
     def totals(self) -> Totals:
@@ -79,7 +80,7 @@ class MachineSource(Source):
 
     def view(self) -> MeasuredView:
         return MeasuredView.of(
-            self.totals, self.living(), self._recent.all_lost() - self._lost_before
+            self.totals, self.living(), self._recent.lost_total() - self._lost_before
         )
 
     def living(self) -> LivingProcesses:
@@ -88,32 +89,32 @@ class MachineSource(Source):
     def read(self, since: str, most: int) -> Batch:
         with self._lock:
             recent = self._recent
-            position, lost_before = parse_cursor(since, self._origin)
+            position, lost_before = parse_cursor(since, self._stream_id)
             if position > recent.end:  # nobody here wrote it
                 position = lost_before = 0
             oldest = recent.end - len(recent.lines)
-            lost = recent.all_lost()
+            lost = recent.lost_total()
             overwritten = max(0, oldest - position) if position else 0
             position = max(position, oldest)
             lines = list(islice(recent.lines, position - oldest, position - oldest + most))
             end = position + len(lines)
             return Batch(
                 lines,
-                f"{self._origin}~{end}~{lost}",
+                f"{self._stream_id}~{end}~{lost}",
                 max(0, lost - lost_before) + overwritten,
                 end < recent.end,
             )
 
-    def ended(self) -> dict[int | None, str | None]:
+    def end_states(self) -> dict[int | None, str | None]:
         """{pid: state} of the processes that ended last."""
         with self._lock:
-            return dict(self._recent.ended)
+            return dict(self._recent.end_states)
 
     @property
-    def ended_before(self) -> set[str | None]:
+    def ended_before_start(self) -> set[str | None]:
         """Processes that had ended before this start: their boards stay until somebody collects
         them."""
-        return self._recent.ended_before
+        return self._recent.ended_before_start
 
     def worker_ports(self) -> list[dict[str, Any]]:
         return [
@@ -129,7 +130,7 @@ def board_directories() -> list[str]:
     from dwsr_probe.settings import default_board_directory
 
     own = default_board_directory()
-    if not _reads_everything():
+    if not _may_read_all():
         return [own]
     found = {
         own,
@@ -141,7 +142,7 @@ def board_directories() -> list[str]:
 
 
 @cache
-def _reads_everything() -> bool:
+def _may_read_all() -> bool:
     """Root, or a service with CAP_DAC_READ_SEARCH (deploy/systemd)."""
     if os.geteuid() == 0:
         return True

@@ -36,7 +36,7 @@ class OwnProcessSource(Source):
     """predecessors: their records come first in the stream, their totals are added to this
     process's."""
 
-    own_port = False
+    dedicated_port = False
 
     def __init__(self, predecessors: KilledPredecessors | None = None) -> None:
         self.totals = Totals(series_most=NAMES_SERIES_MOST)
@@ -58,7 +58,7 @@ class OwnProcessSource(Source):
         if board is None:
             return MeasuredView(self.totals)
         self._add_totals()
-        return MeasuredView(self.totals, [read_process(board, board.live())], own_port=False)
+        return MeasuredView(self.totals, [read_process(board, board.live())], dedicated_port=False)
 
     def living(self) -> LivingProcesses:
         board = self._current_board()

@@ -38,11 +38,11 @@ class RecentRecords:
         # records lost, by living process, and of all that have ended
         self.lost: dict[str | None, int] = {}
         self._lost_ended = 0
-        self.counting = True  # into the totals
+        self.adds_to_totals = True  # False: what is stored is marked as added instead
         # pid → state of the processes that ended last; None: it did not say
-        self.ended: dict[int | None, str | None] = {}
+        self.end_states: dict[int | None, str | None] = {}
         # processes that had ended before the exporter started
-        self.ended_before: set[str | None] = set()
+        self.ended_before_start: set[str | None] = set()
         self._seqs: dict[str | None, int] = {}  # the newest stored seq of each living process
         self.begin()
 
@@ -77,24 +77,24 @@ class RecentRecords:
             self.end += len(self._new_lines)
             self._seqs.update(self._new_seqs)
             for one in self._new_totals:
-                if self.counting:
+                if self.adds_to_totals:
                     self.totals.add_news(one)
                 elif one.alive:
-                    self.totals.pass_over(one.process, one.totals)
+                    self.totals.mark_added(one.process, one.totals)
             for record, lost in self._new_processes:
                 self.lost[record.process] = max(lost, self.lost.get(record.process, 0))
                 if record.state != "running":
                     self._lost_ended += self.lost.pop(record.process)
                     self._seqs.pop(record.process, None)
-                    self.ended.pop(record.pid, None)  # the newest stands last
-                    self.ended[record.pid] = record.state
-                    if not self.counting:
-                        self.ended_before.add(record.process)
-            while len(self.ended) > ENDED_MOST:
-                self.ended.pop(next(iter(self.ended)))
+                    self.end_states.pop(record.pid, None)  # the newest stands last
+                    self.end_states[record.pid] = record.state
+                    if not self.adds_to_totals:
+                        self.ended_before_start.add(record.process)
+            while len(self.end_states) > ENDED_MOST:
+                self.end_states.pop(next(iter(self.end_states)))
         self.begin()
 
-    def all_lost(self) -> int:
+    def lost_total(self) -> int:
         return self._lost_ended + sum(self.lost.values())
 
     def others_wrote(self) -> bool:

@@ -1,8 +1,8 @@
 """The protocol between what stands behind a port and the HTTP side: exposition.py reads a
 MetricsSource, handlers.py a Source.
 
-A cursor of the stream is a text: the origin of the stream, positions in it, and how many records
-had been lost by then. A cursor of another origin (before a restart) begins anew.
+A cursor is a text: the id of the stream, positions in the stream, and how many records had been
+lost by then. A cursor with another id, from before a restart, begins at the start of the stream.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Batch:
 
 
 class MetricsSource:
-    """What /metrics needs. own_port: False on a Dask worker's port, where the number of series is
-    limited. metrics: the table that reads view()."""
+    """What /metrics needs. dedicated_port: the port serves only dwsr-probe. False on a Dask
+    worker's port, where the number of series is limited. metrics: the table that reads view()."""
 
-    own_port = True
+    dedicated_port = True
     metrics: tuple[Metric, ...] = METRICS
 
     def view(self) -> Any:
@@ -65,12 +65,12 @@ class Source(MetricsSource):
         return []
 
 
-def parse_cursor(text: str, origin: str, count: int = 2) -> tuple[int, ...]:
-    """The numbers of a cursor of this origin. Zeros for a cursor of any other origin, and for a
+def parse_cursor(text: str, stream_id: str, count: int = 2) -> tuple[int, ...]:
+    """The numbers of a cursor of this stream. Zeros for a cursor of any other stream, and for a
     text that is no cursor."""
     found, *numbers = text.rsplit("~", count)
     if (
-        found == origin
+        found == stream_id
         and len(numbers) == count
         and all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS_MOST for n in numbers)
     ):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dwsr_probe.export.checked import checked, checked_forecasts, checked_processes
+from dwsr_probe.export.checked import checked_forecasts, checked_processes, checked_record
 from dwsr_probe.export.client import Stream, StreamError, StreamRefused
 from dwsr_probe.report.top.moment import (
     RECORDS_MOST,
@@ -46,7 +46,7 @@ class PortWatch:
     def read(self) -> Moment:
         most, self._fits = self._fits, RECORDS_LEAST  # so many if this read fails
         try:
-            found = self._stream.poll(limit=most, running=True, keep=checked)
+            found = self._stream.poll(limit=most, running=True, keep=checked_record)
             living = self._processes()
         except StreamError as error:
             raise WatchError(str(error)) from error

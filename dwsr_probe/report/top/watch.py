@@ -126,11 +126,11 @@ class MachineWatch(BoardsWatch):
         if self._run:
             return record.get("run") == self._run
         assert self._source is not None
-        return record.get("process") not in self._source.ended_before
+        return record.get("process") not in self._source.ended_before_start
 
     def _end_states(self) -> dict[str, str | None]:
         assert self._source is not None
-        return {str(pid): state for pid, state in self._source.ended().items()}
+        return {str(pid): state for pid, state in self._source.end_states().items()}
 
 
 def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
