@@ -70,30 +70,30 @@ def detach(worker: Worker, owner: str) -> None:
             return
         _owners.pop(id(worker), None)
         if worker.status.name in ("closing", "closed", "failed"):
-            _leave(worker)
+            _detach_now(worker)
         else:
-            worker.loop.add_callback(_leave, worker)
+            worker.loop.add_callback(_detach_now, worker)
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)
 
 
-def _leave(worker: Worker) -> None:
+def _detach_now(worker: Worker) -> None:
     global _started_here
     try:
         if id(worker) in _owners or not _started_here:
             return
         closing = worker.status.name not in ("running", "paused")
-        roll.leave(worker)
-        workers.forget(worker)
+        roll.announce_leave(worker)
+        workers.unfollow(worker)
         if not _owners:
             hooks.unhook()
-            workers.forget_all()
+            workers.unregister_all()
             board = _core.board_path()
             if closing:
-                dead.forget()
+                dead.remove_all()
             probe.stop(keep_board=not closing)
             if not closing:
-                held.keep([*dead.release(), *([board] if board else [])])
+                held.keep([*dead.hand_over(), *([board] if board else [])])
             _started_here = False
     except Exception as error:
         logger.warning("dwsr-probe could not detach cleanly: %r", error)

@@ -44,23 +44,23 @@ _pieces: list[Piece] = []  # of all boards that have been read
 _news: list[Any] = []  # a collector.News of each board: its totals, and the tasks not yet in them
 
 
-def count() -> int:
+def piece_count() -> int:
     """The number of pieces that have been read so far."""
     return len(_pieces)
 
 
-def rows_of(index: int) -> Any:
+def piece_rows(index: int) -> Any:
     """The rows of a piece."""
     return _pieces[index].rows()
 
 
-def lost_of(index: int) -> int:
+def piece_lost(index: int) -> int:
     """The number of records that were overwritten before that piece."""
     return _pieces[index].lost
 
 
 def news() -> list[Any]:
-    """The totals of each board (collector.News) that has been read so far."""
+    """A collector.News of each board that has been read so far: its totals."""
     return list(_news)
 
 
@@ -69,8 +69,9 @@ def claimed() -> list[str]:
     return list(_claimed)
 
 
-def release() -> list[str]:
-    """Forget the boards; returns their paths, which the caller now owns."""
+def hand_over() -> list[str]:
+    """Returns the paths of the boards, which the caller now has to remove, and drops what was read
+    from them."""
     paths = claimed()
     _claimed.clear()
     _pieces.clear()
@@ -78,13 +79,13 @@ def release() -> list[str]:
     return paths
 
 
-def forget() -> None:
-    """Remove the boards."""
-    for path in release():
+def remove_all() -> None:
+    """Remove the files of the boards, and drop what was read from them."""
+    for path in hand_over():
         _remove(path)
 
 
-def _read(paths: list[str]) -> None:
+def _read_boards(paths: list[str]) -> None:
     """In a thread, because a board takes half a second and the event loop is the worker's. Rows are
     packed, because each kill leaves thousands of records and a worker after several kills has
     little memory left. A board that cannot be read is left out."""
@@ -110,17 +111,17 @@ def adopt(directory: str, facts: dict[str, Any]) -> int:
     from dwsr_probe.board import list_boards
 
     before = len(_claimed)
-    for path in [*list_boards(directory), *_left_claimed(directory)]:
+    for path in [*list_boards(directory), *_orphaned_claims(directory)]:
         if path != _core.board_path():
             _claim_if_ours(path, facts)
     if len(_claimed) > before:
         threading.Thread(
-            target=_read, args=(_claimed[before:],), name="dwsr-dead", daemon=True
+            target=_read_boards, args=(_claimed[before:],), name="dwsr-dead", daemon=True
         ).start()
     return len(_claimed) - before
 
 
-def _left_claimed(directory: str) -> Iterator[str]:
+def _orphaned_claims(directory: str) -> Iterator[str]:
     """Paths of boards whose claimant has been killed since."""
     from dwsr_probe.process import process_exists
 
@@ -147,7 +148,7 @@ def _claim_if_ours(path: str, facts: dict[str, Any]) -> None:
             theirs, is_old = board.facts().get("workers") or [], board.silent_s(live) > ABANDONED_S
         finally:
             board.close()
-        if any(_same_place(worker, facts) for worker in theirs):
+        if any(_is_predecessor(worker, facts) for worker in theirs):
             claimed = (
                 f"{path.partition(CLAIMED)[0]}{CLAIMED}{os.getpid()}.{start_ticks(os.getpid())}"
             )
@@ -159,9 +160,10 @@ def _claim_if_ours(path: str, facts: dict[str, Any]) -> None:
         return
 
 
-def _same_place(worker: dict[str, Any], facts: dict[str, Any]) -> bool:
-    """Whether both have the same scheduler, and the same nanny or name. Without a nanny, a person
-    or a pod restarts the worker, and only the name shows it."""
+def _is_predecessor(worker: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Whether the worker with these facts succeeds `worker`: both have the same scheduler, and the
+    same nanny or name. Without a nanny, a person or a pod restarts the worker, and only the name
+    is the same."""
     if worker.get("scheduler") != facts["scheduler"]:
         return False
     return worker.get("nanny") == facts["nanny"] or (

@@ -43,7 +43,7 @@ PARAMETERS = {
         "active_threads_lock",
     ),
 }
-EXECUTED_BY = {
+TASKS_EXECUTED_BY = {
     "_run_task": "tasks in the worker's threads",
     "_run_task_simple": "tasks in process pools",
     "_run_task_async": "async tasks",
@@ -51,13 +51,13 @@ EXECUTED_BY = {
 }
 LOCAL_PARAMETERS = ("key", "task_info", "dumps", "loads", "get_id", "pack_exception")
 
-_kind = _core.DASK_HOOKS_NONE
+_hooks_kind = _core.DASK_HOOKS_NONE
 _unknown: frozenset[str] = frozenset()
 
 
-def kind() -> int:
+def hooks_kind() -> int:
     """How the workers of this process are measured: WRAPPED, TRANSITIONS, or 0 (not hooked)."""
-    return _kind
+    return _hooks_kind
 
 
 def is_unknown(name: str | None) -> bool:
@@ -67,15 +67,15 @@ def is_unknown(name: str | None) -> bool:
 
 
 def set_unknown(unknown: Collection[str]) -> None:
-    """The hooks are in place, except on these functions."""
-    global _kind, _unknown
-    _kind, _unknown = TRANSITIONS if unknown else WRAPPED, frozenset(unknown)
+    """Records that the hooks are in place, except on these functions."""
+    global _hooks_kind, _unknown
+    _hooks_kind, _unknown = TRANSITIONS if unknown else WRAPPED, frozenset(unknown)
 
 
 def reset() -> None:
-    """The hooks are gone."""
-    global _kind, _unknown
-    _kind, _unknown = _core.DASK_HOOKS_NONE, frozenset()
+    """Records that the hooks are removed."""
+    global _hooks_kind, _unknown
+    _hooks_kind, _unknown = _core.DASK_HOOKS_NONE, frozenset()
 
 
 def unknown_names(module: ModuleType) -> list[str]:
@@ -95,8 +95,8 @@ def parameters_of(function: Any) -> tuple[str, ...] | None:
         return None
 
 
-def cost_of(unknown: Collection[str]) -> str:
+def describe_unknown(unknown: Collection[str]) -> str:
     """What a user loses while these functions are unknown, as a sentence without a full stop."""
-    tasks = ", ".join(EXECUTED_BY[name] for name in EXECUTED_BY if name in unknown)
+    tasks = ", ".join(TASKS_EXECUTED_BY[name] for name in TASKS_EXECUTED_BY if name in unknown)
     others = "" if len(unknown) == len(PARAMETERS) else "; all other tasks are measured as usual"
     return f"{tasks} are followed on the event loop, without own peaks (`shared`){others}"

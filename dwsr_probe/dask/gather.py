@@ -118,19 +118,19 @@ class Boards:
         for (process, first), (packed, epoch) in sorted(self.samples.items()):
             store.add_samples(process, first, packed, epoch)
             first_sample.setdefault(process, epoch + int.from_bytes(packed[:8], "little") / 1e9)
-        store.add_merged(self._before_samples(first_sample))
+        store.add_merged(self._samples_from_tasks(first_sample))
         store.add_rows(row for key, row in self.rows.items() if key in wanted)
         for row, health in self.processes.values():
             store.put_process(from_row(row), health)
         store.commit()
         return store
 
-    def _before_samples(
+    def _samples_from_tasks(
         self, first_sample: dict[str, float]
     ) -> list[tuple[str, int, int, int, int, int]]:
-        """A board holds some 16,000 samples, and its tasks go further back. The resident size at
-        the begin of each earlier task is used as a sample: (process, second, least, largest, peak,
-        number)."""
+        """Samples for the time before the first sample: a board holds some 16,000 samples, and its
+        tasks go further back. The resident size at the begin of each earlier task is used as a
+        sample: (process, second, least, largest, peak, number)."""
         seconds: dict[tuple[str, int], list[int]] = {}
         for row in self.rows.values():
             process, start, size = row[_PROCESS], row[_START], row[_RSS_BEFORE]
@@ -171,17 +171,17 @@ async def _gather(client: Client, timeout: float) -> Gathered:
     """Runs on the client's event loop, where the client's methods are awaitables."""
     began = time.time()
     answers = await client.run(of_this_worker, on_error="return")
-    missing, waits = await _missing(client, answers, began, timeout)
+    missing, waits = await _find_missing(client, answers, began, timeout)
     if waits:
         while waits:
             await asyncio.sleep(_POLL_S)
-            missing, waits = await _missing(client, answers, began, timeout)
+            missing, waits = await _find_missing(client, answers, began, timeout)
         answers = await client.run(of_this_worker, on_error="return")
-        missing, _ = await _missing(client, answers, began, timeout)
+        missing, _ = await _find_missing(client, answers, began, timeout)
     return Gathered(answers, missing, client.scheduler.address)
 
 
-async def _missing(
+async def _find_missing(
     client: Client, answers: dict[str, Any], began: float, timeout: float
 ) -> tuple[list[roll.Gone], bool]:
     """Killed workers without a successor, and whether one of them may still be restarted in
@@ -205,7 +205,7 @@ async def _missing(
                 continue
             at = began  # the worker could not answer; the scheduler will notice
         missing.append(one)
-        waits = waits or (one.restarts and time.time() - at < timeout)
+        waits = waits or (one.will_restart and time.time() - at < timeout)
     return missing, waits
 
 
@@ -244,7 +244,7 @@ def _warn(gathered: Gathered, frame: Records) -> None:
     for one in gathered.missing:
         if one.run:
             why = ": `dwsr-probe run` collects them in the run directory"
-        elif one.restarts:
+        elif one.will_restart:
             why = " until its nanny has restarted it: call records(client) again"
         else:
             why = ": no nanny restarts it"

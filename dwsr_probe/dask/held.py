@@ -39,7 +39,7 @@ class PackedBoard:
 
 _kept: list[PackedBoard] = []
 _dropped = 0  # number of tasks that were dropped to keep within KEPT_MOST_BYTES
-_keeping: set[asyncio.Future[None]] = set()  # the loop itself has only weak references
+_keeping: set[asyncio.Future[None]] = set()  # asyncio has only weak references to them
 
 
 async def of_this_worker() -> dict[str, Any] | None:
@@ -47,11 +47,11 @@ async def of_this_worker() -> dict[str, Any] | None:
     a probe and without boards."""
     from distributed.utils import offload
 
-    answer: dict[str, Any] | None = await offload(_answer)
+    answer: dict[str, Any] | None = await offload(_pack_all)
     return answer
 
 
-def _answer() -> dict[str, Any] | None:
+def _pack_all() -> dict[str, Any] | None:
     from dwsr_probe.dask import dead
 
     own = _core.board_path()
@@ -79,12 +79,13 @@ def keep(paths: list[str]) -> None:
     was switched off."""
     from distributed.utils import offload
 
-    future = asyncio.ensure_future(offload(_keep, paths))
+    future = asyncio.ensure_future(offload(_keep_packed, paths))
     _keeping.add(future)
     future.add_done_callback(_keeping.discard)
 
 
-def _keep(paths: list[str]) -> None:
+def _keep_packed(paths: list[str]) -> None:
+    """In the offload thread."""
     global _dropped
     for path in paths:
         try:

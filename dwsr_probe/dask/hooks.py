@@ -50,7 +50,7 @@ def hook_worker(module: ModuleType, at_import: bool = False) -> None:
         logger.warning(
             "dwsr-probe does not know distributed's %s in this release: %s",
             ", ".join(unknown),
-            functions.cost_of(unknown),
+            functions.describe_unknown(unknown),
         )
     begin = _begin_unless_followed if unknown else _core.begin_graph_task
     for name, wrap in (
@@ -65,7 +65,7 @@ def hook_worker(module: ModuleType, at_import: bool = False) -> None:
         wrapper = _around_actor_execute(module.Worker.actor_execute, "_run_actor" in unknown)
         _replace(module.Worker, "actor_execute", wrapper)
     _replace(module.Worker, "__init__", _around_worker_init(module.Worker.__init__))
-    _core.note_hooks(functions.kind())
+    _core.note_hooks(functions.hooks_kind())
 
 
 def hook_local(module: ModuleType) -> None:
@@ -222,7 +222,7 @@ def _around_actor_execute(original: Callable[..., Any], with_threads: bool) -> C
     is unknown."""
     from dask.utils import key_split
 
-    def is_followed(worker: Any, named: dict[str, Any]) -> bool:
+    def is_measured_here(worker: Any, named: dict[str, Any]) -> bool:
         actor = type(worker.state.actors[named["actor"]])
         if inspect.iscoroutinefunction(inspect.getattr_static(actor, named["function"])):
             return True
@@ -232,7 +232,7 @@ def _around_actor_execute(original: Callable[..., Any], with_threads: bool) -> C
     async def actor_execute(self: Any, *positional: Any, **named: Any) -> Any:
         entry = None
         try:
-            if is_followed(self, named):
+            if is_measured_here(self, named):
                 values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
                 name = f"{key_split(named['actor'])}.{named['function']}"
                 entry = _core.begin_graph_task(name, None, values, self, True)

@@ -45,7 +45,7 @@ def serve(worker: Any) -> bool:
                 _source = OwnProcessSource(dead)
                 _collector = PrometheusCollector(_source.view, dedicated_port=False)
                 REGISTRY.register(_collector)
-        given = {"source": _source, "hosts": Hosts(_own_names(worker))}
+        given = {"source": _source, "hosts": Hosts(_host_names(worker))}
         application.add_handlers(
             ".*",
             [("/dwsr/tasks", TasksHandler, given), ("/dwsr/processes", ProcessesHandler, given)],
@@ -55,7 +55,7 @@ def serve(worker: Any) -> bool:
     return True
 
 
-def _own_names(worker: Any) -> list[str]:
+def _host_names(worker: Any) -> list[str]:
     """Host names by which others reach this worker: `--host`, `--contact-address`."""
     from dwsr_probe.export.hosts import name_of
 
@@ -67,7 +67,7 @@ def _own_names(worker: Any) -> list[str]:
 
 
 def stop() -> None:
-    """Nothing of ours in /metrics any more; /dwsr/tasks answers with nothing."""
+    """Removes our metrics from /metrics. The path /dwsr/tasks stays, without records."""
     global _source, _collector
     with _lock:
         if _collector is not None:

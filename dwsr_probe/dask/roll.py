@@ -1,8 +1,8 @@
 """Which workers were measured: a list in the scheduler's event log, for `records`.
 
 A killed worker disappears from the scheduler at once, and nothing there says that it had a board.
-So each measured worker logs one event when it begins and one when it leaves. `announce` and `leave`
-run in the workers, `gone` in the client.
+So each measured worker logs one event when it begins and one when it leaves. `announce` and
+`announce_leave` run in the workers, `gone` in the client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Gone:
     run: str | None  # the `dwsr-probe run` that collects its board
 
     @property
-    def restarts(self) -> bool:
+    def will_restart(self) -> bool:
         """Whether a nanny will start a worker that takes the board over."""
         return bool(self.nanny) and not self.run
 
@@ -49,7 +49,7 @@ def announce(worker: Worker) -> None:
     if path is None or getattr(worker, "_dwsr_probe_announced", None) == path:
         return
     if worker.batched_stream.comm is None:
-        worker.loop.call_later(RETRY_S, _announce_later, worker)
+        worker.loop.call_later(RETRY_S, _retry_announce, worker)
         return
     nanny = worker.nanny if isinstance(worker.nanny, str) else None
     worker.log_event(
@@ -66,7 +66,7 @@ def announce(worker: Worker) -> None:
     worker._dwsr_probe_announced = path
 
 
-def _announce_later(worker: Worker) -> None:
+def _retry_announce(worker: Worker) -> None:
     try:
         if worker.status.name not in ("closing", "closed", "failed"):
             announce(worker)
@@ -74,7 +74,7 @@ def _announce_later(worker: Worker) -> None:
         logger.debug("dwsr-probe could not announce this worker: %r", error)
 
 
-def leave(worker: Worker) -> None:
+def announce_leave(worker: Worker) -> None:
     """Log that this worker ends cleanly, or that its probe is switched off: `records` does not wait
     for a successor."""
     if worker.__dict__.pop("_dwsr_probe_announced", None) is None:
@@ -86,13 +86,14 @@ def leave(worker: Worker) -> None:
 
 
 def gone(events: Iterable[tuple[float, dict[str, Any]]], present: Collection[str]) -> list[Gone]:
-    """From the events of our topic. present: addresses of the workers that answer."""
+    """The measured workers that are gone, from the events of our topic. present: addresses of the
+    workers that answer."""
     begun: dict[str, dict[str, Any]] = {}
     for _, event in events:
         address = event["worker"]
         if event["action"] == "begin":
             for other, its in list(begun.items()):
-                if _same_place(its, event):
+                if _was_replaced_by(its, event):
                     del begun[other]  # this worker has taken over its board
             begun[address] = event
         else:
@@ -104,9 +105,10 @@ def gone(events: Iterable[tuple[float, dict[str, Any]]], present: Collection[str
     ]
 
 
-def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """As in dead._same_place: boards are taken over by nanny or name."""
-    if one["run"] or one["host"] != other["host"]:
+def _was_replaced_by(earlier: dict[str, Any], later: dict[str, Any]) -> bool:
+    """Whether the worker of the later event took over the board of the earlier one: by the same
+    nanny or name, as in dead._is_predecessor."""
+    if earlier["run"] or earlier["host"] != later["host"]:
         return False
-    nanny = one["nanny"]
-    return (nanny is not None and nanny == other["nanny"]) or one["name"] == other["name"]
+    nanny = earlier["nanny"]
+    return (nanny is not None and nanny == later["nanny"]) or earlier["name"] == later["name"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from distributed import Worker
 
-NAME = "dwsr-probe-transitions"
-RUNNING = ("executing", "long-running")
+PLUGIN_NAME = "dwsr-probe-transitions"
+RUNNING_STATES = ("executing", "long-running")
 _followed: set[Hashable] = set()  # keys, of all workers in this process
 
 
@@ -31,13 +31,13 @@ def is_followed(key: Hashable) -> bool:
 
 def follow(worker: Worker) -> None:
     """Idempotent. Does nothing while all functions are known."""
-    if functions.kind() == functions.TRANSITIONS and NAME not in worker.plugins:
-        worker.plugins[NAME] = Transitions(worker)
+    if functions.hooks_kind() == functions.TRANSITIONS and PLUGIN_NAME not in worker.plugins:
+        worker.plugins[PLUGIN_NAME] = TransitionsPlugin(worker)
 
 
-def forget(worker: Worker) -> None:
+def unfollow(worker: Worker) -> None:
     """Undo `follow`; tasks that are followed now end as cancelled."""
-    plugin = worker.plugins.pop(NAME, None)
+    plugin = worker.plugins.pop(PLUGIN_NAME, None)
     if plugin is not None:
         plugin.teardown(worker)
 
@@ -54,7 +54,7 @@ def function_for(worker: Worker, key: Hashable) -> str | None:
     return "_run_task" if "ThreadPoolExecutor" in str(type(executor)) else "_run_task_simple"
 
 
-class Transitions:
+class TransitionsPlugin:
     """The plugin of one worker. Dask calls its methods on the worker's event loop."""
 
     def __init__(self, worker: Worker) -> None:
@@ -69,11 +69,11 @@ class Transitions:
             self._end(key, None, cancelled=True)
 
     def transition(self, key: Hashable, start: str, finish: str, **_: Any) -> None:
-        if finish in RUNNING and start not in RUNNING:
+        if finish in RUNNING_STATES and start not in RUNNING_STATES:
             if functions.is_unknown(function_for(self.worker, key)):
                 _followed.add(key)
                 self.entries[key] = _core.begin_graph_task(key, None, None, self.worker, True)
-        elif start in RUNNING and finish not in RUNNING and key in self.entries:
+        elif start in RUNNING_STATES and finish not in RUNNING_STATES and key in self.entries:
             error = RuntimeError if finish == "error" else None
             self._end(key, error, finish in ("cancelled", "released", "forgotten"))
 

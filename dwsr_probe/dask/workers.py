@@ -28,7 +28,7 @@ PUBLISH_PERIOD_MS = 1000
 WORKERS_MOST = 64
 _lock = threading.Lock()
 _facts: list[Facts] = []  # by index
-_known: list[weakref.ref[Worker]] = []  # by index
+_registered: list[weakref.ref[Worker]] = []  # by index
 _published: tuple[str, str | None] | None = None  # the facts, and the board that has them
 
 
@@ -44,7 +44,7 @@ def register(worker: Worker) -> int | None:
         if index is None:
             return None
         _facts.append({})
-        _known.append(weakref.ref(worker))
+        _registered.append(weakref.ref(worker))
     publish(worker)
     return index
 
@@ -66,21 +66,21 @@ def follow(worker: Worker) -> None:
         handlers["actor_execute"] = worker.actor_execute
 
 
-def forget(worker: Worker) -> None:
+def unfollow(worker: Worker) -> None:
     """Undo `follow`, before the hooks are removed. A worker that closes empties its own lists."""
     if worker.status.name not in ("running", "paused"):
         return
     callback = worker.periodic_callbacks.pop("dwsr-probe", None)
     if callback is not None:
         callback.stop()
-    transitions.forget(worker)
+    transitions.unfollow(worker)
 
 
-def forget_all() -> None:
+def unregister_all() -> None:
     """Remove our attributes from all workers, after the hooks are removed."""
     global _published
     with _lock:
-        for reference in _known:
+        for reference in _registered:
             worker = reference()
             if worker is not None:
                 del worker._dwsr_probe_index
@@ -88,7 +88,7 @@ def forget_all() -> None:
                 if "actor_execute" in getattr(worker, "handlers", {}):
                     worker.handlers["actor_execute"] = worker.actor_execute
         _facts.clear()
-        _known.clear()
+        _registered.clear()
         _published = None
     from dwsr_probe.dask import http
 
@@ -108,18 +108,18 @@ def publish(worker: Worker) -> None:
         _facts[index] = facts_of(worker)
         state = json.dumps(_facts), _core.board_path()
         if state != _published and (
-            _core.set_facts(_text(_facts))
-            or _core.set_facts(_text([{"address": f.get("address")} for f in _facts]))
+            _core.set_facts(_facts_json(_facts))
+            or _core.set_facts(_facts_json([{"address": f.get("address")} for f in _facts]))
         ):
             _published = state  # in full, or the addresses alone if the page is too small
-        _core.note_hooks(functions.kind())
+        _core.note_hooks(functions.hooks_kind())
         http.serve(worker)
         roll.announce(worker)
     except Exception:
         pass
 
 
-def _text(facts: list[Facts]) -> bytes:
+def _facts_json(facts: list[Facts]) -> bytes:
     return json.dumps({"workers": facts}, separators=(",", ":")).encode()
 
 

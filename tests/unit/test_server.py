@@ -264,13 +264,13 @@ class Dead:
     def __init__(self):
         self.boards = []
 
-    def count(self):
+    def piece_count(self):
         return len(self.boards)
 
-    def rows_of(self, index):
+    def piece_rows(self, index):
         return self.boards[index]
 
-    def lost_of(self, index):
+    def piece_lost(self, index):
         return self.boards[index][-1][0] - len(self.boards[index])
 
     def news(self):

@@ -44,14 +44,14 @@ def dask() -> Finding | None:
     import distributed
     from distributed import worker
 
-    from dwsr_probe.dask.functions import cost_of, unknown_names
+    from dwsr_probe.dask.functions import describe_unknown, unknown_names
 
     unknown = unknown_names(worker)
     if unknown:
         return limited(
             "dask",
             f"distributed {distributed.__version__} has changed {', '.join(unknown)}",
-            f"{cost_of(unknown)}. Is there a newer dwsr-probe?",
+            f"{describe_unknown(unknown)}. Is there a newer dwsr-probe?",
         )
     return ok(
         "dask", f"distributed {distributed.__version__}: tasks are measured in their own threads"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         """What the boards of killed predecessors hold, as dwsr_probe.dask.dead has it."""
 
         def news(self) -> list[News]: ...
-        def count(self) -> int: ...
-        def rows_of(self, index: int) -> list[tuple[Any, ...]]: ...
-        def lost_of(self, index: int) -> int: ...
+        def piece_count(self) -> int: ...
+        def piece_rows(self, index: int) -> list[tuple[Any, ...]]: ...
+        def piece_lost(self, index: int) -> int: ...
 
 
 class OwnProcessSource(Source):
@@ -102,14 +102,14 @@ class OwnProcessSource(Source):
         rows: list[tuple[Any, ...]] = []
         lost = 0
         if self._predecessors is not None:
-            while len(rows) < most and piece < self._predecessors.count():
-                of_piece = self._rows_of_piece(self._predecessors, piece)
-                if of_piece and piece_row == 0:
-                    lost += self._predecessors.lost_of(piece)
-                found = of_piece[piece_row : piece_row + most - len(rows)]
+            while len(rows) < most and piece < self._predecessors.piece_count():
+                piece_rows = self._rows_of_piece(self._predecessors, piece)
+                if piece_rows and piece_row == 0:
+                    lost += self._predecessors.piece_lost(piece)
+                found = piece_rows[piece_row : piece_row + most - len(rows)]
                 rows += found
                 piece_row += len(found)
-                if piece_row >= len(of_piece):
+                if piece_row >= len(piece_rows):
                     piece, piece_row = piece + 1, 0
         while len(rows) < most:
             raws, position = board.records(position, most - len(rows))
@@ -127,5 +127,5 @@ class OwnProcessSource(Source):
 
     def _rows_of_piece(self, predecessors: KilledPredecessors, index: int) -> list[tuple[Any, ...]]:
         if self._piece[0] != index:
-            self._piece = index, predecessors.rows_of(index)
+            self._piece = index, predecessors.piece_rows(index)
         return self._piece[1]
