@@ -118,9 +118,9 @@ def _status(command: list[str], quiet: bool) -> Status | None:
     """The status in the terminal's title; None where there is none."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         return None
-    from dwsr_probe.report.status import Status, wanted
+    from dwsr_probe.report.status import Status, has_title
 
-    if not wanted(sys.stderr):
+    if not has_title(sys.stderr):
         return None
     return Status(" ".join(map(os.path.basename, command[:2])))
 

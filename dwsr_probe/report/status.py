@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dwsr_probe.collector import Collector
 
-AFTER_S, EVERY_S = 1.0, 0.5
+FIRST_AFTER_S, EVERY_S = 1.0, 0.5
 # a terminal without a stack of titles has an empty title afterwards
 _PUSH, _POP = b"\x1b[22;2t", b"\x1b]2;\x07\x1b[23;2t"
 # values of TERM whose terminals have a title; others may print the sequence (Linux' console did)
@@ -45,8 +45,8 @@ _TERMS_WITH_TITLE = (
 )
 
 
-def wanted(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether it is a terminal with a title: not a pipe, not CI."""
+def has_title(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the stream is a terminal with a title: not a pipe, not CI."""
     return (
         stream is not None
         and stream.isatty()
@@ -60,7 +60,7 @@ class Status:
     so is a terminal that has gone."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._next = name, time.monotonic() + AFTER_S
+        self._name, self._next = name, time.monotonic() + FIRST_AFTER_S
         self._terminal: int | None = None  # descriptor
         self._shown: str | None = None
         self._done = False

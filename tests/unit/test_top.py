@@ -21,11 +21,17 @@ from rich.cells import cell_len
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.top import figures, loop, port
-from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError, task_key
-from dwsr_probe.report.top.panes import GPUS, NAMES, TASKS, Pane, fitting
+from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError, task_identity
+from dwsr_probe.report.top.panes import (
+    GPU_COLUMNS,
+    NAME_COLUMNS,
+    TASK_COLUMNS,
+    Pane,
+    fitting_columns,
+)
 from dwsr_probe.report.top.picture import PEAKS_MOST, Picture
 from dwsr_probe.report.top.port import PortWatch, PredictorPort, is_url
-from dwsr_probe.report.top.screen import EXPLAINED, HELP, Screen, plain_line
+from dwsr_probe.report.top.screen import COLUMN_NOTES, HELP, Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal
 from tests.unit import hostile
 
@@ -33,7 +39,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def task(name="grow", live=10 * MIB, peak=20 * MIB, pid="7", thread=1, **more):
-    return TaskRow(task_key("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
+    return TaskRow(task_identity("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
 
 
 def ended(name="grow", state="ok", peak=10 * MIB, pid=7):
@@ -45,7 +51,7 @@ def drawn(picture, width=80, height=24, keys=()):
     screen._colour = False
     screen.lines(width, height)
     for key in keys:
-        screen.key(key)
+        screen.handle_key(key)
     return screen.lines(width, height)
 
 
@@ -91,7 +97,7 @@ def test_sizes_have_eight_characters_at_most(n, text):
     ],
 )
 def test_times(seconds, text):
-    assert figures.clock(seconds) == text and len(text) <= 8
+    assert figures.duration(seconds) == text and len(text) <= 8
 
 
 def test_growth_has_a_sign_and_hides_noise():
@@ -157,7 +163,7 @@ def test_names_are_safe_and_exactly_as_wide(name, width):
 
 
 def test_sorting_and_unknown_figures_last():
-    pane = Pane("task", TASKS, "live", "")
+    pane = Pane("task", TASK_COLUMNS, "live", "")
     rows = [task("a", live=5), task("b", live=None), task("c", live=9), task("d", live=0)]
     pane.fill(rows)
     assert [row.name for row in pane.rows] == ["c", "a", "d", "b"]
@@ -177,15 +183,15 @@ def test_sorting_and_unknown_figures_last():
 
 
 def test_a_column_that_goes_away_does_not_keep_the_order():
-    pane = Pane("task", TASKS, "exceeds", "")
-    pane.fill([task("a", chance=0.1), task("b", chance=0.9)])
+    pane = Pane("task", TASK_COLUMNS, "exceeds", "")
+    pane.fill([task("a", overrun_ratio=0.1), task("b", overrun_ratio=0.9)])
     assert [row.name for row in pane.rows] == ["b", "a"] and pane.sorted_by == "exceeds"
     pane.fill([task("a"), task("b")])
     assert pane.sorted_by == "task"
 
 
 def test_filter_and_scroll():
-    pane = Pane("task", TASKS, "live", "")
+    pane = Pane("task", TASK_COLUMNS, "live", "")
     pane.fill([task(f"Name-{i}", live=i) for i in range(500)], "name-49")
     assert {row.name for row in pane.rows} == {"Name-49", *(f"Name-{i}" for i in range(490, 500))}
     pane.fill([task(f"n{i}", live=i) for i in range(500)])
@@ -197,19 +203,24 @@ def test_filter_and_scroll():
 
 
 @pytest.mark.parametrize("width", [12, 20, 40, 80, 81, 132, 300])
-@pytest.mark.parametrize("columns", [TASKS, NAMES, GPUS])
+@pytest.mark.parametrize("columns", [TASK_COLUMNS, NAME_COLUMNS, GPU_COLUMNS])
 def test_columns_fit_or_go(width, columns):
     pane = Pane("x", columns, columns[0].title, "")
-    shown = fitting(columns, width)
+    shown = fitting_columns(columns, width)
     assert shown[0] is columns[0] and sum(pane.widths(shown, width)) + len(shown) - 1 <= width
     assert width < 90 or len(shown) == len(columns)
 
 
 def test_what_matters_most_stays_in_eighty_columns():
     # with GPUs and forecasts
-    assert {c.title for c in TASKS} - {c.title for c in fitting(TASKS, 80)} == {"pid"}
+    assert {c.title for c in TASK_COLUMNS} - {
+        c.title for c in fitting_columns(TASK_COLUMNS, 80)
+    } == {"pid"}
     assert [
-        c.title for c in fitting([c for c in TASKS if c.title not in ("gpu peak", "exceeds")], 40)
+        c.title
+        for c in fitting_columns(
+            [c for c in TASK_COLUMNS if c.title not in ("gpu peak", "exceeds")], 40
+        )
     ] == ["task", "live", "peak"]
 
 
@@ -226,13 +237,13 @@ def test_totals_by_name_and_medians():
         )
     )
     grow, other = picture.names["grow"], picture.names["other"]
-    assert (grow.done, grow.failed, grow.running, grow.most) == (
+    assert (grow.done, grow.failed, grow.running, grow.peak_max) == (
         1001,
         0,
         2,
         1001 * MIB,
-    ) and grow.median == (1001 + 1002 - PEAKS_MOST) / 2 * MIB
-    assert (other.done, other.failed, other.killed, other.most, other.median) == (
+    ) and grow.peak_median == (1001 + 1002 - PEAKS_MOST) / 2 * MIB
+    assert (other.done, other.failed, other.killed, other.peak_max, other.peak_median) == (
         2,
         2,
         1,
@@ -253,7 +264,7 @@ def test_growth_over_looks(monkeypatch):
             moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB))
             and moment.tasks[1].rate is None
         )
-    assert len(picture._tracks) == 1 and len(picture._tracks["7-1", "1", "1.0"]) <= 4
+    assert len(picture._live_tracks) == 1 and len(picture._live_tracks["7-1", "1", "1.0"]) <= 4
 
 
 def test_who_has_gone_and_how():
@@ -271,7 +282,7 @@ def test_who_has_gone_and_how():
         ("7", "killed"),
     ] and any("killed: grow in worker-a" in line for line in drawn(picture, 120))
     assert "killed: worker-a 7" in plain_line(picture)
-    picture.add(Moment([], gone={"8": None}))
+    picture.add(Moment([], end_states={"8": None}))
     assert [(p.pid, p.state) for p in picture.processes] == [("7", "killed"), ("8", "died")]
     eight = ProcessRow("8", "worker-b", rss=6)
     picture.add(Moment([eight]))
@@ -286,9 +297,13 @@ def test_forecasts_find_their_tasks():
     """By identity: several tasks of one name in one process, and names that nobody can print."""
     picture = Picture("here")
     one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
-    chances = {task_key("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))}
-    picture.add(Moment(tasks=[two, one, three]), chances | {task_key("9-1", 3, 1.0): 1.0})
-    assert (one.chance, two.chance, three.chance) == (0.2, 0.9, None)
+    overrun_ratios = {
+        task_identity("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))
+    }
+    picture.add(
+        Moment(tasks=[two, one, three]), overrun_ratios | {task_identity("9-1", 3, 1.0): 1.0}
+    )
+    assert (one.overrun_ratio, two.overrun_ratio, three.overrun_ratio) == (0.2, 0.9, None)
     assert "grow exceeds its room with 90 %" in plain_line(picture)
 
 
@@ -313,10 +328,10 @@ def test_every_size_of_screen_is_filled_exactly():
                 ProcessRow(str(n), f"worker {n}", rss=n * MIB, limit=GIB, devices=devices)
                 for n in range(20)
             ],
-            [task(f"名前 {n}", thread=n, gpu_peak=5, chance=0.5) for n in range(100)],
+            [task(f"名前 {n}", thread=n, gpu_peak=5, overrun_ratio=0.5) for n in range(100)],
             [ended(f"name {n}") for n in range(50)],
-            lost=5,
-            unreadable=2,
+            records_lost=5,
+            boards_unreadable=2,
             trouble="x" * 500,
         )
     )
@@ -349,28 +364,30 @@ def test_keys_change_the_screen():
         return [row.name for row in screen.panes[2].rows]
 
     assert order() == ["beta", "alpha"]
-    screen.key("s")
+    screen.handle_key("s")
     assert order() == ["alpha", "beta"]
     for key in "/ALP":
-        screen.key(key)
+        screen.handle_key(key)
     assert order() == ["alpha"] and screen.editing
-    assert screen.key("q") and screen.filter == "ALPq"
-    screen.key("backspace")
-    screen.key("enter")
+    assert screen.handle_key("q") and screen.filter == "ALPq"
+    screen.handle_key("backspace")
+    screen.handle_key("enter")
     assert order() == ["alpha"] and not screen.editing
-    screen.key("escape")
+    screen.handle_key("escape")
     assert order() == ["alpha", "beta"]
-    screen.key("p")
+    screen.handle_key("p")
     picture.add(Moment(tasks=[task("gamma")], records=[ended("alpha")]))
     assert order() == ["alpha", "beta"] and screen.picture.names["alpha"].done == 0
-    screen.key("p")
+    screen.handle_key("p")
     assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
-    screen.key("?")
+    screen.handle_key("?")
     shown = " ".join(" ".join(drawn(picture, keys="?")).split())
     # whole, also in 80×24
-    assert all(text in shown for text in ("any key: back", *(does for _, does in HELP), *EXPLAINED))
-    assert screen.key("x") and not screen.helping
-    assert not screen.key("q")
+    assert all(
+        text in shown for text in ("any key: back", *(does for _, does in HELP), *COLUMN_NOTES)
+    )
+    assert screen.handle_key("x") and not screen.helping
+    assert not screen.handle_key("q")
 
 
 def test_a_share_is_of_the_tasks_own_process():
@@ -392,10 +409,10 @@ def test_a_share_is_of_the_tasks_own_process():
     )
     grow, other = picture.names["grow"], picture.names["other"]
     assert (
-        grow.share == 0.1
-        and grow.most == GIB
+        grow.share_max == 0.1
+        and grow.peak_max == GIB
         and grow.share_median == pytest.approx((0.1 + GIB / 25e9) / 2)
-        and other.share == 0.9
+        and other.share_max == 0.9
     )
     picture.add(
         Moment(
@@ -409,9 +426,9 @@ def test_a_share_is_of_the_tasks_own_process():
         )
     )
     assert (
-        picture.names["late"].share == 0.1
-        and picture.names["unknown"].share is None
-        and picture.names["odd"].share is None
+        picture.names["late"].share_max == 0.1
+        and picture.names["unknown"].share_max is None
+        and picture.names["odd"].share_max is None
     )
     assert [line for line in drawn(picture, 120) if "unknown" in line]
 
@@ -420,7 +437,11 @@ def test_a_log_has_one_line():
     picture = Picture("here")
     picture.add(
         Moment(
-            [ProcessRow("7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, late=1)],
+            [
+                ProcessRow(
+                    "7", "a", rss=MIB, limit=GIB, headroom=GIB - MIB, samples=100, samples_late=1
+                )
+            ],
             [task("two\nlines")],
             [ended(), ended(state="error")],
         )
@@ -439,7 +460,7 @@ def test_a_log_has_one_line():
 
 def test_keys_also_in_pieces():
     terminal = object.__new__(Terminal)
-    terminal._part = ""
+    terminal._incomplete = ""
     assert terminal._parsed("q\x1b[A\x1bOB/é\r\x7f\x1b[5~\x1b[1;5C\t") == [
         "q",
         "up",
@@ -451,12 +472,16 @@ def test_keys_also_in_pieces():
         "page up",
         "tab",
     ]
-    assert terminal._parsed("\x1b") == [] and terminal.has_part
-    assert terminal._parsed("[") == [] and terminal._parsed("A") == ["up"] and not terminal.has_part
+    assert terminal._parsed("\x1b") == [] and terminal.has_incomplete
+    assert (
+        terminal._parsed("[") == []
+        and terminal._parsed("A") == ["up"]
+        and not terminal.has_incomplete
+    )
     assert (
         terminal._parsed("\x1b") == []
-        and terminal.read_part() == ["escape"]
-        and not terminal.has_part
+        and terminal.take_incomplete() == ["escape"]
+        and not terminal.has_incomplete
     )
     assert terminal._parsed("\x1bx\x1b\x1b[B") == ["escape", "x", "escape", "down"]
 
@@ -632,7 +657,7 @@ def test_forecasts_of_a_predictor():
     good = {"process": "1-1", "thread": 7, "start": 5.25, "overrun_ratio": 0.5}
     others = [good | {"process": "2-1", "overrun_ratio": value} for value in (None, 7)]
     with answering({"/running": json.dumps({"running": [good, *others]})}) as url:
-        assert PredictorPort(url).read() == {task_key("1-1", 7, 5.25): 0.5}
+        assert PredictorPort(url).read() == {task_identity("1-1", 7, 5.25): 0.5}
 
 
 def test_a_hostile_port():
@@ -714,7 +739,7 @@ def test_no_line_is_printed_twice(quick, capfd):
             *[here] * 20,
             replace(here, processes=[ProcessRow("7", "job.py", rss=2 * MIB)]),
             *[here] * 20,
-            Moment(ended="the job has ended"),
+            Moment(job_end="the job has ended"),
         ),
         interval_s=0.01,
     )
@@ -761,12 +786,12 @@ class Slow:
         if self._looks in (1, 3):
             self.told.acquire(timeout=600)
         ended = "the job has ended" if self._looks > 2 else ""
-        return Moment(processes=[ProcessRow("7", "job.py")], ended=ended)
+        return Moment(processes=[ProcessRow("7", "job.py")], job_end=ended)
 
 
 def test_lines_say_that_a_port_is_waited_for(quick, monkeypatch):
     """Before the first answer and later."""
-    monkeypatch.setattr(loop, "_WAIT_S", 0.05)
+    monkeypatch.setattr(loop, "_SLOW_S", 0.05)
     monkeypatch.setattr(loop, "_GONE_S", 60.0)
     watch, lines, (readable, writable) = Slow(), [], os.pipe()
 

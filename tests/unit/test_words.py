@@ -20,7 +20,7 @@ def said(n):
     process = TaskRecord(kind="process", task_name="job.py", duration=1.0)
     (failed,) = summarise([TaskRecord(task_name="t", state="error")] * n)
     picture = Picture("x")
-    picture.add(Moment(lost=n, unreadable=n))
+    picture.add(Moment(records_lost=n, boards_unreadable=n))
     screen = Screen(picture)
     screen._colour = False
     forecast = {

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dwsr_probe.report.words import line_of
 
-BLOCKS, PARTS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
+BLOCKS, EIGHTHS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 
 
 def size(n: float | None) -> str:
@@ -26,7 +26,7 @@ def size(n: float | None) -> str:
     return f"{n:.0f} B"
 
 
-def clock(s: float | None) -> str:
+def duration(s: float | None) -> str:
     """At most 8 characters: 3.2 s, 12:05, 3:02:05, 12 days."""
     if s is None:
         return "–"
@@ -55,7 +55,7 @@ def bar(live: float | None, peak: float | None, limit: float | None, width: int)
         return "·" * width
     # at least an eighth if there is anything
     eighths = min(8 * width, round(8 * width * (live or 0) / limit)) or int(bool(live))
-    filled = "█" * (eighths // 8) + (PARTS[eighths % 8] if eighths % 8 else "")
+    filled = "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
     return (filled + "▒" * (min(width, round(width * (peak or 0) / limit)) - len(filled))).ljust(
         width, "·"
     )

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from dwsr_probe.export.client import StreamError
-from dwsr_probe.report.top.moment import Moment, TaskKey, Watch, WatchError
+from dwsr_probe.report.top.moment import Moment, TaskIdentity, Watch, WatchError
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.port import PredictorPort
 from dwsr_probe.report.top.screen import Screen, plain_line
 from dwsr_probe.report.top.terminal import Terminal, TerminalGone, is_screen
 
 INTERVAL_LEAST_S, PLAIN_S = 0.25, 1.0
-_KEYS_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
+_REDRAW_S = 0.05  # between two drawings for keys; also how long the rest of a sequence may take
 _FORECAST_S = 2.0
-_WAIT_S = 2.0  # a port that takes longer to answer is reported
+_SLOW_S = 2.0  # a port that takes longer to answer is reported
 # lines end when a port has not answered, or no process has been there, for so long
 _GONE_S = 10.0
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class MomentReader(threading.Thread):
@@ -38,11 +38,11 @@ class MomentReader(threading.Thread):
         self._lock = threading.Lock()
         self._moment: Moment | None = None
         self._trouble: str | None = None
-        self._failed: Exception | None = None
+        self._failure: Exception | None = None
         self._begun: float | None = time.monotonic()  # of the present read
 
     def run(self) -> None:
-        while not self._failed:
+        while not self._failure:
             begin, interval_s = time.monotonic(), self._interval_s
             self._begun = begin
             try:
@@ -55,7 +55,7 @@ class MomentReader(threading.Thread):
                     self._trouble = str(error)
             # the main thread raises it, and gives the terminal back first
             except Exception as error:
-                self._failed = error
+                self._failure = error
             self._begun = None
             self._wake()
             time.sleep(max(0.02, begin + interval_s - time.monotonic()))
@@ -66,19 +66,20 @@ class MomentReader(threading.Thread):
                 moment.records = self._moment.records + moment.records
             self._moment, self._trouble = moment, None
 
-    def newest(self) -> tuple[Moment | None, str | None]:
-        """The newest moment, once; None: there is no new one. And why the last read failed."""
-        if self._failed:
-            raise self._failed
+    def take_newest(self) -> tuple[Moment | None, str | None]:
+        """Returns the newest moment and removes it here (None: there is no new one), and why
+        the last read failed."""
+        if self._failure:
+            raise self._failure
         with self._lock:
             moment, self._moment = self._moment, None
             return moment, self._trouble
 
     @property
-    def waiting(self) -> str:
+    def waiting_text(self) -> str:
         """A text while a port takes long to answer; else empty."""
         begun, port = self._begun, getattr(self._watch, "waits_for", None)
-        slow = port and begun is not None and time.monotonic() > begun + _WAIT_S
+        slow = port and begun is not None and time.monotonic() > begun + _SLOW_S
         return f"waiting for {port}" if slow else ""
 
 
@@ -89,16 +90,16 @@ class ForecastReader(threading.Thread):
     def __init__(self, predictor: PredictorPort | None) -> None:
         super().__init__(daemon=True)
         self._predictor, self.trouble = predictor, ""
-        self.chances: Mapping[TaskKey, float] | None = None
+        self.overrun_ratios: Mapping[TaskIdentity, float] | None = None
         if predictor:
             self.start()
 
     def run(self) -> None:
         while self._predictor:
             try:
-                self.chances, self.trouble = self._predictor.read(), ""
+                self.overrun_ratios, self.trouble = self._predictor.read(), ""
             except StreamError as error:
-                self.chances, self.trouble = None, f"no forecasts: {error}"
+                self.overrun_ratios, self.trouble = None, f"no forecasts: {error}"
             time.sleep(_FORECAST_S)
 
 
@@ -112,7 +113,7 @@ class Signals:
         self.received: set[int] = set()
 
     @contextmanager
-    def caught(self, *numbers: int) -> Iterator[Signals]:
+    def catch(self, *numbers: int) -> Iterator[Signals]:
         before = {
             number: signal.signal(number, lambda number, _: self.received.add(number))
             for number in numbers
@@ -145,7 +146,7 @@ class Signals:
 
     @property
     def ending(self) -> bool:
-        return bool(self.received & set(_ENDING))
+        return bool(self.received & set(_END_SIGNALS))
 
 
 def show(
@@ -153,7 +154,7 @@ def show(
 ) -> None:
     """Draws on the terminal, until q or a signal. WatchError if the first read fails."""
     signals = Signals()
-    with signals.caught(*_ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
+    with signals.catch(*_END_SIGNALS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
         begun = _begin(watch, interval_s, signals)
         if begun is None:
             return
@@ -174,25 +175,25 @@ def _begin(
     moments.start()
     waiting = ""
     while not signals.ending:
-        moment, trouble = moments.newest()
+        moment, trouble = moments.take_newest()
         if moment is not None:
             picture.add(moment)
             return moments, picture
         if trouble:
             raise WatchError(trouble)
-        if not waiting and (waiting := moments.waiting):
+        if not waiting and (waiting := moments.waiting_text):
             print(f"{time.strftime('%H:%M:%S')}; {waiting}", flush=True)
-        signals.wait((), min(1.0, _WAIT_S))
+        signals.wait((), min(1.0, _SLOW_S))
     return None
 
 
 def _add_newest(picture: Picture, moments: MomentReader, forecasts: ForecastReader) -> bool:
     """Adds what is new to the picture; False: nothing is."""
-    moment, trouble = moments.newest()
+    moment, trouble = moments.take_newest()
     if moment is not None:
-        picture.add(moment, forecasts.chances)
+        picture.add(moment, forecasts.overrun_ratios)
     else:
-        trouble = trouble or moments.waiting
+        trouble = trouble or moments.waiting_text
     if moment is not None or trouble:
         picture.moment.stale, picture.moment.trouble = bool(trouble), trouble or forecasts.trouble
     return moment is not None or bool(trouble)
@@ -206,34 +207,34 @@ def _follow(
     forecasts: ForecastReader,
     signals: Signals,
 ) -> None:
-    dirty, drawn, keyboard = True, 0.0, [] if terminal.keys is None else [terminal.keys]
+    dirty, drawn, keyboard = True, 0.0, [] if terminal.keyboard is None else [terminal.keyboard]
     while not signals.ending:
         if signal.SIGTSTP in signals.received:
-            _stop(terminal, signals)
+            _suspend(terminal, signals)
         if signals.received & {signal.SIGWINCH, signal.SIGCONT}:
             signals.received.clear()
-            terminal.redraw()
+            terminal.invalidate()
             dirty = True
         if _add_newest(picture, moments, forecasts):
             dirty = dirty or not screen.paused
         now = time.monotonic()
-        if dirty and now >= drawn + _KEYS_S:
+        if dirty and now >= drawn + _REDRAW_S:
             terminal.show(screen.lines(*terminal.size()))
             dirty, drawn = False, now
-        for _ in signals.wait(keyboard, _KEYS_S if dirty or terminal.has_part else 1.0):
+        for _ in signals.wait(keyboard, _REDRAW_S if dirty or terminal.has_incomplete else 1.0):
             for key in terminal.read():
                 dirty = True
-                if not screen.key(key):
+                if not screen.handle_key(key):
                     return
             break
         else:
-            for key in terminal.read_part() if terminal.has_part else ():
-                screen.key(key)
+            for key in terminal.take_incomplete() if terminal.has_incomplete else ():
+                screen.handle_key(key)
                 dirty = True
 
 
-def _stop(terminal: Terminal, signals: Signals) -> None:
-    """Ctrl-Z: the terminal is the shell's until SIGCONT."""
+def _suspend(terminal: Terminal, signals: Signals) -> None:
+    """Ctrl-Z: gives the terminal to the shell and stops this process until SIGCONT."""
     signals.received.discard(signal.SIGTSTP)
     terminal.give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -249,7 +250,7 @@ def print_lines(
     """Prints a line a second or less often, none twice, until the job has ended, no process is
     left, the reader has gone, or a signal. WatchError if the first read fails."""
     signals, interval_s = Signals(), max(PLAIN_S, interval_s)
-    with signals.caught(*_ENDING):
+    with signals.catch(*_END_SIGNALS):
         begun = _begin(watch, interval_s, signals)
         if begun is None:
             return
@@ -261,13 +262,13 @@ def print_lines(
             now, moment = time.monotonic(), picture.moment
             if moment.processes:
                 lived = now
-            elif not moment.ended and not moment.stale and now > lived + _GONE_S:
-                moment.ended = f"no process with a probe for {_GONE_S:.0f} seconds"
+            elif not moment.job_end and not moment.stale and now > lived + _GONE_S:
+                moment.job_end = f"no process with a probe for {_GONE_S:.0f} seconds"
             clock, _, line = plain_line(picture).partition("; ")
             if line != shown:
                 print(f"{clock}; {line}", flush=True)
                 shown = line
-            if moment.ended or now > answered + interval_s + _GONE_S:
+            if moment.job_end or now > answered + interval_s + _GONE_S:
                 return
             due += interval_s
             while (left := due - time.monotonic()) > 0 and not signals.ending:

@@ -21,7 +21,7 @@ class WatchError(Exception):
     """There is nothing to show, or not now; the text says why."""
 
 
-class TaskKey(NamedTuple):
+class TaskIdentity(NamedTuple):
     """What identifies a running task, everywhere: process, thread and start of its record. Texts,
     because a port may send anything."""
 
@@ -30,8 +30,8 @@ class TaskKey(NamedTuple):
     start: str
 
 
-def task_key(process: Any, thread: Any, start: Any) -> TaskKey:
-    return TaskKey(str(process), str(thread), str(start))
+def task_identity(process: Any, thread: Any, start: Any) -> TaskIdentity:
+    return TaskIdentity(str(process), str(thread), str(start))
 
 
 @dataclass
@@ -45,9 +45,9 @@ class ProcessRow:
     headroom: float | None = None
     running: int = 0
     samples: float = 0
-    late: float = 0
-    cpu_s: float = 0.0
-    dropped: float = 0
+    samples_late: float = 0
+    sampler_cpu_s: float = 0.0
+    tasks_dropped: float = 0
     fallbacks: tuple[str, ...] = ()
     # dicts with the board's names: device, name, live_bytes, ...
     devices: list[dict[str, Any]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class ProcessRow:
 
 @dataclass
 class TaskRow:
-    key: TaskKey
+    identity: TaskIdentity
     pid: str
     name: str
     seconds: float | None
@@ -65,7 +65,7 @@ class TaskRow:
     limit: float | None = None  # of its process
     gpu_peak: float | None = None
     rate: float | None = None  # of live bytes, per second
-    chance: float | None = None  # probability to exceed what its process has left
+    overrun_ratio: float | None = None  # probability to exceed what its process has left
 
 
 @dataclass
@@ -74,13 +74,13 @@ class Moment:
     tasks: list[TaskRow] = field(default_factory=list)
     # that have ended since the last moment
     records: list[dict[str, Any]] = field(default_factory=list)
-    lost: int = 0
-    more_processes: int = 0
-    unreadable: int = 0
+    records_lost: int = 0
+    processes_dropped: int = 0
+    boards_unreadable: int = 0
     behind: bool = False  # there are more records to read at once
     # pid → how its process ended: ok, error, killed; None: it did not say
-    gone: dict[str, str | None] = field(default_factory=dict)
-    ended: str = ""  # how the job has ended; empty: it has not
+    end_states: dict[str, str | None] = field(default_factory=dict)
+    job_end: str = ""  # how the job has ended; empty: it has not
     stale: bool = False  # later reads have failed
     trouble: str = ""  # why, or what else does not work
 
@@ -132,7 +132,7 @@ def task_row(
     """A running task. get: gives a field of its record. limit: of its process."""
     devices = checked_devices(get("gpu"))
     return TaskRow(
-        task_key(get("process"), get("thread"), get("start")),
+        task_identity(get("process"), get("thread"), get("start")),
         pid,
         str(get("task_name")),
         seconds,

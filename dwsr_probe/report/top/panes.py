@@ -28,14 +28,14 @@ class Column:
     sort_key: Callable[[Any], Any]  # of a row; rows with None come last
     share: float = 0.0  # of the width that is left; 0: none
     width_most: int = 0  # with a share
-    left: bool = False  # aligned
-    name: bool = False  # text that others wrote: what follows is placed absolutely
+    align_left: bool = False
+    is_name: bool = False  # text that others wrote: what follows is placed absolutely
     style: Callable[[Any], str] | None = None
     wanted: Callable[[Sequence[Any]], bool] = lambda rows: True
     drop_order: int = 9  # where there is no room for all: column 1 goes before column 2
 
 
-def _of(attribute: str) -> Callable[[Any], Any]:
+def _attribute(attribute: str) -> Callable[[Any], Any]:
     return lambda row: getattr(row, attribute)
 
 
@@ -46,48 +46,48 @@ def _ratio(part: str) -> Callable[[Any], float | None]:
     )
 
 
-def _danger(ratio: float | None) -> str:
+def _limit_style(ratio: float | None) -> str:
     """The colour of a share of a limit."""
     return "" if ratio is None or ratio < _YELLOW_FROM else YELLOW if ratio < _RED_FROM else RED
 
 
-def _size(title: str, attribute: str, **options: Any) -> Column:
+def _size_column(title: str, attribute: str, **options: Any) -> Column:
     return Column(
         title,
         8,
         lambda row, width: figures.size(getattr(row, attribute)),
-        _of(attribute),
+        _attribute(attribute),
         **options,
     )
 
 
-def _count(title: str, width: int, attribute: str, **options: Any) -> Column:
+def _count_column(title: str, width: int, attribute: str, **options: Any) -> Column:
     return Column(
         title,
         width,
         lambda row, _: f"{getattr(row, attribute):,}" if getattr(row, attribute) else "–",
-        _of(attribute),
+        _attribute(attribute),
         **options,
     )
 
 
-def _name(title: str, attribute: str = "name", **options: Any) -> Column:
+def _name_column(title: str, attribute: str = "name", **options: Any) -> Column:
     return Column(
         title,
         12,
         lambda row, width: figures.name(getattr(row, attribute), width),
         lambda row: getattr(row, attribute).casefold(),
-        left=True,
-        name=True,
+        align_left=True,
+        is_name=True,
         **options,
     )
 
 
-TASKS = (
-    _name("task", share=0.6, width_most=48),
+TASK_COLUMNS = (
+    _name_column("task", share=0.6, width_most=48),
     Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=1),
-    _size("live", "live"),
-    _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
+    _size_column("live", "live"),
+    _size_column("peak", "peak", style=lambda row: _limit_style(_ratio("peak")(row))),
     Column(
         "of limit",
         8,
@@ -95,54 +95,60 @@ TASKS = (
         _ratio("peak"),
         share=0.4,
         width_most=40,
-        left=True,
+        align_left=True,
         drop_order=3,
-        style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
+        style=lambda row: _limit_style(_ratio("peak")(row)) or GREEN,
     ),
-    _size(
+    _size_column(
         "gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)
     ),
-    Column("time", 8, lambda row, _: figures.clock(row.seconds), _of("seconds"), drop_order=2),
-    Column("growth", 11, lambda row, _: figures.growth(row.rate), _of("rate"), drop_order=4),
+    Column(
+        "time", 8, lambda row, _: figures.duration(row.seconds), _attribute("seconds"), drop_order=2
+    ),
+    Column("growth", 11, lambda row, _: figures.growth(row.rate), _attribute("rate"), drop_order=4),
     Column(
         "exceeds",
         7,
-        lambda row, _: percent_text(row.chance),
-        _of("chance"),
+        lambda row, _: percent_text(row.overrun_ratio),
+        _attribute("overrun_ratio"),
         style=lambda row: (
-            "" if row.chance is None or row.chance < 0.1 else YELLOW if row.chance < 0.5 else RED
+            ""
+            if row.overrun_ratio is None or row.overrun_ratio < 0.1
+            else YELLOW
+            if row.overrun_ratio < 0.5
+            else RED
         ),
-        wanted=lambda rows: any(row.chance is not None for row in rows),
+        wanted=lambda rows: any(row.overrun_ratio is not None for row in rows),
     ),
 )
-NAMES = (
-    _name("task", share=1.0, width_most=64),
-    _count("running", 7, "running", drop_order=2),
-    _count("done", 9, "done"),
-    _count("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
-    _size("median", "median", drop_order=3),
-    _size("max", "most", style=lambda row: _danger(row.share)),
+NAME_COLUMNS = (
+    _name_column("task", share=1.0, width_most=64),
+    _count_column("running", 7, "running", drop_order=2),
+    _count_column("done", 9, "done"),
+    _count_column("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
+    _size_column("median", "peak_median", drop_order=3),
+    _size_column("max", "peak_max", style=lambda row: _limit_style(row.share_max)),
     Column(
         "of limit",
         8,
         lambda row, width: figures.bar(
-            row.share_median, row.share, None if row.share is None else 1.0, width
+            row.share_median, row.share_max, None if row.share_max is None else 1.0, width
         ),
-        _of("share"),
+        _attribute("share_max"),
         share=0.3,
         width_most=30,
-        left=True,
+        align_left=True,
         drop_order=1,
         style=lambda row: GREEN,
     ),
 )
 
 
-GPUS = (
-    _name("gpu", share=0.6, width_most=40),
+GPU_COLUMNS = (
+    _name_column("gpu", share=0.6, width_most=40),
     Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=2),
-    _size("live", "live"),
-    _size("peak", "peak", style=lambda row: _danger(_ratio("peak")(row))),
+    _size_column("live", "live"),
+    _size_column("peak", "peak", style=lambda row: _limit_style(_ratio("peak")(row))),
     Column(
         "of device",
         9,
@@ -150,13 +156,13 @@ GPUS = (
         _ratio("peak"),
         share=0.4,
         width_most=40,
-        left=True,
+        align_left=True,
         drop_order=4,
-        style=lambda row: _danger(_ratio("peak")(row)) or GREEN,
+        style=lambda row: _limit_style(_ratio("peak")(row)) or GREEN,
     ),
-    _size("pool", "pool", drop_order=3),
-    _size("all use", "used"),
-    Column("busy", 5, lambda row, _: percent_text(row.busy), _of("busy"), drop_order=1),
+    _size_column("pool", "pool", drop_order=3),
+    _size_column("all use", "used"),
+    Column("busy", 5, lambda row, _: percent_text(row.busy), _attribute("busy"), drop_order=1),
 )
 
 
@@ -189,7 +195,7 @@ def device_rows(processes: Iterable[ProcessRow]) -> Iterator[DeviceRow]:
             )
 
 
-def processes_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
+def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
     """picture: returns the picture that is shown."""
 
     def history(row: ProcessRow, width: int) -> str:
@@ -214,13 +220,13 @@ def processes_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
             lambda row: row.name.casefold(),
             share=0.4,
             width_most=60,
-            left=True,
-            name=True,
+            align_left=True,
+            is_name=True,
             style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED),
         ),
         Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
-        _size("rss", "rss", style=lambda row: _danger(_ratio("rss")(row))),
-        _size("max", "rss_max"),
+        _size_column("rss", "rss", style=lambda row: _limit_style(_ratio("rss")(row))),
+        _size_column("max", "rss_max"),
         Column(
             "of limit",
             8,
@@ -228,11 +234,11 @@ def processes_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
             _ratio("rss"),
             share=0.2,
             width_most=30,
-            left=True,
+            align_left=True,
             drop_order=4,
-            style=lambda row: _danger(_ratio("rss")(row)) or GREEN,
+            style=lambda row: _limit_style(_ratio("rss")(row)) or GREEN,
         ),
-        _size("limit", "limit", drop_order=2),
+        _size_column("limit", "limit", drop_order=2),
         Column(
             "course",
             8,
@@ -240,10 +246,10 @@ def processes_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
             lambda row: None,
             share=0.4,
             width_most=60,
-            left=True,
+            align_left=True,
             drop_order=3,
         ),
-        _count("tasks", 5, "running", drop_order=1),
+        _count_column("tasks", 5, "running", drop_order=1),
     )
 
 
@@ -269,16 +275,16 @@ class Pane:
         titles = [column.title for column in self.shown_columns()]
         self._sort = titles[(titles.index(self.sorted_by) + step) % len(titles)]
         self.descending = not any(
-            column.title == self._sort and column.name for column in self.columns
+            column.title == self._sort and column.is_name for column in self.columns
         )
 
-    def fill(self, given: Iterable[Any], filtered: str = "") -> None:
+    def fill(self, given: Iterable[Any], filter_text: str = "") -> None:
         rows = (
-            [row for row in given if filtered.casefold() in row.name.casefold()]
-            if filtered
+            [row for row in given if filter_text.casefold() in row.name.casefold()]
+            if filter_text
             else list(given)
         )
-        self.rows, self._filtered = rows, bool(filtered)
+        self.rows, self._filtered = rows, bool(filter_text)
         key = next(column.sort_key for column in self.columns if column.title == self.sorted_by)
         known = [(value, i) for i, row in enumerate(rows) if (value := key(row)) is not None]
         order = [i for _, i in sorted(known, key=lambda pair: pair[0], reverse=self.descending)]
@@ -304,7 +310,7 @@ class Pane:
 
     def lines(self, width: int, height: int, focused: bool) -> list[Cells]:
         """The heading and at most height - 1 rows."""
-        columns = fitting(self.shown_columns(), width)
+        columns = fitting_columns(self.shown_columns(), width)
         widths = self.widths(columns, width)
         self.scroll(0, height - 1)
         visible = self.rows[self.offset : self.offset + height - 1]
@@ -326,13 +332,13 @@ class Pane:
         line: Cells = []
         for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
             chosen = focused and column.title == self.sorted_by
-            title = (f"{self.title} {of}".rstrip() if column.name else column.title) + (
+            title = (f"{self.title} {of}".rstrip() if column.is_name else column.title) + (
                 ("▼" if self.descending else "▲") if chosen else ""
             )
             title = title[:width]
             line.append(
                 (
-                    title.ljust(width) if column.left else title.rjust(width),
+                    title.ljust(width) if column.align_left else title.rjust(width),
                     f"{BOLD};{REVERSE}" if chosen else BOLD,
                 )
             )
@@ -341,7 +347,7 @@ class Pane:
         return line
 
 
-def fitting(columns: Sequence[Column], width: int) -> Sequence[Column]:
+def fitting_columns(columns: Sequence[Column], width: int) -> Sequence[Column]:
     """The columns that have room side by side."""
     while len(columns) > 1 and sum(column.width + 1 for column in columns) - 1 > width:
         columns = [
@@ -357,14 +363,16 @@ def _line(row: Any, columns: Sequence[Column], widths: list[int]) -> Cells:
     position = 1  # in cells, from 1
     for column, width in zip(columns, widths, strict=True):
         text = (
-            column.text(row, width)[: max(width, 0)] if not column.name else column.text(row, width)
+            column.text(row, width)[: max(width, 0)]
+            if not column.is_name
+            else column.text(row, width)
         )
         line.append(
             (
-                text.ljust(width) if column.left else text.rjust(width),
+                text.ljust(width) if column.align_left else text.rjust(width),
                 column.style(row) if column.style else "",
             )
         )
         position += width + 1
-        line.append((f"\x1b[{position}G" if column.name else " ", ""))
+        line.append((f"\x1b[{position}G" if column.is_name else " ", ""))
     return line[:-1]

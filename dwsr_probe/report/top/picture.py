@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskKey, TaskRow, own_peak, pid_text
+from dwsr_probe.report.top.moment import (
+    Moment,
+    ProcessRow,
+    TaskIdentity,
+    TaskRow,
+    own_peak,
+    pid_text,
+)
 
 HISTORY_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
@@ -19,7 +26,7 @@ NAMES_MOST, GONE_MOST, LIMITS_MOST = 2_000, 32, 4_096
 KILLED_MOST = 512  # tasks of a process: as many as can run
 RATE_S = 2.0  # over which growth is measured
 OTHER = "(other names)"
-_ENDS: dict[str | None, str] = {
+_STATE_WORDS: dict[str | None, str] = {
     "ok": "ended",
     "error": "failed",
     "killed": "killed",
@@ -35,8 +42,8 @@ class NameRow:
     failed: int = 0
     killed: int = 0
     running: int = 0
-    most: float | None = None
-    share: float | None = None  # the largest, of the limit of the process that the task was in
+    peak_max: float | None = None
+    share_max: float | None = None  # largest peak as a share of the limit of the task's process
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=PEAKS_MOST))
     # of peaks and of shares, and `done` when they were computed
@@ -44,14 +51,14 @@ class NameRow:
     _medians_at: int = 0
 
     @property
-    def median(self) -> float | None:
-        return self._computed()[0]
+    def peak_median(self) -> float | None:
+        return self._current_medians()[0]
 
     @property
     def share_median(self) -> float | None:
-        return self._computed()[1]
+        return self._current_medians()[1]
 
-    def _computed(self) -> tuple[float | None, float | None]:
+    def _current_medians(self) -> tuple[float | None, float | None]:
         if self._medians_at != self.done:
             self._medians_at = self.done
             self._medians = (
@@ -61,7 +68,8 @@ class NameRow:
         return self._medians
 
     def frozen(self) -> NameRow:
-        self._computed()  # the copy shares the peaks, which go on
+        # Computed now: the copy shares the deques of peaks and shares, and they still change.
+        self._current_medians()
         return copy(self)
 
     def add(self, record: Mapping[str, Any], limit: float | None) -> None:
@@ -71,10 +79,10 @@ class NameRow:
         own = own_peak(record.get)
         if own is not None:
             self.peaks.append(own)
-            self.most = max(own, self.most or 0)
+            self.peak_max = max(own, self.peak_max or 0)
             if limit:
                 self.shares.append(own / limit)
-                self.share = max(own / limit, self.share or 0.0)
+                self.share_max = max(own / limit, self.share_max or 0.0)
 
 
 class Picture:
@@ -85,32 +93,36 @@ class Picture:
         # resident sizes: the sum over all processes, and by pid
         self.rss_history: deque[float] = deque(maxlen=HISTORY_MOST)
         self._rss_histories: dict[str, deque[float]] = {}
-        self._tracks: dict[TaskKey, deque[tuple[float, float]]] = {}  # when, live bytes
+        self._live_tracks: dict[TaskIdentity, deque[tuple[float, float]]] = {}  # when, live bytes
         self._gone: dict[str, ProcessRow] = {}  # by pid
         self._killed: dict[str, list[str]] = {}  # pid → names of the tasks that died with it
         # pid → (run, limit), of all processes that were seen, the newest last
         self._limits: dict[str, tuple[str, float | None]] = {}
         self._run_limits: dict[str, set[float | None]] = {}  # run → its processes' limits
-        self._cpu: deque[tuple[float, float]] = deque(maxlen=9)  # when, seconds of all samplers
+        self._sampler_cpu_track: deque[tuple[float, float]] = deque(
+            maxlen=9
+        )  # when, seconds of all samplers
         self.sampler_cpu: float | None = None  # share of a core
         self.done = self.failed = 0
 
-    def add(self, moment: Moment, chances: Mapping[TaskKey, float] | None = None) -> None:
-        """chances: of port.PredictorPort.read(), or None."""
+    def add(
+        self, moment: Moment, overrun_ratios: Mapping[TaskIdentity, float] | None = None
+    ) -> None:
+        """overrun_ratios: what port.PredictorPort.read() returned; None without a predictor."""
         now = time.monotonic()
         self.date, before, self.moment = time.time(), self.moment, moment
-        self._learn_limits(moment.processes)
+        self._note_limits(moment.processes)
         for record in moment.records:
-            self._ended(record)
-        self._follow_tasks(moment.tasks, now)
-        if chances:
+            self._add_record(record)
+        self._update_rates(moment.tasks, now)
+        if overrun_ratios:
             for task in moment.tasks:
-                task.chance = chances.get(task.key)
-        self._follow_processes(before, moment, now)
+                task.overrun_ratio = overrun_ratios.get(task.identity)
+        self._update_processes(before, moment, now)
         for name in self.names.values():
             name.running = 0
         for task in moment.tasks:
-            self._name(task.name).running += 1
+            self._name_row(task.name).running += 1
 
     def frozen(self) -> Picture:
         """A copy of this picture that stays as it is."""
@@ -121,12 +133,12 @@ class Picture:
         copied._rss_histories = {pid: copy(sizes) for pid, sizes in self._rss_histories.items()}
         return copied
 
-    def _name(self, name: str) -> NameRow:
+    def _name_row(self, name: str) -> NameRow:
         if name not in self.names and len(self.names) >= NAMES_MOST:
             name = OTHER
         return self.names.setdefault(name, NameRow(name))
 
-    def _learn_limits(self, processes: list[ProcessRow]) -> None:
+    def _note_limits(self, processes: list[ProcessRow]) -> None:
         for process in processes:
             self._limits.pop(process.pid, None)
             self._limits[process.pid] = process.run, process.limit
@@ -145,8 +157,8 @@ class Picture:
         limits = self._run_limits.get(run, set()) if run and isinstance(run, str) else set()
         return next(iter(limits)) if len(limits) == 1 else None
 
-    def _ended(self, record: Mapping[str, Any]) -> None:
-        name = self._name(str(record.get("task_name")))
+    def _add_record(self, record: Mapping[str, Any]) -> None:
+        name = self._name_row(str(record.get("task_name")))
         name.add(record, self._limit_of(record))
         self.done += 1
         self.failed += record.get("state") != "ok"
@@ -157,32 +169,32 @@ class Picture:
             while len(self._killed) > 4 * GONE_MOST:
                 self._killed.pop(next(iter(self._killed)))
 
-    def _follow_tasks(self, tasks: list[TaskRow], now: float) -> None:
-        tracks: dict[TaskKey, deque[tuple[float, float]]] = {}
+    def _update_rates(self, tasks: list[TaskRow], now: float) -> None:
+        tracks: dict[TaskIdentity, deque[tuple[float, float]]] = {}
         for task in tasks:
             if task.live is not None:
-                track = tracks[task.key] = self._tracks.get(task.key) or deque()
+                track = tracks[task.identity] = self._live_tracks.get(task.identity) or deque()
                 track.append((now, task.live))
                 while len(track) > 2 and track[1][0] <= now - RATE_S:
                     track.popleft()
                 (first, low), (last, high) = track[0], track[-1]
                 task.rate = (high - low) / (last - first) if last > first else None
-        self._tracks = tracks
+        self._live_tracks = tracks
 
-    def _follow_processes(self, before: Moment, moment: Moment, now: float) -> None:
-        self._follow_gone(before, moment)
-        self._follow_sizes(moment)
-        self._follow_samplers(before, moment, now)
+    def _update_processes(self, before: Moment, moment: Moment, now: float) -> None:
+        self._update_gone(before, moment)
+        self._update_rss_histories(moment)
+        self._update_sampler_cpu(before, moment, now)
 
-    def _follow_gone(self, before: Moment, moment: Moment) -> None:
+    def _update_gone(self, before: Moment, moment: Moment) -> None:
         here = {p.pid for p in moment.processes}
         for process in before.processes:
             if process.pid not in here:
                 process.state, process.running, process.headroom = "ended", 0, None
                 self._gone[process.pid] = process
-        for pid, state in moment.gone.items():
+        for pid, state in moment.end_states.items():
             if pid in self._gone:
-                self._gone[pid].state = _ENDS.get(state, "died")
+                self._gone[pid].state = _STATE_WORDS.get(state, "died")
         for pid, process in self._gone.items():
             if pid.partition(":")[0] in self._killed:
                 process.state = "killed"
@@ -192,7 +204,7 @@ class Picture:
             self._gone.pop(next(iter(self._gone)))
         self.processes = [*moment.processes, *self._gone.values()]
 
-    def _follow_sizes(self, moment: Moment) -> None:
+    def _update_rss_histories(self, moment: Moment) -> None:
         for process in moment.processes:
             self._rss_histories.setdefault(process.pid, deque(maxlen=HISTORY_MOST)).append(
                 process.rss or 0
@@ -203,11 +215,11 @@ class Picture:
         }
         self.rss_history.append(sum(p.rss or 0 for p in moment.processes))
 
-    def _follow_samplers(self, before: Moment, moment: Moment, now: float) -> None:
+    def _update_sampler_cpu(self, before: Moment, moment: Moment, now: float) -> None:
         if {p.pid for p in before.processes} != {p.pid for p in moment.processes}:
-            self._cpu.clear()
-        self._cpu.append((now, sum(p.cpu_s for p in moment.processes)))
-        (first, low), (last, high) = self._cpu[0], self._cpu[-1]
+            self._sampler_cpu_track.clear()
+        self._sampler_cpu_track.append((now, sum(p.sampler_cpu_s for p in moment.processes)))
+        (first, low), (last, high) = self._sampler_cpu_track[0], self._sampler_cpu_track[-1]
         self.sampler_cpu = (high - low) / (last - first) if last > first else None
 
     def rss_history_of(self, process: ProcessRow) -> Iterable[float]:
@@ -230,7 +242,7 @@ class Picture:
         )
 
     @property
-    def late(self) -> float | None:
+    def late_share(self) -> float | None:
         """Share of the samples that came late."""
         samples = sum(p.samples for p in self.moment.processes)
-        return sum(p.late for p in self.moment.processes) / samples if samples else None
+        return sum(p.samples_late for p in self.moment.processes) / samples if samples else None

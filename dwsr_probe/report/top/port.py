@@ -12,11 +12,11 @@ from dwsr_probe.report.top.moment import (
     RECORDS_MOST,
     Moment,
     ProcessRow,
-    TaskKey,
+    TaskIdentity,
     WatchError,
     pid_text,
     process_title,
-    task_key,
+    task_identity,
     task_row,
     valid_number,
 )
@@ -39,28 +39,28 @@ class PortWatch:
     ) -> None:
         """ValueError: not a URL. OSError: of the CA's file."""
         self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ANSWER_S, record_s=0.0)
-        self.waits_for, self._fits = self._stream.url, RECORDS_LEAST
+        self.waits_for, self._records_limit = self._stream.url, RECORDS_LEAST
         self.title = self._stream.host
         self._lost_before: int | None = None
 
     def read(self) -> Moment:
-        most, self._fits = self._fits, RECORDS_LEAST  # so many if this read fails
+        most, self._records_limit = self._records_limit, RECORDS_LEAST  # so many if this read fails
         try:
             found = self._stream.poll(limit=most, running=True, keep=checked_record)
             living = self._processes()
         except StreamError as error:
             raise WatchError(str(error)) from error
-        self._fits = min(RECORDS_MOST, 2 * most)
+        self._records_limit = min(RECORDS_MOST, 2 * most)
         moment = Moment(
             records=found.records,
             behind=len(found.records) >= most,
             processes=[_process_row(process) for process in living["processes"]],
-            more_processes=int(living["processes_dropped"]),
-            unreadable=int(living["boards_unreadable"]),
+            processes_dropped=int(living["processes_dropped"]),
+            boards_unreadable=int(living["boards_unreadable"]),
         )
         if self._lost_before is None and not moment.behind:
             self._lost_before = self._stream.lost  # overwritten before top was started
-        moment.lost = self._stream.lost - (
+        moment.records_lost = self._stream.lost - (
             self._stream.lost if self._lost_before is None else self._lost_before
         )
         pids = {process["process"]: pid_text(process["pid"]) for process in living["processes"]}
@@ -101,9 +101,9 @@ def _process_row(process: dict[str, Any]) -> ProcessRow:
         headroom=process["headroom_bytes"],
         running=int(process["running_tasks"] or 0),
         samples=process["samples"] or 0,
-        late=process["samples_late"] or 0,
-        cpu_s=process["sampler_cpu_seconds"] or 0.0,
-        dropped=process["tasks_dropped"] or 0,
+        samples_late=process["samples_late"] or 0,
+        sampler_cpu_s=process["sampler_cpu_seconds"] or 0.0,
+        tasks_dropped=process["tasks_dropped"] or 0,
         fallbacks=tuple(process["fallbacks"]),
         devices=process["devices"],
     )
@@ -121,14 +121,14 @@ class PredictorPort:
     ) -> None:
         self._stream = Stream(url, token, basic, ca_file=ca_file, timeout_s=ANSWER_S)
 
-    def read(self) -> dict[TaskKey, float]:
+    def read(self) -> dict[TaskIdentity, float]:
         """For each running task that the predictor knows, the probability that it exceeds what
         its process has left. StreamError."""
         try:
             found = checked_forecasts(self._stream.page("/running"))
         except (ValueError, RecursionError) as error:
             raise StreamError(f"/running: {error}") from error
-        return {task_key(*task): ratio for task, ratio in found.items()}
+        return {task_identity(*task): ratio for task, ratio in found.items()}
 
 
 def is_url(word: str) -> bool:

@@ -12,15 +12,15 @@ from dwsr_probe.report.top import figures
 from dwsr_probe.report.top.panes import (
     BOLD,
     DIM,
-    GPUS,
-    NAMES,
+    GPU_COLUMNS,
+    NAME_COLUMNS,
     RED,
     REVERSE,
-    TASKS,
+    TASK_COLUMNS,
     YELLOW,
     Pane,
     device_rows,
-    processes_columns,
+    process_columns,
 )
 from dwsr_probe.report.words import count_text, line_of, percent_text
 
@@ -38,7 +38,7 @@ HELP = (
     ("Tab", "another table: sorted and scrolled by the same keys, and it gets the room"),
     ("?", "this page"),
 )
-EXPLAINED = (
+COLUMN_NOTES = (
     (
         "live, peak: bytes that the task itself has allocated now, and at most so far; growth: of"
         " live, over two seconds."
@@ -55,29 +55,29 @@ _FOOT = "q quit  p pause  / filter  ←→ sort  s order  ↑↓ scroll  Tab tab
 
 class Screen:
     def __init__(self, picture: Picture) -> None:
-        self._live, self.picture = picture, picture
+        self._live_picture, self.picture = picture, picture
         self.filter, self.editing, self.helping = "", False, False
         self.panes = (
             Pane(
                 "process",
-                processes_columns(lambda: self.picture),
+                process_columns(lambda: self.picture),
                 "rss",
                 "no process with a probe here; start one with: dwsr-probe run python job.py",
             ),
-            Pane("gpu", GPUS, "peak", ""),
-            Pane("task", TASKS, "peak", "no task runs"),
-            Pane("name", NAMES, "max", "no task has ended"),
+            Pane("gpu", GPU_COLUMNS, "peak", ""),
+            Pane("task", TASK_COLUMNS, "peak", "no task runs"),
+            Pane("name", NAME_COLUMNS, "max", "no task has ended"),
         )
         self._focus, self._height = 2, 1
         self._colour = "NO_COLOR" not in os.environ
 
     @property
     def paused(self) -> bool:
-        return self.picture is not self._live
+        return self.picture is not self._live_picture
 
     # -- keys
 
-    def key(self, key: str) -> bool:
+    def handle_key(self, key: str) -> bool:
         """Handles a key; False: leave."""
         if self.editing:
             self._edit(key)
@@ -87,7 +87,7 @@ class Screen:
         elif key == "q":
             return False
         else:
-            self._act(key)
+            self._run_command(key)
         return True
 
     def _edit(self, key: str) -> None:
@@ -100,7 +100,7 @@ class Screen:
         elif len(key) == 1 and key.isprintable() and len(self.filter) < 200:
             self.filter += key
 
-    def _act(self, key: str) -> None:
+    def _run_command(self, key: str) -> None:
         pane = self.panes[self._focus]
         page = max(1, self._height - 1)
         scrolls = {
@@ -120,7 +120,7 @@ class Screen:
         elif key == "s":
             pane.descending = not pane.descending
         elif key in ("p", " "):
-            self.picture = self._live if self.paused else self._live.frozen()
+            self.picture = self._live_picture if self.paused else self._live_picture.frozen()
         elif key == "/":
             self.editing = True
         elif key == "escape":
@@ -188,8 +188,8 @@ class Screen:
             (moment.trouble, RED)
             if moment.trouble
             else (
-                (moment.ended, YELLOW)
-                if moment.ended
+                (moment.job_end, YELLOW)
+                if moment.job_end
                 else ("PAUSED" if self.paused else "", YELLOW)
             )
         )
@@ -205,7 +205,7 @@ class Screen:
                 "",
             ),
         ]
-        more = f" and {moment.more_processes} more" if moment.more_processes else ""
+        more = f" and {moment.processes_dropped} more" if moment.processes_dropped else ""
         second = [
             (
                 (
@@ -230,27 +230,30 @@ class Screen:
 
     def _health(self) -> Cells:
         picture, moment = self.picture, self.picture.moment
-        dropped = sum(p.dropped for p in moment.processes)
+        dropped = sum(p.tasks_dropped for p in moment.processes)
         parts = [
             (
                 (
-                    f"sampler: {percent_text(picture.late)} late,"
+                    f"sampler: {percent_text(picture.late_share)} late,"
                     f" {percent_text(picture.sampler_cpu)} of a core"
                 ),
                 DIM,
             ),
             (
-                f"; {count_text(moment.lost, 'record', 'records', '1')} lost",
-                YELLOW if moment.lost else DIM,
+                f"; {count_text(moment.records_lost, 'record', 'records', '1')} lost",
+                YELLOW if moment.records_lost else DIM,
             ),
         ]
         if dropped:
             parts.append(
                 (f"; {count_text(round(dropped), 'task', 'tasks', '1')} without a slot", YELLOW)
             )
-        if moment.unreadable:
+        if moment.boards_unreadable:
             parts.append(
-                (f"; {count_text(moment.unreadable, 'board', 'boards', '1')} unreadable", YELLOW)
+                (
+                    f"; {count_text(moment.boards_unreadable, 'board', 'boards', '1')} unreadable",
+                    YELLOW,
+                )
             )
         if fallbacks := sorted({kind for p in moment.processes for kind in p.fallbacks}):
             parts.append(
@@ -309,7 +312,7 @@ def _help(width: int) -> list[Cells]:
         [],
         *(
             [(part, "")]
-            for text in EXPLAINED
+            for text in COLUMN_NOTES
             for part in wrap(text, max(10, width), subsequent_indent="  ")
         ),
     ]
@@ -331,17 +334,18 @@ def plain_line(picture: Picture) -> str:
     if largest:
         words.append(
             f"largest {line_of(largest.name, 60)}: peak {figures.size(largest.peak)} live"
-            f" {figures.size(largest.live)} {figures.clock(largest.seconds)}"
+            f" {figures.size(largest.live)} {figures.duration(largest.seconds)}"
             f" {figures.growth(largest.rate)}".rstrip()
         )
     riskiest = max(
-        (task for task in moment.tasks if task.chance is not None),
-        key=lambda task: task.chance or 0.0,
+        (task for task in moment.tasks if task.overrun_ratio is not None),
+        key=lambda task: task.overrun_ratio or 0.0,
         default=None,
     )
     if riskiest:
         words.append(
-            f"{line_of(riskiest.name, 60)} exceeds its room with {percent_text(riskiest.chance)}"
+            f"{line_of(riskiest.name, 60)} exceeds its room with"
+            f" {percent_text(riskiest.overrun_ratio)}"
         )
     words += [
         f"{process.state}: {line_of(process.name, 40)} {process.pid}"
@@ -349,8 +353,8 @@ def plain_line(picture: Picture) -> str:
         if process.state not in ("running", "ended")
     ][:3]
     words += [
-        f"late {percent_text(picture.late)}",
-        f"lost {moment.lost:,}",
-        *filter(None, (moment.ended, line_of(moment.trouble, 200))),
+        f"late {percent_text(picture.late_share)}",
+        f"lost {moment.records_lost:,}",
+        *filter(None, (moment.job_end, line_of(moment.trouble, 200))),
     ]
     return "; ".join(words)

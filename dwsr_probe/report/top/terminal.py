@@ -40,7 +40,7 @@ _KEYS = {
     "\t": "tab",
 }
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|[^\x1b]|\x1b(?=\x1b|[^\[O])|\x1b$", re.S)
-_PART = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?$")
+_INCOMPLETE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*|O)?$")
 
 
 def is_screen(stream: TextIO) -> bool:
@@ -57,13 +57,13 @@ class Terminal:
 
     def __init__(self) -> None:
         self._out = sys.stdout.fileno()
-        self.keys = self._keyboard()  # a descriptor, or None
-        self._before: list[Any] | None = None  # its settings, to be restored
+        self.keyboard = self._open_keyboard()  # a descriptor, or None
+        self._saved_settings: list[Any] | None = None  # its settings, to be restored
         self._shown: Sequence[str | None] = []  # lines; None: not known
-        self._part = ""  # of a key's sequence
+        self._incomplete = ""  # of a key's sequence
 
     @staticmethod
-    def _keyboard() -> int | None:
+    def _open_keyboard() -> int | None:
         if sys.stdin is not None and sys.stdin.isatty():
             return sys.stdin.fileno()
         try:
@@ -80,10 +80,10 @@ class Terminal:
 
     def take_over(self) -> None:
         try:
-            if self.keys is not None:
-                self._before = termios.tcgetattr(self.keys)
+            if self.keyboard is not None:
+                self._saved_settings = termios.tcgetattr(self.keyboard)
                 # keys one by one, without an echo; Ctrl-C and Ctrl-Z stay signals
-                tty.setcbreak(self.keys)
+                tty.setcbreak(self.keyboard)
         except termios.error as error:
             raise TerminalGone from error
         self._write(_ENTER)
@@ -94,11 +94,11 @@ class Terminal:
             self._write(_LEAVE)
         except TerminalGone:
             pass
-        if self._before is not None and self.keys is not None:
+        if self._saved_settings is not None and self.keyboard is not None:
             try:
-                if os.tcgetpgrp(self.keys) != os.getpgrp():
+                if os.tcgetpgrp(self.keyboard) != os.getpgrp():
                     return  # in the background: it is somebody else's now
-                termios.tcsetattr(self.keys, termios.TCSADRAIN, self._before)
+                termios.tcsetattr(self.keyboard, termios.TCSADRAIN, self._saved_settings)
             except (termios.error, OSError):
                 pass
 
@@ -110,13 +110,13 @@ class Terminal:
             width = height = 0
         return max(width, 20) if width else 80, max(height, 4) if height else 24
 
-    def redraw(self) -> None:
-        """The next show() writes all lines: the size has changed."""
+    def invalidate(self) -> None:
+        """Makes the next show() write all lines, because the size has changed."""
         self._shown = []
 
     def show(self, lines: list[str]) -> None:
-        """Each line is erased before it is written: erasing behind it would take the last column
-        away."""
+        """Writes the lines that have changed. Each line is erased before it is written: erasing
+        after the text would clear the last column."""
         if len(lines) != len(self._shown):
             self._shown = [None] * len(lines)
         changed = [
@@ -131,30 +131,30 @@ class Terminal:
 
     def read(self) -> list[str]:
         """Names of the keys that were pressed."""
-        assert self.keys is not None
+        assert self.keyboard is not None
         try:
-            found = os.read(self.keys, 4096)
+            found = os.read(self.keyboard, 4096)
         except OSError as error:
             raise TerminalGone from error
         if not found:
             raise TerminalGone
         return self._parsed(found.decode("utf-8", "replace"))
 
-    def read_part(self) -> list[str]:
-        """The key of an incomplete sequence, if no more has come: Esc itself."""
-        text, self._part = self._part, ""
+    def take_incomplete(self) -> list[str]:
+        """Removes an incomplete sequence. If the sequence is one Esc, the key was Esc itself."""
+        text, self._incomplete = self._incomplete, ""
         return ["escape"] if text == "\x1b" else []
 
     @property
-    def has_part(self) -> bool:
+    def has_incomplete(self) -> bool:
         """A key's sequence is incomplete: over a network it may come in parts."""
-        return bool(self._part)
+        return bool(self._incomplete)
 
     def _parsed(self, text: str) -> list[str]:
-        text = self._part + text
-        part = _PART.search(text)
-        self._part = part[0] if part else ""
-        found = _SEQUENCE.findall(text[: len(text) - len(self._part)])
+        text = self._incomplete + text
+        part = _INCOMPLETE.search(text)
+        self._incomplete = part[0] if part else ""
+        found = _SEQUENCE.findall(text[: len(text) - len(self._incomplete)])
         return [_KEYS.get(word, word) for word in found if word in _KEYS or len(word) == 1]
 
     def _write(self, text: str) -> None:

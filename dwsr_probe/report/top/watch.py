@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dwsr_probe.live.process import LivingProcess
 
 COLLECT_S, META_S, HEALTH_S = 0.5, 0.5, 5.0
-FIRST = "0"  # cursor of the whole stream
+CURSOR_START = "0"  # cursor of the whole stream
 
 
 class BoardsWatch:
@@ -44,7 +44,7 @@ class BoardsWatch:
 
     def __init__(self, run: str | None = None) -> None:
         """run: show only processes of this run."""
-        self._run, self._cursor, self._lost = run, FIRST, 0
+        self._run, self._cursor, self._lost = run, CURSOR_START, 0
         self._pids: set[str] = set()  # of the last moment
         self._missing: set[str] = set()  # pids of processes that have gone, not known yet how
 
@@ -52,7 +52,7 @@ class BoardsWatch:
         """Opened by the thread that reads; up to date."""
         raise NotImplementedError
 
-    def _counts(self, record: dict[str, Any]) -> bool:
+    def _is_shown(self, record: dict[str, Any]) -> bool:
         """Whether a finished task is shown."""
         raise NotImplementedError
 
@@ -63,17 +63,19 @@ class BoardsWatch:
     def read(self) -> Moment:
         source = self._current_source()
         batch = source.read(self._cursor, RECORDS_MOST)
-        if self._cursor != FIRST:  # what was overwritten before top was started is not counted
+        if (
+            self._cursor != CURSOR_START
+        ):  # what was overwritten before top was started is not counted
             self._lost += batch.lost
         self._cursor = batch.cursor
         living = source.living()
         moment = Moment(
-            lost=self._lost,
-            more_processes=living.dropped,
-            unreadable=living.unreadable,
+            records_lost=self._lost,
+            processes_dropped=living.dropped,
+            boards_unreadable=living.unreadable,
             behind=batch.more,
         )
-        moment.records = [record for record in _records(batch.lines) if self._counts(record)]
+        moment.records = [record for record in _records(batch.lines) if self._is_shown(record)]
         for process in living.processes:
             if self._run in (None, process.run):
                 moment.processes.append(_process_row(process))
@@ -91,8 +93,8 @@ class BoardsWatch:
         self._pids = pids
         if self._missing:
             states = self._end_states()
-            moment.gone = {pid: states[pid] for pid in self._missing & states.keys()}
-            self._missing -= moment.gone.keys()
+            moment.end_states = {pid: states[pid] for pid in self._missing & states.keys()}
+            self._missing -= moment.end_states.keys()
         return moment
 
 
@@ -120,9 +122,9 @@ class MachineWatch(BoardsWatch):
             self._collected = time.monotonic()
         return self._source
 
-    def _counts(self, record: dict[str, Any]) -> bool:
-        """Of a run all records count. Of a machine not those of processes that were dead before
-        top was started: that job is over."""
+    def _is_shown(self, record: dict[str, Any]) -> bool:
+        """All records of a run are shown. Of a machine, records of processes that had ended before
+        top was started are not: that job is over."""
         if self._run:
             return record.get("run") == self._run
         assert self._source is not None
@@ -156,9 +158,9 @@ def _process_row(process: LivingProcess) -> ProcessRow:
         headroom=process.headroom_bytes,
         running=len(process.running),
         samples=live["samples_written"] or 0,
-        late=live["samples_late"] or 0,
-        cpu_s=(live["sampler_cpu_ns"] or 0) / 1e9,
-        dropped=live["tasks_dropped"] or 0,
+        samples_late=live["samples_late"] or 0,
+        sampler_cpu_s=(live["sampler_cpu_ns"] or 0) / 1e9,
+        tasks_dropped=live["tasks_dropped"] or 0,
         fallbacks=tuple(kind for kind, value in process.fallbacks.items() if value),
         devices=process.devices,
     )
@@ -171,7 +173,7 @@ class RunWatch(BoardsWatch):
     def __init__(self, directory: str) -> None:
         """WatchError: there is no run, or it is elsewhere."""
         super().__init__()
-        self._directory, self._ended = os.path.abspath(directory), ""
+        self._directory, self._job_end = os.path.abspath(directory), ""
         self._meta_read = self._health_read = 0.0  # when
         self._source: RunSource | None = None
         try:
@@ -195,14 +197,14 @@ class RunWatch(BoardsWatch):
 
     def read(self) -> Moment:
         try:
-            ended = self._how_it_ended()  # before the last records are read
+            ended = self._read_job_end()  # before the last records are read
             moment = super().read()
         except StoreError as error:
             raise WatchError(str(error)) from error
         except sqlite3.Error as error:
             raise WatchError(f"cannot read {self._directory}: {error}") from error
         if ended and not moment.behind:
-            moment.ended = ended
+            moment.job_end = ended
         return moment
 
     def _current_source(self) -> RunSource:
@@ -212,7 +214,7 @@ class RunWatch(BoardsWatch):
             )
         return self._source
 
-    def _counts(self, record: dict[str, Any]) -> bool:
+    def _is_shown(self, record: dict[str, Any]) -> bool:
         return True
 
     def _end_states(self) -> dict[str, str | None]:
@@ -226,9 +228,10 @@ class RunWatch(BoardsWatch):
         finally:
             store.close()
 
-    def _how_it_ended(self) -> str:
-        """A text; empty: the job has not ended."""
-        if not self._ended and time.monotonic() >= self._meta_read + META_S:
+    def _read_job_end(self) -> str:
+        """How the job has ended, as a text; empty: it has not. Also reads how many records were
+        lost."""
+        if not self._job_end and time.monotonic() >= self._meta_read + META_S:
             self._meta_read = time.monotonic()
             store = Store.open(self._directory)
             try:
@@ -241,13 +244,13 @@ class RunWatch(BoardsWatch):
             finally:
                 store.close()
             if "exit_code" in meta:
-                self._ended = (
+                self._job_end = (
                     f"the job has ended with exit code {meta['exit_code']} at"
                     f" {time.strftime('%H:%M:%S', time.localtime(meta.get('end')))}"
                 )
             elif not process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
-                self._ended = "the job's parent has gone; dwsr-probe report collects what is left"
-        return self._ended
+                self._job_end = "the job's parent has gone; dwsr-probe report collects what is left"
+        return self._job_end
 
 
 def watch_run(word: str, directories: list[str] | None = None) -> RunWatch | MachineWatch:
