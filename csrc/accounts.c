@@ -68,12 +68,12 @@ static void flush_to(task_handle task)
 
 static void flush(void)
 {
-    if (this_thread.pending || this_thread.pending_count) flush_to(lineage_allocates_for());
+    if (this_thread.pending || this_thread.pending_count) flush_to(lineage_allocating_task());
 }
 
 __attribute__((noinline)) void accounts_flush_slow(void)
 {
-    if (this_thread.busy) return; /* in a signal handler: the next call flushes */
+    if (this_thread.in_accounts) return; /* in a signal handler: the next call flushes */
     accounts_enter();
     if (accounts_active())
         flush();
@@ -89,12 +89,12 @@ void accounts_flush(void)
     accounts_leave();
 }
 
-/* Not lineage_allocates_for: without its Python thread state, the thread looks native. */
+/* Not lineage_allocating_task: without its Python thread state, the thread looks native. */
 void accounts_flush_at_thread_end(void)
 {
     if (!accounts_active()) return;
     accounts_enter();
-    flush_to(lineage_thread_task());
+    flush_to(lineage_task_to_inherit());
     accounts_leave();
 }
 
@@ -129,12 +129,12 @@ static void read_figures(task_handle task, struct account_figures *f)
         *f = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
 }
 
-void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures)
+void accounts_task_end(task_handle task, int has_device_bytes, struct account_figures *figures)
 {
     accounts_enter();
     if (same_task(this_thread.task, task)) flush();
     read_figures(task, figures);
-    lineage_end(task, leaves_more || figures->live_bytes);
+    lineage_end(task, has_device_bytes || figures->live_bytes);
     /* a generation that no task has */
     store_relaxed(&account_of(task)->others, ~sum_zero(handle_generation(task)));
     accounts_leave();

@@ -27,9 +27,9 @@ void accounts_close(void);
 
 /* The calling thread's allocations belong to this task until its end, then to the parent. */
 void accounts_task_begin(task_handle task, task_handle parent);
-/* From any thread. Live bytes pass to the parent. leaves_more: the task also has live bytes that
- * are accounted elsewhere (gpu.h). */
-void accounts_task_end(task_handle task, int leaves_more, struct account_figures *figures);
+/* From any thread. Live bytes pass to the parent. has_device_bytes: the task also has live bytes on
+ * devices, which gpu.h accounts. */
+void accounts_task_end(task_handle task, int has_device_bytes, struct account_figures *figures);
 /* The figures of a running task: 0, or -ENOENT. */
 int accounts_task_now(task_handle task, struct account_figures *figures);
 /* Flushes the calling thread. Returns the live bytes of a running task, or ABSENT. */
@@ -41,7 +41,7 @@ void accounts_flush_at_thread_end(void);
 /* Live bytes allocated outside every task since accounts_open. */
 uint64_t accounts_unowned_bytes(void);
 
-/* -- inline: what every allocation pays -- */
+/* -- inline: called at every allocation -- */
 
 #define ACCOUNTS_FLUSH_BYTES (32 << 10)
 
@@ -56,18 +56,21 @@ SHARED_DATA word accounts_are_open;
 static inline int accounts_active(void) { return load_relaxed(&accounts_are_open) != 0; }
 
 /* Between accounts_enter and accounts_leave, allocations of a signal handler are not accounted. */
-static inline int accounts_may_change(void) { return !this_thread.busy && accounts_active(); }
+static inline int accounts_may_change(void)
+{
+    return !this_thread.in_accounts && accounts_active();
+}
 
 static inline void accounts_enter(void)
 {
-    this_thread.busy = 1;
+    this_thread.in_accounts = 1;
     signal_fence_seq_cst();
 }
 
 static inline void accounts_leave(void)
 {
     signal_fence_seq_cst();
-    this_thread.busy = 0;
+    this_thread.in_accounts = 0;
 }
 
 static inline uint64_t account_live(const struct account *a)

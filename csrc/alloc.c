@@ -23,32 +23,35 @@ static struct {
     word large_from;
     /* A glibc header below this value belongs to a small block. 0: the malloc is not glibc's, and
      * headers are not read. */
-    word small_headers;
+    word small_header_limit;
     struct real_functions real;
     int hooked; /* the wrappers were put in place by this process */
     /* Written sometimes: on another cache line. */
     word untracked_bytes __attribute__((aligned(64)));
-    word overflowed;
+    word table_was_full;
 } alloc __attribute__((aligned(64)));
 
 /* -- blocks -- */
 
 /* Bytes of an ended task are subtracted from its running ancestors. */
-static inline void release(task_handle owner, int64_t bytes) { accounts_charge(owner, -bytes); }
+static inline void subtract_bytes(task_handle owner, int64_t bytes)
+{
+    accounts_charge(owner, -bytes);
+}
 
 /* 0 if the table is full and the block is to be summed as a small one. */
-static inline int large_added(void *block, uint64_t bytes)
+static inline int add_large(void *block, uint64_t bytes)
 {
-    task_handle task = lineage_allocates_for();
+    task_handle task = lineage_allocating_task();
     struct owned stale = { 0, NOBODY, 0 };
     enum owners_result result = owners_insert((uintptr_t)block, bytes, task, &stale);
     if (result == OWNERS_FULL) {
-        store_relaxed(&alloc.overflowed, 1);
+        store_relaxed(&alloc.table_was_full, 1);
         add_relaxed(&alloc.untracked_bytes, bytes);
         return bytes >= SMALL_IF_FULL;
     }
     /* the free of an earlier block was not seen */
-    if (result == OWNERS_REPLACED) release(stale.owner, (int64_t)stale.bytes);
+    if (result == OWNERS_REPLACED) subtract_bytes(stale.owner, (int64_t)stale.bytes);
     accounts_charge(task, (int64_t)bytes);
     accounts_count_allocation();
     return 1;
@@ -91,55 +94,55 @@ static int headers_are_glibcs(void)
     return 1;
 }
 
-static inline void small_added(uint64_t bytes)
+static inline void add_small(uint64_t bytes)
 {
     accounts_count_allocation();
     accounts_add_small((int32_t)bytes);
 }
 
-static uint64_t size_of(void *block)
+static uint64_t block_size(void *block)
 {
-    return load_relaxed(&alloc.small_headers) ? size_in_header(header_of(block))
-                                              : alloc.real.malloc_usable_size(block);
+    return load_relaxed(&alloc.small_header_limit) ? size_in_header(header_of(block))
+                                                   : alloc.real.malloc_usable_size(block);
 }
 
 /* A large block, or one of a malloc whose headers are not read. */
-static __attribute__((noinline)) void added_slow(void *block)
+static __attribute__((noinline)) void add_block_slow(void *block)
 {
-    uint64_t bytes = size_of(block);
+    uint64_t bytes = block_size(block);
     if (bytes >= load_relaxed(&alloc.large_from)) {
         if (!accounts_may_change()) return;
         accounts_enter();
-        int done = large_added(block, bytes);
+        int done = add_large(block, bytes);
         accounts_leave();
         if (done) return;
     }
-    small_added(bytes);
+    add_small(bytes);
 }
 
-static inline void added(void *block)
+static inline void add_block(void *block)
 {
     if (__builtin_expect(!block, 0)) return;
-    uint64_t limit = load_relaxed(&alloc.small_headers), header;
+    uint64_t limit = load_relaxed(&alloc.small_header_limit), header;
     if (__builtin_expect(limit && (header = header_of(block)) < limit, 1))
-        small_added((header & ~UINT64_C(7)) - 8);
+        add_small((header & ~UINT64_C(7)) - 8);
     else
-        added_slow(block);
+        add_block_slow(block);
 }
 
-static __attribute__((noinline)) struct owned removed_slow(void *block)
+static __attribute__((noinline)) struct owned remove_block_slow(void *block)
 {
-    struct owned o = { 0, NOBODY, size_of(block) };
+    struct owned o = { 0, NOBODY, block_size(block) };
     if (o.bytes >= load_relaxed(&alloc.large_from)) {
         uint64_t bytes = o.bytes;
         o.bytes = 0;
         if (!accounts_may_change()) return o;
         accounts_enter();
         o = owners_remove((uintptr_t)block);
-        if (o.found) release(o.owner, (int64_t)o.bytes);
+        if (o.found) subtract_bytes(o.owner, (int64_t)o.bytes);
         accounts_leave();
         /* A block that is not found is older than the probe, or the table was full. */
-        if (o.found || bytes >= SMALL_IF_FULL || !load_relaxed(&alloc.overflowed)) return o;
+        if (o.found || bytes >= SMALL_IF_FULL || !load_relaxed(&alloc.table_was_full)) return o;
         o.bytes = bytes;
     }
     accounts_add_small(-(int32_t)o.bytes);
@@ -147,13 +150,13 @@ static __attribute__((noinline)) struct owned removed_slow(void *block)
 }
 
 /* Called before the real free: afterwards another thread may get the same address. */
-static inline struct owned removed(void *block)
+static inline struct owned remove_block(void *block)
 {
     struct owned o = { 0, NOBODY, 0 };
     if (__builtin_expect(!block, 0)) return o;
-    uint64_t limit = load_relaxed(&alloc.small_headers), header;
+    uint64_t limit = load_relaxed(&alloc.small_header_limit), header;
     if (__builtin_expect(!limit || (header = header_of(block)) >= limit, 0))
-        return removed_slow(block);
+        return remove_block_slow(block);
     o.bytes = (header & ~UINT64_C(7)) - 8;
     accounts_add_small(-(int32_t)o.bytes);
     return o;
@@ -175,29 +178,29 @@ static void restore_owner(void *block, struct owned o)
 static void *alloc_malloc(size_t n)
 {
     void *p = alloc.real.malloc(n);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static void *alloc_calloc(size_t n, size_t each)
 {
     void *p = alloc.real.calloc(n, each);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static void alloc_free(void *p)
 {
-    removed(p);
+    remove_block(p);
     alloc.real.free(p);
 }
 
 static void *alloc_realloc(void *old, size_t n)
 {
-    struct owned o = removed(old);
+    struct owned o = remove_block(old);
     void *p = alloc.real.realloc(old, n);
     if (p)
-        added(p);
+        add_block(p);
     else if (old && n)
         restore_owner(old, o); /* realloc with n == 0 has freed the block */
     return p;
@@ -216,53 +219,53 @@ static void *alloc_reallocarray(void *old, size_t n, size_t each)
 static int alloc_posix_memalign(void **out, size_t alignment, size_t n)
 {
     int e = alloc.real.posix_memalign(out, alignment, n);
-    if (e == 0) added(*out);
+    if (e == 0) add_block(*out);
     return e;
 }
 
 static void *alloc_aligned_alloc(size_t alignment, size_t n)
 {
     void *p = alloc.real.aligned_alloc(alignment, n);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static void *alloc_memalign(size_t alignment, size_t n)
 {
     void *p = alloc.real.memalign(alignment, n);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static void *alloc_valloc(size_t n)
 {
     void *p = alloc.real.valloc(n);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static void *alloc_pvalloc(size_t n)
 {
     void *p = alloc.real.pvalloc(n);
-    added(p);
+    add_block(p);
     return p;
 }
 
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
 
 /* Only anonymous, accessible mappings count as memory: not files, reservations or guard pages. */
-static void map_added(void *p, size_t n, int protection, int flags)
+static void add_mapping(void *p, size_t n, int protection, int flags)
 {
     if (p == MAP_FAILED || !accounts_may_change()) return;
     int saved = errno,
         counts = flags & MAP_ANONYMOUS && protection != PROT_NONE && !(flags & MAP_NORESERVE);
     if (!counts && !(flags & MAP_FIXED)) return;
     accounts_enter();
-    task_handle task = counts ? lineage_allocates_for() : NOBODY;
+    task_handle task = counts ? lineage_allocating_task() : NOBODY;
     n = whole_pages(n);
     if (!counts)
-        owners_unmap((uintptr_t)p, n, release); /* MAP_FIXED replaces older mappings */
-    else if (owners_map((uintptr_t)p, n, task, release) == OWNERS_FULL)
+        owners_unmap((uintptr_t)p, n, subtract_bytes); /* MAP_FIXED replaces older mappings */
+    else if (owners_map((uintptr_t)p, n, task, subtract_bytes) == OWNERS_FULL)
         add_relaxed(&alloc.untracked_bytes, n);
     else
         accounts_charge(task, (int64_t)n), accounts_count_allocation();
@@ -270,32 +273,32 @@ static void map_added(void *p, size_t n, int protection, int flags)
     errno = saved;
 }
 
-static void map_removed(void *p, size_t n)
+static void remove_mapping(void *p, size_t n)
 {
     /* the kernel refuses such a munmap */
     if (!accounts_may_change() || n == 0 || (uintptr_t)p % PAGE) return;
     accounts_enter();
-    owners_unmap((uintptr_t)p, whole_pages(n), release);
+    owners_unmap((uintptr_t)p, whole_pages(n), subtract_bytes);
     accounts_leave();
 }
 
 static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap(at, n, protection, flags, fd, offset);
-    map_added(p, n, protection, flags);
+    add_mapping(p, n, protection, flags);
     return p;
 }
 
 static void *alloc_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap64(at, n, protection, flags, fd, offset);
-    map_added(p, n, protection, flags);
+    add_mapping(p, n, protection, flags);
     return p;
 }
 
 static int alloc_munmap(void *p, size_t n)
 {
-    map_removed(p, n);
+    remove_mapping(p, n);
     return alloc.real.munmap(p, n);
 }
 
@@ -305,7 +308,7 @@ static void restore_mapping(void *p, size_t n, task_handle owner)
     int saved = errno;
     accounts_enter();
     n = whole_pages(n);
-    if (owners_map((uintptr_t)p, n, owner, release) == OWNERS_ADDED)
+    if (owners_map((uintptr_t)p, n, owner, subtract_bytes) == OWNERS_ADDED)
         accounts_charge(owner, (int64_t)n);
     accounts_leave();
     errno = saved;
@@ -324,11 +327,11 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
         known = owners_find_mapping((uintptr_t)old, &owner);
         accounts_leave();
     }
-    if (known) map_removed(old, old_n);
+    if (known) remove_mapping(old, old_n);
     void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to)
                                    : alloc.real.mremap(old, old_n, n, flags);
     if (known && p != MAP_FAILED)
-        map_added(p, n, PROT_READ, MAP_ANONYMOUS);
+        add_mapping(p, n, PROT_READ, MAP_ANONYMOUS);
     else if (known)
         restore_mapping(old, old_n, owner);
     return p;
@@ -340,19 +343,19 @@ struct thread_start {
     task_handle task;
 };
 
-static void end_thread(void *unused)
+static void flush_at_thread_end(void *unused)
 {
     (void)unused;
     accounts_flush_at_thread_end();
 }
 
-static void *begin_thread(void *p)
+static void *run_thread(void *p)
 {
     void *result;
     struct thread_start b = *(struct thread_start *)p;
     alloc.real.free(p);
-    lineage_begin_thread(b.task);
-    pthread_cleanup_push(end_thread, NULL); /* runs also after pthread_exit */
+    lineage_inherit(b.task);
+    pthread_cleanup_push(flush_at_thread_end, NULL); /* runs also after pthread_exit */
     result = b.function(b.argument);
     pthread_cleanup_pop(1);
     return result;
@@ -361,11 +364,11 @@ static void *begin_thread(void *p)
 static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                 void *(*function)(void *), void *argument)
 {
-    task_handle task = accounts_may_change() ? lineage_thread_task() : NOBODY;
+    task_handle task = accounts_may_change() ? lineage_task_to_inherit() : NOBODY;
     struct thread_start *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
     if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);
     *b = (struct thread_start){ function, argument, task };
-    int e = alloc.real.pthread_create(thread, attributes, begin_thread, b);
+    int e = alloc.real.pthread_create(thread, attributes, run_thread, b);
     if (e) alloc.real.free(b);
     return e;
 }
@@ -385,20 +388,20 @@ int alloc_start(uint64_t large_from)
     store_relaxed(&alloc.large_from, large_from < ALLOC_LARGE_LEAST  ? ALLOC_LARGE_LEAST
                                      : large_from > ALLOC_LARGE_MOST ? ALLOC_LARGE_MOST
                                                                      : large_from);
-    store_relaxed(&alloc.small_headers, headers_are_glibcs() ? alloc.large_from + 8 : 0);
+    store_relaxed(&alloc.small_header_limit, headers_are_glibcs() ? alloc.large_from + 8 : 0);
     alloc.hooked = 1;
     patch_install(&wrappers);
-    if (patch_holds()) return 0;
+    if (patch_check_intact()) return 0;
     alloc_stop(0); /* no slot was patched: another tool has replaced them */
     return -EBUSY;
 }
 
-int alloc_account(void)
+int alloc_start_accounting(void)
 {
     int e = owners_open();
     if (e < 0) return e;
     store_relaxed(&alloc.untracked_bytes, 0);
-    store_relaxed(&alloc.overflowed, 0);
+    store_relaxed(&alloc.table_was_full, 0);
     accounts_open();
     return 0;
 }
@@ -414,13 +417,13 @@ void alloc_stop(int at_exit)
 void alloc_fork_lock(void) { patch_lock(), owners_lock(); }
 void alloc_fork_unlock(void) { owners_unlock(), patch_unlock(); }
 
-void alloc_forked(void)
+void alloc_reset_in_child(void)
 {
-    owners_forked();
-    patch_forked();
+    owners_reset_in_child();
+    patch_reset_in_child();
     alloc.hooked = 0;
     accounts_close(); /* until the child accounts for itself, the wrappers only call through */
 }
 
 uint64_t alloc_untracked_bytes(void) { return load_relaxed(&alloc.untracked_bytes); }
-int alloc_holds(void) { return accounts_active() && patch_holds(); }
+int alloc_check_intact(void) { return accounts_active() && patch_check_intact(); }

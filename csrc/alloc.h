@@ -1,11 +1,11 @@
 /* Wrappers around malloc, free, mmap and the other functions of hooks.h, which add to the accounts
  * (accounts.h). Started and stopped by probe.c; the wrappers are called by the job, in any thread.
  *
- * Blocks of ALLOC_LARGE bytes or more and anonymous mappings are entered into the owner table
- * (owners.h). So a free from any thread, also after the task's end, is subtracted from the task
- * that allocated the block. Smaller blocks are summed per thread, and so are blocks below 64 KiB
- * for which the table is full. The wrappers of malloc and free take no lock and allocate nothing;
- * those of mmap and munmap take one short mutex.
+ * Blocks of ALLOC_LARGE_DEFAULT bytes or more and anonymous mappings are entered into the owner
+ * table (owners.h). So a free from any thread, also after the task's end, is subtracted from the
+ * task that allocated the block. Smaller blocks are summed per thread, and so are blocks below 64
+ * KiB for which the table is full. The wrappers of malloc and free take no lock and allocate
+ * nothing; those of mmap and munmap take one short mutex.
  *
  * Callers of malloc pass no handle, so this file keeps state of its own, beside the probe's one
  * global. It is never unmapped: the program may call a wrapper through a pointer after the stop.
@@ -15,27 +15,27 @@
 
 #include <stdint.h>
 
-#define ALLOC_LARGE       (UINT64_C(4) << 10)
-#define ALLOC_LARGE_LEAST (UINT64_C(4) << 10)
-#define ALLOC_LARGE_MOST  (UINT64_C(64) << 20)
+#define ALLOC_LARGE_DEFAULT (UINT64_C(4) << 10)
+#define ALLOC_LARGE_LEAST   (UINT64_C(4) << 10)
+#define ALLOC_LARGE_MOST    (UINT64_C(64) << 20)
 
 /* Puts the wrappers in place; they only call the real functions yet. large_from: blocks of so many
  * bytes or more are large, from ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST. 0 or -errno. */
 int alloc_start(uint64_t large_from);
-/* After alloc_start: the wrappers account. A call of its own, because the owner table is 7 MiB of
- * address space. 0 or -errno. */
-int alloc_account(void);
+/* After alloc_start: from here on the wrappers account. This is a separate call, because the owner
+ * table takes 7 MiB of address space, which a process without tasks does not need. 0 or -errno. */
+int alloc_start_accounting(void);
 /* at_exit: the process is about to end, so the wrappers stay in place. */
 void alloc_stop(int at_exit);
 /* Around fork: lock before, unlock in the parent, forked in the child. */
 void alloc_fork_lock(void);
 void alloc_fork_unlock(void);
-void alloc_forked(void);
+void alloc_reset_in_child(void);
 
 /* Total bytes of blocks for which the owner table was full. Takes no lock. */
 uint64_t alloc_untracked_bytes(void);
-/* Whether our wrappers are in place and have been since the start. If not, no figure is right. A
- * few loads. */
-int alloc_holds(void);
+/* 1 if accounting is on and the wrappers have been in place ever since the start. If 0, no figure
+ * is right. A few loads. */
+int alloc_check_intact(void);
 
 #endif

@@ -98,13 +98,14 @@ static void fill_header(struct board *b, const struct board_settings *s, uint64_
     b->live->headroom_bytes = ABSENT;
     memcpy(base + LAYOUT_OFFSET, BOARD_LAYOUT, sizeof BOARD_LAYOUT);
     h->magic = BOARD_MAGIC;
-    h->check = board_header_check(h, (const word *)(base + LAYOUT_OFFSET));
+    h->check = board_header_checksum(h, (const word *)(base + LAYOUT_OFFSET));
     /* If the file has its name already, readers find no magic until the board is complete. */
     store_relaxed(&h->magic, 0);
     store_release(&h->magic, BOARD_MAGIC);
 }
 
-/* nameless: not every filesystem can. A process killed before give_name then leaves no file. */
+/* nameless: create a file without a name (O_TMPFILE), which some filesystems refuse. A process that
+ * is killed before give_name then leaves no file. */
 static int open_file(int directory, const char *name, int nameless)
 {
 #ifdef O_TMPFILE

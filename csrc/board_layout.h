@@ -293,10 +293,10 @@ struct total {
  * `turn` is odd, which lasts for ever if the process was killed then. */
 #define JOURNAL_CELLS 3
 struct totals_journal {
-    word devices_change; /* 1: `devices` is set */
+    word devices_saved; /* 1: `devices` holds the old values */
     /* number + 1 of each cell that changes, counted from alloc[0]; 0: none */
     word cell[JOURNAL_CELLS];
-    word cell_count[JOURNAL_CELLS]; /* the word that contains the cell */
+    word cell_words[JOURNAL_CELLS]; /* old values of the words that contain these cells */
     struct total_fields fields;
     struct total_device devices[TASK_DEVICES];
 };
@@ -335,8 +335,8 @@ _Static_assert(sizeof(struct total) <= TOTAL_BYTES, "a total fits its page");
 _Static_assert(JOURNAL_OFFSET + sizeof(struct totals_journal) <= FACTS_OFFSET,
                "the journal fits the other half");
 
-/* A checksum against torn or foreign bytes, not against an attacker. */
-static inline word board_check(const word *w, uint64_t words, word seed)
+/* A checksum that detects torn or foreign bytes. It does not protect against an attacker. */
+static inline word board_checksum(const word *w, uint64_t words, word seed)
 {
     word h = seed ^ UINT64_C(0x9e3779b97f4a7c15);
     for (uint64_t i = 0; i < words; i++) {
@@ -348,12 +348,14 @@ static inline word board_check(const word *w, uint64_t words, word seed)
 
 /* The header's checksum: over its words up to `check`, its texts (whose sizes are multiples of 8),
  * and the layout. */
-static inline word board_header_check(const struct board_header *h, const word *layout)
+static inline word board_header_checksum(const struct board_header *h, const word *layout)
 {
-    word c = board_check((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);
+    word c =
+        board_checksum((const word *)h, offsetof(struct board_header, check) / sizeof(word), 0);
     const size_t texts = offsetof(struct board_header, check) + sizeof(word);
-    c = board_check((const word *)((const char *)h + texts), (sizeof *h - texts) / sizeof(word), c);
-    return board_check(layout, LAYOUT_BYTES / sizeof(word), c);
+    c = board_checksum((const word *)((const char *)h + texts), (sizeof *h - texts) / sizeof(word),
+                       c);
+    return board_checksum(layout, LAYOUT_BYTES / sizeof(word), c);
 }
 
 #endif

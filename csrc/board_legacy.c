@@ -69,10 +69,10 @@ int legacy_read_header(const struct board_reader *r, struct board_header *h)
     int e = board_read_at(r, &found, sizeof found, 0);
     if (e < 0) return e;
     const size_t texts = offsetof(struct legacy_header, check) + sizeof(word);
-    word check =
-        board_check((const word *)&found, offsetof(struct legacy_header, check) / sizeof(word), 0);
-    check = board_check((const word *)((const char *)&found + texts),
-                        (sizeof found - texts) / sizeof(word), check);
+    word check = board_checksum((const word *)&found,
+                                offsetof(struct legacy_header, check) / sizeof(word), 0);
+    check = board_checksum((const word *)((const char *)&found + texts),
+                           (sizeof found - texts) / sizeof(word), check);
     if (check != found.check) return BOARD_DAMAGED;
     memset(h, 0, sizeof *h);
 #define COPY(name) h->name = found.name;
@@ -94,15 +94,15 @@ static int texts_fit(const struct legacy_task *t, uint64_t bytes)
     return sum <= bytes;
 }
 
-uint64_t legacy_frame_whole(const char *frame, uint64_t available)
+uint64_t legacy_frame_valid_bytes(const char *frame, uint64_t available)
 {
     const struct legacy_frame *f = (const struct legacy_frame *)frame;
     const uint64_t least = offsetof(struct legacy_frame, text);
     if (available < least) return 0;
     const uint64_t bytes = f->frame_bytes;
     if (bytes % 8 || bytes < least || bytes > sizeof *f || bytes > available) return 0;
-    word check = board_check((const word *)&f->task, sizeof f->task / sizeof(word), bytes);
-    check = board_check((const word *)f->text, (bytes - least) / sizeof(word), check);
+    word check = board_checksum((const word *)&f->task, sizeof f->task / sizeof(word), bytes);
+    check = board_checksum((const word *)f->text, (bytes - least) / sizeof(word), check);
     return check == f->check && texts_fit(&f->task, bytes - least) ? bytes : 0;
 }
 

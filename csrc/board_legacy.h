@@ -16,8 +16,8 @@ int legacy_read_header(const struct board_reader *r, struct board_header *h);
 /* The layout of version 4 or 5, in the form of BOARD_LAYOUT. */
 const char *legacy_layout(uint64_t version);
 
-/* Like frame_whole and frame_unpack of frame.h. */
-uint64_t legacy_frame_whole(const char *frame, uint64_t available);
+/* Like frame_valid_bytes and frame_unpack of frame.h. */
+uint64_t legacy_frame_valid_bytes(const char *frame, uint64_t available);
 int legacy_frame_unpack(const struct layout *l, const char *frame, struct record *r);
 
 /* Copies the lengths of a slot's texts, which stood among the task's fields. */

@@ -18,10 +18,10 @@
 #define NAME(name)            #name,
 #define TEXT_NAME(name, size) #name,
 const char *const board_header_names[] = { HEADER_FIELDS(NAME) NULL };
-const char *const board_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
+const char *const board_header_text_names[] = { HEADER_TEXTS(TEXT_NAME) NULL };
 const char *const board_sample_names[] = { SAMPLE_FIELDS(NAME) NULL };
 
-const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len)
+const char *board_reader_header_text(const struct board_reader *r, int index, uint64_t *len)
 {
 #define TEXT(name, size) { r->header.name, size },
     const struct {
@@ -141,7 +141,7 @@ static int read_known_version(struct board_reader *r)
     if (e < 0) return e;
     memcpy(r->layout_text, layout, LAYOUT_BYTES);
     r->layout_text[LAYOUT_BYTES - 1] = 0;
-    if (h->check != board_header_check(h, layout)
+    if (h->check != board_header_checksum(h, layout)
         || layout_parse(&r->layout, r->layout_text, LAYOUT_BYTES) < 0)
         return BOARD_DAMAGED;
     return header_is_consistent(r) && texts_and_totals_are_consistent(r) ? 0 : BOARD_DAMAGED;
@@ -322,7 +322,7 @@ int64_t board_read_records(struct board_reader *r, uint64_t *position, char *fra
                 if (done) return (int64_t)done;
                 break;
             }
-            const uint64_t frame = frame_whole(&r->layout, frames + done, bytes - done);
+            const uint64_t frame = frame_valid_bytes(&r->layout, frames + done, bytes - done);
             if (!frame) {
                 if (done) break; /* cut off by `size`, or damaged: the next call finds out */
                 return BOARD_DAMAGED;
@@ -355,7 +355,7 @@ int64_t board_read_texts(struct board_reader *r, uint64_t *position, char *texts
         if (len > TEXT_BYTES_MOST) return BOARD_DAMAGED;
         const uint64_t whole = sizeof(word) + (len + 7) / 8 * 8;
         if (whole > bytes - done) break;
-        if (head != texts_head((const word *)(texts + done) + 1, len)) return BOARD_DAMAGED;
+        if (head != texts_header_word((const word *)(texts + done) + 1, len)) return BOARD_DAMAGED;
         done += whole;
     }
     if (!done && bytes) return BOARD_DAMAGED; /* texts_end is inside a text */

@@ -21,7 +21,7 @@ enum board_read_error {
 };
 
 /* Names of fields in order, each list ended by NULL. layout_names has those of the other lists. */
-extern const char *const board_header_names[], *const board_text_names[],
+extern const char *const board_header_names[], *const board_header_text_names[],
                                                    *const board_sample_names[];
 
 struct board_reader {
@@ -45,8 +45,8 @@ struct running_task {
 /* Reads all of `bytes`: 0 or an error. */
 int board_read_at(const struct board_reader *r, void *to, uint64_t bytes, uint64_t offset);
 
-/* Text `index` of the header, in the order of board_text_names, and its length. */
-const char *board_reader_text(const struct board_reader *r, int index, uint64_t *len);
+/* Text `index` of the header, in the order of board_header_text_names, and its length. */
+const char *board_reader_header_text(const struct board_reader *r, int index, uint64_t *len);
 
 /* 0 or an error; the reader is closed then. */
 int board_reader_open(struct board_reader *r, const char *path);

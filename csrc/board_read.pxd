@@ -10,7 +10,7 @@ cdef extern from "board_read.h" nogil:
         BOARD_NOT_READY, BOARD_FOREIGN, BOARD_VERSION_UNKNOWN
         BOARD_DAMAGED, BOARD_CUT_SHORT, BOARD_UNREADABLE
     const char *board_header_names[1]
-    const char *board_text_names[1]
+    const char *board_header_text_names[1]
     const char *board_sample_names[1]
     struct board_reader:
         int fd
@@ -23,7 +23,7 @@ cdef extern from "board_read.h" nogil:
         task_device *gpu
         task_fields task
         text name, key, inputs
-    const char *board_reader_text(const board_reader *r, int index, uint64_t *len)
+    const char *board_reader_header_text(const board_reader *r, int index, uint64_t *len)
     int board_reader_open(board_reader *r, const char *path)
     void board_reader_close(board_reader *r)
     int board_read_live(const board_reader *r, board_live *live)

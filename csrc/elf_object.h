@@ -16,7 +16,7 @@ struct elf_object {
     uintptr_t base;
     const ElfW(Sym) * symbols;
     const char *strings;
-    /* of the PLT; all others, without those that have no symbol */
+    /* [0]: relocations of the PLT. [1]: all other relocations that have a symbol. */
     const ElfW(Rela) * relocations[2];
     size_t relocation_counts[2];
     const uint32_t *gnu_hash;

@@ -23,9 +23,9 @@ static char *write_words(char *to, const word *from, size_t bytes)
     return to;
 }
 
-static word check_of(const char *frame, uint64_t bytes)
+static word checksum_of(const char *frame, uint64_t bytes)
 {
-    return board_check((const word *)frame + 1, bytes / sizeof(word) - 1, bytes) >> 32;
+    return board_checksum((const word *)frame + 1, bytes / sizeof(word) - 1, bytes) >> 32;
 }
 
 uint64_t frame_pack(const struct record *r, char *to)
@@ -47,7 +47,7 @@ uint64_t frame_pack(const struct record *r, char *to)
     if (r->oom.count) at = write_words(at, (const word *)&r->oom, sizeof r->oom);
     while ((at - to) % sizeof(word)) *at++ = 0;
     const uint64_t bytes = (uint64_t)(at - to);
-    *(word *)to = bytes | check_of(to, bytes) << 32;
+    *(word *)to = bytes | checksum_of(to, bytes) << 32;
     return bytes;
 }
 
@@ -98,16 +98,16 @@ static void read_texts(struct cursor *c, const struct layout *l, struct record *
     }
 }
 
-uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t available)
+uint64_t frame_valid_bytes(const struct layout *l, const char *frame, uint64_t available)
 {
-    if (!l->packed) return legacy_frame_whole(frame, available);
+    if (!l->packed) return legacy_frame_valid_bytes(frame, available);
     if (available < sizeof(word)) return 0;
     const word head = *(const word *)frame;
     const uint64_t bytes = (uint32_t)head;
     if (bytes % sizeof(word) || bytes < 2 * sizeof(word) || bytes > FRAME_BYTES_MOST
         || bytes > available)
         return 0;
-    return head >> 32 == check_of(frame, bytes) ? bytes : 0;
+    return head >> 32 == checksum_of(frame, bytes) ? bytes : 0;
 }
 
 static struct cursor cursor_of(const char *frame)

@@ -52,8 +52,9 @@ struct record {
  * texts have at most FRAME_TEXTS_MOST bytes together. */
 uint64_t frame_pack(const struct record *r, char *to);
 
-/* The size of the frame if its checksum is right and it has at most `available` bytes, else 0. */
-uint64_t frame_whole(const struct layout *l, const char *frame, uint64_t available);
+/* The size of the frame in bytes, or 0 if the frame is longer than `available` or its checksum is
+ * wrong. */
+uint64_t frame_valid_bytes(const struct layout *l, const char *frame, uint64_t available);
 /* Unpacks a whole frame: 0 or -EINVAL. The record's texts point into the frame. */
 int frame_unpack(const struct layout *l, const char *frame, struct record *r);
 

@@ -18,5 +18,5 @@ cdef extern from "frame.h" nogil:
         task_device *devices
         task_oom oom
         text gpu_json, oom_json
-    uint64_t frame_whole(const layout *l, const char *frame, uint64_t available)
+    uint64_t frame_valid_bytes(const layout *l, const char *frame, uint64_t available)
     int frame_unpack(const layout *l, const char *frame, record *r)

@@ -79,7 +79,7 @@ static struct task_device *device_of_task(task_handle task, uint32_t device)
     return d;
 }
 
-int gpu_added(task_handle task, uint32_t device, uint64_t bytes)
+int gpu_add_block(task_handle task, uint32_t device, uint64_t bytes)
 {
     if (device > GPU_PINNED) {
         add_relaxed(&gpu.unfollowed, 1);
@@ -101,7 +101,7 @@ int gpu_added(task_handle task, uint32_t device, uint64_t bytes)
     return raised;
 }
 
-void gpu_removed(task_handle task, uint32_t device, uint64_t bytes)
+void gpu_remove_block(task_handle task, uint32_t device, uint64_t bytes)
 {
     if (device > GPU_PINNED) return;
     add_relaxed(&gpu.devices[device].fields.live_bytes, -bytes);
@@ -163,7 +163,7 @@ void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
 void gpu_task_now(task_handle task, struct gpu_figures *f)
 {
     const word hook = load_relaxed(&gpu.hook);
-    f->known = f->pinned_known = f->leaves = 0;
+    f->known = f->pinned_known = f->has_live_bytes = 0;
     f->oom.count = 0;
     if (hook == GPU_HOOK_NONE) return; /* no CuPy: all that other tasks pay */
     memset(f->devices, 0, sizeof f->devices);
@@ -179,7 +179,7 @@ void gpu_task_now(task_handle task, struct gpu_figures *f)
         to->peak_bytes = load_relaxed(&d->peak_bytes) & SUM_MASK;
         to->pool_used_bytes = load_relaxed(&d->pool_used_bytes);
         to->pool_total_bytes = load_relaxed(&d->pool_total_bytes);
-        if (to->device && to->live_bytes) f->leaves = 1;
+        if (to->device && to->live_bytes) f->has_live_bytes = 1;
     }
     for (size_t i = 0; i < sizeof f->oom / sizeof(word); i++)
         ((word *)&f->oom)[i] = load_relaxed((const word *)&a->oom + i);
@@ -231,7 +231,7 @@ void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t 
 }
 
 /* Raises a maximum that is ABSENT until the first known value. */
-static void max_known(word *most, uint64_t value)
+static void raise_known_max(word *most, uint64_t value)
 {
     if (value != ABSENT && (load_relaxed(most) == ABSENT || load_relaxed(most) < value))
         store_relaxed(most, value);
@@ -242,10 +242,10 @@ void gpu_note_driver(uint32_t device, const struct gpu_driver *reading)
     if (device >= DEVICE_COUNT) return;
     struct device_fields *f = &gpu.devices[device].fields;
     store_relaxed(&f->used_bytes, reading->used_bytes);
-    max_known(&f->used_max_bytes, reading->used_bytes);
+    raise_known_max(&f->used_max_bytes, reading->used_bytes);
     if (reading->total_bytes != ABSENT) store_relaxed(&f->total_bytes, reading->total_bytes);
     store_relaxed(&f->process_bytes, reading->process_bytes);
-    max_known(&f->process_max_bytes, reading->process_bytes);
+    raise_known_max(&f->process_max_bytes, reading->process_bytes);
     store_relaxed(&f->utilisation_percent, reading->utilisation_percent);
     store_relaxed(&f->rmm_bytes, reading->rmm_bytes);
     store_relaxed(&f->rmm_peak_bytes, reading->rmm_peak_bytes);
@@ -312,7 +312,7 @@ void gpu_open(void)
 void gpu_fork_lock(void) { pthread_mutex_lock(&gpu.mutex); }
 void gpu_fork_unlock(void) { pthread_mutex_unlock(&gpu.mutex); }
 
-void gpu_forked(void)
+void gpu_reset_in_child(void)
 {
     pthread_mutex_init(&gpu.mutex, NULL);
     this_thread.gpu_depth = 0;

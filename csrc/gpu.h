@@ -28,7 +28,7 @@ void gpu_open(void);
 /* Around fork: lock before, unlock in the parent, forked in the child. */
 void gpu_fork_lock(void);
 void gpu_fork_unlock(void);
-void gpu_forked(void);
+void gpu_reset_in_child(void);
 
 /* The state of the hook on CuPy. pinned: page-locked memory is seen, too. */
 void gpu_note_hook(enum gpu_hook state, int pinned);
@@ -36,11 +36,11 @@ void gpu_note_nvml(enum nvml_state state);
 
 /* Adds an allocation to the device, the task and its ancestors. Returns 1 if that raised a peak:
  * then gpu_note_pool is to be called. */
-int gpu_added(task_handle task, uint32_t device, uint64_t bytes);
+int gpu_add_block(task_handle task, uint32_t device, uint64_t bytes);
 /* The same for a free. */
-void gpu_removed(task_handle task, uint32_t device, uint64_t bytes);
-/* The pool right after an allocation. raised: the result of gpu_added. If 1, the pool also belongs
- * to the peaks of the task and its ancestors. */
+void gpu_remove_block(task_handle task, uint32_t device, uint64_t bytes);
+/* The pool right after an allocation. raised: the result of gpu_add_block. If 1, the pool also
+ * belongs to the peaks of the task and its ancestors. */
 void gpu_note_pool(task_handle task, uint32_t device, const struct gpu_pool *pool, int raised);
 /* An allocation that failed for lack of device memory. */
 void gpu_note_oom(task_handle task, uint32_t device, uint64_t requested_bytes,
@@ -64,10 +64,10 @@ void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t 
 void gpu_note_driver(uint32_t device, const struct gpu_driver *reading);
 
 struct gpu_figures {
-    int known;                                /* the hook was in place: no device, no memory */
+    int known;                                /* the hook was in place */
     int pinned_known;                         /* the same for page-locked memory */
-    int leaves;                               /* the task has live bytes */
-    struct task_device devices[TASK_DEVICES]; /* where known; device 0: unused */
+    int has_live_bytes;                       /* the task has live bytes */
+    struct task_device devices[TASK_DEVICES]; /* set where known; device 0: unused */
     struct task_oom oom;                      /* count 0: none, and nothing else is set */
 };
 

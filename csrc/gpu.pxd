@@ -12,8 +12,8 @@ cdef extern from "gpu.h" nogil:
         uint64_t rmm_bytes, rmm_peak_bytes
     void gpu_note_hook(int state, int pinned)
     void gpu_note_nvml(int state)
-    int gpu_added(task_handle task, unsigned int device, uint64_t size)
-    void gpu_removed(task_handle task, unsigned int device, uint64_t size)
+    int gpu_add_block(task_handle task, unsigned int device, uint64_t size)
+    void gpu_remove_block(task_handle task, unsigned int device, uint64_t size)
     void gpu_note_pool(
         task_handle task, unsigned int device, const gpu_pool *pool, int raised)
     void gpu_note_oom(

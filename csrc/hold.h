@@ -10,16 +10,16 @@
 #define DWSR_HOLD_H
 
 struct hold {
-    void (*let_go)(struct hold *h);
-    int gone; /* released */
+    void (*release)(struct hold *h);
+    int released;
 };
 
 /* Releases the lock, once. h may be NULL: nothing is held. */
-static inline void hold_let_go(struct hold *h)
+static inline void hold_release(struct hold *h)
 {
-    if (!h || h->gone) return;
-    h->gone = 1;
-    h->let_go(h);
+    if (!h || h->released) return;
+    h->released = 1;
+    h->release(h);
 }
 
 #endif

@@ -1,4 +1,4 @@
 cdef extern from "hold.h" nogil:
     struct hold:
-        void (*let_go)(hold *h) noexcept nogil
-        int gone
+        void (*release)(hold *h) noexcept nogil
+        int released

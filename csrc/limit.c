@@ -13,13 +13,14 @@
 
 /* The file names and fields of a version of cgroups. In v1 the fields without "total_" leave out
  * the groups below. */
-struct version {
+struct cgroup_version {
     const char *folder, *limit, *usage, *inactive, *active;
 };
-static const struct version V1 = { "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                                   "total_inactive_file", "total_active_file" };
-static const struct version V2 = { "", "memory.max", "memory.current", "inactive_file",
-                                   "active_file" };
+static const struct cgroup_version V1 = { "/memory", "memory.limit_in_bytes",
+                                          "memory.usage_in_bytes", "total_inactive_file",
+                                          "total_active_file" };
+static const struct cgroup_version V2 = { "", "memory.max", "memory.current", "inactive_file",
+                                          "active_file" };
 
 /* The minimum over a group and its ancestors; ABSENT: none of them has a limit. */
 struct group_memory {
@@ -29,7 +30,7 @@ struct group_memory {
 /* What to read. */
 struct query {
     const char *cgroup_root;
-    int headroom; /* also the headroom, from two more files of each group that has a limit */
+    int with_headroom; /* also the headroom, from two more files of each group that has a limit */
 };
 
 static uint64_t read_number(const char *path)
@@ -43,7 +44,7 @@ static uint64_t read_number(const char *path)
 }
 
 /* The number after a name at the start of a line, or ABSENT. */
-static uint64_t field(const char *text, const char *name)
+static uint64_t read_field(const char *text, const char *name)
 {
     const size_t len = strlen(name);
     for (const char *at = text; at; at = strchr(at, '\n')) {
@@ -55,7 +56,7 @@ static uint64_t field(const char *text, const char *name)
 }
 
 /* path: the group's folder, of `len` bytes, with room for a file name up to `size`. */
-static uint64_t group_headroom(char *path, size_t len, size_t size, const struct version *v,
+static uint64_t group_headroom(char *path, size_t len, size_t size, const struct cgroup_version *v,
                                uint64_t limit)
 {
     char text[8192];
@@ -64,7 +65,7 @@ static uint64_t group_headroom(char *path, size_t len, size_t size, const struct
     if (usage == ABSENT) return ABSENT;
     snprintf(path + len, size - len, "/memory.stat");
     if (file_read_once(path, text, sizeof text) > 0) {
-        uint64_t inactive = field(text, v->inactive), active = field(text, v->active);
+        uint64_t inactive = read_field(text, v->inactive), active = read_field(text, v->active);
         cache = (inactive == ABSENT ? 0 : inactive) + (active == ABSENT ? 0 : active);
     }
     uint64_t used = usage > cache ? usage - cache : 0;
@@ -74,7 +75,7 @@ static uint64_t group_headroom(char *path, size_t len, size_t size, const struct
 /* Lowers *m to the group and its ancestors. In a container the group's path may not exist below the
  * mount: then only the root counts. */
 static void read_group_and_ancestors(const struct query *q, const char *group,
-                                     const struct version *v, struct group_memory *m)
+                                     const struct cgroup_version *v, struct group_memory *m)
 {
     char path[4096];
     size_t depth = strlen(group);
@@ -84,7 +85,7 @@ static void read_group_and_ancestors(const struct query *q, const char *group,
         if (len < 0 || (size_t)len + 64 > sizeof path) return;
         snprintf(path + len, sizeof path - (size_t)len, "/%s", v->limit);
         uint64_t limit = read_number(path), headroom = ABSENT;
-        if (q->headroom && limit != ABSENT)
+        if (q->with_headroom && limit != ABSENT)
             headroom = group_headroom(path, (size_t)len, sizeof path, v, limit);
         if (limit < m->limit) m->limit = limit;
         if (headroom < m->headroom) m->headroom = headroom;
@@ -117,7 +118,7 @@ static uint64_t machine_bytes(const char *proc_root, const char *name)
 {
     char path[512], text[4096];
     snprintf(path, sizeof path, "%s/meminfo", proc_root);
-    uint64_t kib = file_read_once(path, text, sizeof text) > 0 ? field(text, name) : ABSENT;
+    uint64_t kib = file_read_once(path, text, sizeof text) > 0 ? read_field(text, name) : ABSENT;
     return kib == ABSENT ? ABSENT : kib * 1024;
 }
 

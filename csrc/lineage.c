@@ -47,12 +47,13 @@ static void keep_parent_of_ended(task_handle parent, uint64_t generation)
     store_release(from, generation);
 }
 
-void lineage_end(task_handle task, int leaves)
+void lineage_end(task_handle task, int has_live_bytes)
 {
     struct lineage_slot *p = slot_of(task);
     task_handle parent = handle_from_word(load_relaxed(&p->parent));
     if (same_task(this_thread.task, task)) this_thread.task = parent;
-    if (is_somebody(parent) && leaves) keep_parent_of_ended(parent, handle_generation(task));
+    if (is_somebody(parent) && has_live_bytes)
+        keep_parent_of_ended(parent, handle_generation(task));
     store_release(&p->generation, 0);
 }
 
@@ -84,7 +85,7 @@ task_handle lineage_task_in(uint32_t slot)
 
 static int is_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
 
-task_handle lineage_allocates_for_slow(void)
+task_handle lineage_allocating_task_slow(void)
 {
     task_handle task = lineage_nearest_running(this_thread.task);
     if (is_somebody(task)) return task;
@@ -114,19 +115,19 @@ task_handle lineage_adopt(task_handle task)
     return before;
 }
 
-task_handle lineage_works_for(void)
+task_handle lineage_current_task(void)
 {
     task_handle task = lineage_nearest_running(this_thread.task);
     return is_somebody(task) ? task : lineage_nearest_running(this_thread.works_for);
 }
 
-task_handle lineage_thread_task(void)
+task_handle lineage_task_to_inherit(void)
 {
     return lineage_nearest_running(is_somebody(this_thread.task) ? this_thread.task
                                                                  : this_thread.works_for);
 }
 
-void lineage_begin_thread(task_handle task) { this_thread.works_for = task; }
+void lineage_inherit(task_handle task) { this_thread.works_for = task; }
 
 /* -- start, fork -- */
 
@@ -146,4 +147,4 @@ void lineage_open(int (*is_python)(void))
     store_relaxed(&lineage.ambiguous, 0);
 }
 
-void lineage_forked(void) { forget(); }
+void lineage_reset_in_child(void) { forget(); }

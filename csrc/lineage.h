@@ -16,15 +16,15 @@
  * whether the calling thread has a Python thread state; NULL: every thread has one. */
 void lineage_open(int (*is_python)(void));
 /* In a forked child: forgets the tasks of the parent process. */
-void lineage_forked(void);
+void lineage_reset_in_child(void);
 
 /* The handle of the task with this serial on the present board and in this slot; NOBODY if the
  * serial is 0. */
 static inline task_handle lineage_handle(uint32_t slot, uint64_t serial);
 /* The calling thread runs this task until its end, then the parent (NOBODY: none). */
 void lineage_begin(task_handle task, task_handle parent);
-/* From any thread. leaves: the task has live bytes, which pass to its parent. */
-void lineage_end(task_handle task, int leaves);
+/* From any thread. has_live_bytes: the task has live bytes, which pass to its parent. */
+void lineage_end(task_handle task, int has_live_bytes);
 /* Whether memory of tasks inside this one was lost sight of: more of them ended with live bytes
  * than the table of ended tasks holds. */
 static inline int lineage_is_inexact(task_handle task);
@@ -47,14 +47,16 @@ int lineage_clear_ambiguous(void);
 /* The calling thread works for this task while it runs none of its own, until the next call or the
  * task's end. Returns the task that the thread worked for before. */
 task_handle lineage_adopt(task_handle task);
-/* The nearest running task of the calling thread, or NOBODY: from its own task, else from the task
- * that it works for. The rule for native threads does not apply. */
-task_handle lineage_works_for(void);
-/* The same, but NOBODY if the thread's own task and all ancestors of that task have ended. Threads
- * that the calling one starts work for this task, and small bytes of an ending thread go to it. */
-task_handle lineage_thread_task(void);
-/* First call of a thread that a task started. */
-void lineage_begin_thread(task_handle task);
+/* The calling thread's own task or the nearest running ancestor of that task. If there is none: the
+ * same for the task that started or adopted the thread. Otherwise NOBODY. The rule for native
+ * threads (lineage_set_running) does not apply. */
+task_handle lineage_current_task(void);
+/* The task that a thread started by the calling thread works for. Small bytes of an ending thread
+ * also go to this task. Differs from lineage_current_task in one case: if the calling thread has a
+ * task of its own, and this task and all its ancestors have ended, the result is NOBODY. */
+task_handle lineage_task_to_inherit(void);
+/* The calling thread, which has just begun, works for the task that started it. */
+void lineage_inherit(task_handle task);
 
 /* -- inline: called at every allocation -- */
 
@@ -108,14 +110,14 @@ static inline task_handle lineage_parent(task_handle task)
     return is_older(parent, task) ? parent : NOBODY;
 }
 
-task_handle lineage_allocates_for_slow(void);
+task_handle lineage_allocating_task_slow(void);
 
 /* The task that allocations of the calling thread belong to, or NOBODY: its own task, else the one
  * that it works for, else, in a native thread, the only one that runs. */
-static inline task_handle lineage_allocates_for(void)
+static inline task_handle lineage_allocating_task(void)
 {
     task_handle task = this_thread.task;
-    return __builtin_expect(lineage_runs(task), 1) ? task : lineage_allocates_for_slow();
+    return __builtin_expect(lineage_runs(task), 1) ? task : lineage_allocating_task_slow();
 }
 
 #endif

@@ -20,7 +20,7 @@ static struct {
     uint32_t interval_count;
 } table = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-static const size_t bytes =
+static const size_t table_bytes =
     OWNER_BUCKETS * sizeof(struct owner_bucket) + INTERVALS * sizeof(struct interval);
 
 int owners_open(void)
@@ -28,18 +28,18 @@ int owners_open(void)
     int e = 0;
     pthread_mutex_lock(&table.mutex); /* a wrapper of the last start may still use the table */
     if (!owners_buckets) {
-        char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+        char *p = mmap(NULL, table_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) {
             e = -errno;
             goto out;
         }
         /* entries are scattered: huge pages would add to the resident set */
-        madvise(p, bytes, MADV_NOHUGEPAGE);
+        madvise(p, table_bytes, MADV_NOHUGEPAGE);
         table.intervals = (struct interval *)(p + OWNER_BUCKETS * sizeof(struct owner_bucket));
         pointer_store_release(&owners_buckets, (struct owner_bucket *)p);
     } else {
-        madvise(owners_buckets, bytes, MADV_DONTNEED); /* zero again */
+        madvise(owners_buckets, table_bytes, MADV_DONTNEED); /* zero again */
     }
     table.interval_count = 0;
 out:
@@ -52,8 +52,8 @@ uint64_t owners_resident_bytes(void)
     static unsigned char pages[OWNER_BUCKETS * sizeof(struct owner_bucket) / PAGE
                                + INTERVALS * sizeof(struct interval) / PAGE + 2];
     uint64_t count = 0;
-    if (!owners_buckets || mincore(owners_buckets, bytes, pages) < 0) return 0;
-    for (size_t i = 0; i < (bytes + PAGE - 1) / PAGE; i++) count += pages[i] & 1;
+    if (!owners_buckets || mincore(owners_buckets, table_bytes, pages) < 0) return 0;
+    for (size_t i = 0; i < (table_bytes + PAGE - 1) / PAGE; i++) count += pages[i] & 1;
     return count * PAGE;
 }
 
@@ -145,4 +145,4 @@ int owners_find_mapping(uintptr_t address, task_handle *owner)
 
 void owners_lock(void) { pthread_mutex_lock(&table.mutex); }
 void owners_unlock(void) { pthread_mutex_unlock(&table.mutex); }
-void owners_forked(void) { pthread_mutex_init(&table.mutex, NULL); }
+void owners_reset_in_child(void) { pthread_mutex_init(&table.mutex, NULL); }

@@ -98,6 +98,6 @@ int owners_find_mapping(uintptr_t address, task_handle *owner);
 /* Around fork: lock before, unlock in the parent, forked in the child. */
 void owners_lock(void);
 void owners_unlock(void);
-void owners_forked(void);
+void owners_reset_in_child(void);
 
 #endif

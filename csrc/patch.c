@@ -66,9 +66,9 @@ static struct {
     uintptr_t provider, self; /* bases of the object that provides malloc, and of this one */
     char provider_path[256];
     uintptr_t usable_size;
-    struct loader_counters walked; /* at the last walk over all objects */
-    word relocated_adds;           /* objects up to this count of adds are relocated */
-    uintptr_t done[OBJECTS_MOST];  /* bases of objects that are patched, a hash set */
+    struct loader_counters walked;   /* at the last walk over all objects */
+    word relocated_adds;             /* objects up to this count of adds are relocated */
+    uintptr_t patched[OBJECTS_MOST]; /* bases of objects that are patched, a hash set */
     /* The first slot for malloc that was found. Another tool that replaces slots replaces it. */
     uintptr_t *sentinel;
     word lost; /* the sentinel has held another function since the install */
@@ -100,7 +100,7 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
 
 /* A non-PIE executable that takes a function's address gives it a canonical PLT entry: an undefined
  * symbol with a value. */
-static int find_canonical(struct dl_phdr_info *info, size_t size, void *unused)
+static int find_canonical_plt(struct dl_phdr_info *info, size_t size, void *unused)
 {
     struct elf_object o;
     (void)size, (void)unused;
@@ -121,7 +121,7 @@ int patch_find(struct real_functions *real)
     pthread_mutex_lock(&patch.mutex);
     if (!patch.real[HOOK_malloc]) {
         dl_iterate_phdr(find_in_object, NULL);
-        dl_iterate_phdr(find_canonical, NULL);
+        dl_iterate_phdr(find_canonical_plt, NULL);
     }
 #define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
     HOOKS(COPY)
@@ -134,10 +134,11 @@ int patch_find(struct real_functions *real)
 
 /* -- rewriting -- */
 
-/* A slot of an object, with a relocation whose symbol is a hooked function. */
-struct slot_use {
+/* A slot of an object: an entry of its GOT, or a pointer variable, whose relocation names a hooked
+ * function. Not a slot of the board. */
+struct got_slot {
     int hook, is_call, is_undefined;
-    uintptr_t *slot, value;
+    uintptr_t *address, value;
 };
 
 static int hook_of(const char *name)
@@ -147,8 +148,8 @@ static int hook_of(const char *name)
     return -1;
 }
 
-__attribute__((no_sanitize_address)) static void write_slot(struct elf_object *o, uintptr_t *slot,
-                                                            uintptr_t value)
+__attribute__((no_sanitize_address)) static void write_got_slot(struct elf_object *o,
+                                                                uintptr_t *slot, uintptr_t value)
 {
     if ((uintptr_t)slot >= o->relro && (uintptr_t)slot < o->relro_end && elf_object_unseal(o) < 0)
         return;
@@ -156,40 +157,42 @@ __attribute__((no_sanitize_address)) static void write_slot(struct elf_object *o
 }
 
 /* Slots with other values are variables that the program has changed: not to be patched. */
-static int holds_real(const struct elf_object *o, const struct slot_use *u)
+static int holds_real(const struct elf_object *o, const struct got_slot *slot)
 {
-    if (u->value == patch.real[u->hook] || (patch.plt[u->hook] && u->value == patch.plt[u->hook]))
+    if (slot->value == patch.real[slot->hook]
+        || (patch.plt[slot->hook] && slot->value == patch.plt[slot->hook]))
         return 1;
     /* Lazy binding: the slot leads back into the object's own PLT. A defined symbol may be the
      * object's own malloc. */
-    return u->is_call && u->is_undefined && u->value >= o->text && u->value < o->text_end;
+    return slot->is_call && slot->is_undefined && slot->value >= o->text
+           && slot->value < o->text_end;
 }
 
-typedef void slot_action(struct elf_object *o, const struct slot_use *use);
+typedef void got_slot_action(struct elf_object *o, const struct got_slot *slot);
 
 /* Slots belong to the loader, and some lie where AddressSanitizer expects red zones: so no checks
  * here. Not inlined, which keeps the loop of the caller short. */
 __attribute__((no_sanitize_address, noinline)) static void
-act_if_hooked(struct elf_object *o, const ElfW(Rela) * r, uintptr_t value, slot_action *act)
+act_if_hooked(struct elf_object *o, const ElfW(Rela) * r, uintptr_t value, got_slot_action *act)
 {
     const ElfW(Sym) *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
     const int hook = hook_of(o->strings + symbol->st_name);
     if (hook < 0 || !patch.wrapper[hook] || !patch.real[hook]) return;
-    const struct slot_use use = {
+    const struct got_slot slot = {
         .hook = hook,
         .is_call = IS_CALL_SLOT(ELF64_R_TYPE(r->r_info)),
         .is_undefined = symbol->st_shndx == SHN_UNDEF,
-        .slot = (uintptr_t *)(o->base + r->r_offset),
+        .address = (uintptr_t *)(o->base + r->r_offset),
         .value = value,
     };
-    act(o, &use);
+    act(o, &slot);
 }
 
 /* Calls `act` for each slot of a hooked function. `is_candidate` checks the slot's value before its
  * name is compared: the value is at hand, the name is a cache miss or two away. */
 __attribute__((no_sanitize_address)) static void
-for_each_slot(struct elf_object *o, int (*is_candidate)(const struct elf_object *, uintptr_t),
-              slot_action *act)
+for_each_got_slot(struct elf_object *o, int (*is_candidate)(const struct elf_object *, uintptr_t),
+                  got_slot_action *act)
 {
     for (int table = 0; table < 2; table++) {
         const ElfW(Rela) *r = o->relocations[table], *end = r + o->relocation_counts[table];
@@ -213,10 +216,10 @@ static int may_be_real(const struct elf_object *o, uintptr_t value)
     return is_within(patch.reals, value) || (value >= o->text && value < o->text_end);
 }
 
-static void patch_slot(struct elf_object *o, const struct slot_use *u)
+static void patch_got_slot(struct elf_object *o, const struct got_slot *slot)
 {
-    if ((o->base == patch.provider && u->hook >= FIRST_MAPPING) || !holds_real(o, u)) return;
-    write_slot(o, u->slot, patch.wrapper[u->hook]);
+    if ((o->base == patch.provider && slot->hook >= FIRST_MAPPING) || !holds_real(o, slot)) return;
+    write_got_slot(o, slot->address, patch.wrapper[slot->hook]);
 }
 
 static int may_be_anything(const struct elf_object *o, uintptr_t value)
@@ -224,18 +227,18 @@ static int may_be_anything(const struct elf_object *o, uintptr_t value)
     return (void)o, (void)value, 1;
 }
 
-static void note_sentinel(struct elf_object *o, const struct slot_use *u)
+static void note_sentinel(struct elf_object *o, const struct got_slot *slot)
 {
     (void)o;
-    if (u->hook == HOOK_malloc && u->is_call && !patch.sentinel)
-        pointer_store_release(&patch.sentinel, u->slot);
+    if (slot->hook == HOOK_malloc && slot->is_call && !patch.sentinel)
+        pointer_store_release(&patch.sentinel, slot->address);
 }
 
 static void patch_object(struct elf_object *o)
 {
     if (!patch.sentinel && o->base != patch.provider)
-        for_each_slot(o, may_be_anything, note_sentinel);
-    for_each_slot(o, may_be_real, patch_slot);
+        for_each_got_slot(o, may_be_anything, note_sentinel);
+    for_each_got_slot(o, may_be_real, patch_got_slot);
 }
 
 static int may_be_wrapper(const struct elf_object *o, uintptr_t value)
@@ -243,14 +246,15 @@ static int may_be_wrapper(const struct elf_object *o, uintptr_t value)
     return (void)o, is_within(patch.wrappers, value);
 }
 
-static void restore_slot(struct elf_object *o, const struct slot_use *u)
+static void restore_got_slot(struct elf_object *o, const struct got_slot *slot)
 {
-    if (u->value == patch.wrapper[u->hook]) write_slot(o, u->slot, patch.real[u->hook]);
+    if (slot->value == patch.wrapper[slot->hook])
+        write_got_slot(o, slot->address, patch.real[slot->hook]);
 }
 
 /* -- walking over the loaded objects -- */
 
-static struct address_range with_values(struct address_range range, const uintptr_t *values)
+static struct address_range extend_range(struct address_range range, const uintptr_t *values)
 {
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (values[i] && values[i] < range.first) range.first = values[i];
@@ -259,13 +263,14 @@ static struct address_range with_values(struct address_range range, const uintpt
     return range;
 }
 
-/* 1 if the object was not in the set. If the set is full, the object is patched again: no harm. */
-static int add_to_done(uintptr_t base)
+/* Adds an object to the set. 1 if it is new, or if the set is full: patching an object twice does
+ * no harm. */
+static int add_to_patched(uintptr_t base)
 {
     for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
          tries++, i = (i + 1) % OBJECTS_MOST) {
-        if (patch.done[i] == base + 1) return 0;
-        if (patch.done[i] == 0) return patch.done[i] = base + 1, 1;
+        if (patch.patched[i] == base + 1) return 0;
+        if (patch.patched[i] == 0) return patch.patched[i] = base + 1, 1;
     }
     return 1;
 }
@@ -279,11 +284,11 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
     if (info->dlpi_adds != patch.relocated_adds) return 1;
     /* after an unload, a base may belong to another object */
     if (info->dlpi_subs != load_relaxed(&patch.walked.subs))
-        memset(patch.done, 0, sizeof patch.done);
+        memset(patch.patched, 0, sizeof patch.patched);
     store_relaxed(&patch.walked.adds, info->dlpi_adds);
     store_relaxed(&patch.walked.subs, info->dlpi_subs);
     if (elf_object_is_loader(info) || info->dlpi_addr == patch.self
-        || !add_to_done(info->dlpi_addr))
+        || !add_to_patched(info->dlpi_addr))
         return 0;
     if (elf_object_read(info, &o)) patch_object(&o);
     return 0;
@@ -294,7 +299,7 @@ static int restore_object(struct dl_phdr_info *info, size_t size, void *unused)
     struct elf_object o;
     (void)size, (void)unused;
     if (!elf_object_is_loader(info) && info->dlpi_addr != patch.self && elf_object_read(info, &o))
-        for_each_slot(&o, may_be_wrapper, restore_slot);
+        for_each_got_slot(&o, may_be_wrapper, restore_got_slot);
     return 0;
 }
 
@@ -365,8 +370,8 @@ void patch_install(const struct patch_wrappers *wrappers)
     patch.wrapper[HOOK_dlsym] = (uintptr_t)patch_dlsym;
     patch_real_dlsym = patch.real[HOOK_dlsym];
     const struct address_range none = { UINTPTR_MAX, 0 };
-    patch.wrappers = with_values(none, patch.wrapper);
-    patch.reals = with_values(with_values(none, patch.real), patch.plt);
+    patch.wrappers = extend_range(none, patch.wrapper);
+    patch.reals = extend_range(extend_range(none, patch.real), patch.plt);
     store_relaxed(&patch.lost, 0);
     int done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
     pthread_mutex_unlock(&patch.mutex);
@@ -380,7 +385,7 @@ void patch_install(const struct patch_wrappers *wrappers)
         wait_for_loader();
         pthread_mutex_lock(&patch.mutex);
         patch.relocated_adds = now.adds;
-        memset(patch.done, 0, sizeof patch.done);
+        memset(patch.patched, 0, sizeof patch.patched);
         done = dl_iterate_phdr(patch_if_new, NULL) == 0;
         if (done) store_release(&patch.installed, 1);
         pthread_mutex_unlock(&patch.mutex);
@@ -415,7 +420,7 @@ void patch_refresh(void)
     if (load_relaxed(&patch.installed)) {
         /* Before slots that another tool has given back are patched again: calls that were made
          * meanwhile were not seen. */
-        patch_holds();
+        patch_check_intact();
         /* stops early if an object was added since: the next refresh tries again */
         dl_iterate_phdr(patch_if_new, NULL);
     }
@@ -434,7 +439,7 @@ void patch_remove(void)
     pthread_mutex_unlock(&patch.mutex);
 }
 
-int patch_holds(void)
+int patch_check_intact(void)
 {
     uintptr_t *sentinel = pointer_load_acquire(&patch.sentinel);
     if (!sentinel) return 0;
@@ -457,7 +462,7 @@ void patch_unlock(void)
     pthread_mutex_unlock(&patch.mutex);
 }
 
-void patch_forked(void)
+void patch_reset_in_child(void)
 {
     pthread_mutex_init(&patch.mutex, NULL);
     patch.counter_readers = patch.forking = 0;

@@ -20,7 +20,7 @@ struct patch_wrappers {
 #undef FIELD
 };
 
-/* After patch_find. patch_holds says whether it worked. */
+/* After patch_find. patch_check_intact reports whether it worked. */
 void patch_install(const struct patch_wrappers *wrappers);
 /* Whether objects were loaded or unloaded since the last walk. */
 int patch_is_due(void);
@@ -30,15 +30,16 @@ void patch_refresh(void);
 /* Restores the slots, except in a forked child (below). The program may have kept a wrapper's
  * address, so wrappers must work ever after. */
 void patch_remove(void);
-/* Whether the program's calls reach the wrappers, and have done so since the install. 0 if no slot
- * was patched, or another tool has replaced the slots at any time. A few loads, no lock. */
-int patch_holds(void);
+/* 1 if the program's calls have reached the wrappers ever since patch_install. 0 if no slot was
+ * patched, or if another tool replaced the slots; that result is remembered until the next
+ * patch_install. A few loads, no lock. */
+int patch_check_intact(void);
 /* Around fork: lock before, unlock in the parent, forked in the child. The child keeps the slots as
  * they are. It does not walk over the objects before it has loaded one itself: another thread of
  * the parent may have held the loader's lock, which then stays locked in the child for ever. */
 void patch_lock(void);
 void patch_unlock(void);
-void patch_forked(void);
+void patch_reset_in_child(void);
 /* Path of the object that provides malloc. */
 const char *patch_provider(void);
 

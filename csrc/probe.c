@@ -20,7 +20,7 @@
 
 static struct {
     pthread_mutex_t control; /* start, stop and fork, one at a time */
-    word active, generation;
+    word active, instance;
     struct board board;
     struct tasks tasks;
     struct sampler sampler;
@@ -33,7 +33,7 @@ static struct {
     pthread_key_t thread_key;
     int has_key; /* without the key, tasks of a thread that exits stay open */
     /* `said` is shared with all processes that are forked later; NULL: no page for it */
-    word *said, said_here[PROBE_SAY_KINDS];
+    word *said, said_here[PROBE_MESSAGE_KINDS];
 } probe = { .control = PTHREAD_MUTEX_INITIALIZER, .tasks = { .mutex = PTHREAD_MUTEX_INITIALIZER } };
 
 static uint64_t own_start_ticks(const char *proc_root)
@@ -65,7 +65,7 @@ static void start_sampler(void)
     pthread_mutex_unlock(&probe.tasks.mutex);
     /* Without the sampler, peaks are still read at every begin and end. Readers see that the
      * board's heartbeat is missing. */
-    if (e < 0 && probe_say_first(PROBE_SAY_SAMPLER))
+    if (e < 0 && probe_claim_message(PROBE_MESSAGE_SAMPLER))
         fprintf(stderr,
                 "dwsr-probe: cannot start the sampler thread: %s; peaks are taken at task "
                 "boundaries only\n",
@@ -97,15 +97,15 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&probe.control, NULL);
-    gpu_forked();
-    alloc_forked();
-    lineage_forked();
-    tasks_abandon(&probe.tasks);
+    gpu_reset_in_child();
+    alloc_reset_in_child();
+    lineage_reset_in_child();
+    tasks_reset_in_child(&probe.tasks);
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);
     store_relaxed(&probe.asked_for_room, 0);
     store_relaxed(&probe.sampler_due, 0);
-    store_relaxed(&probe.generation, probe.generation + 1);
+    store_relaxed(&probe.instance, probe.instance + 1);
     this_thread.fork_announced = 0;
 }
 
@@ -171,7 +171,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
                                                              : ALLOC_OFF);
     tasks_open(&probe.tasks, &probe.board, accounting);
     start_sampler();
-    store_relaxed(&probe.generation, probe.generation + 1);
+    store_relaxed(&probe.instance, probe.instance + 1);
     store_release(&probe.active, 1);
     return 0;
 }
@@ -206,7 +206,7 @@ void probe_stop(enum board_state state, int at_exit, int remove)
 }
 
 int probe_active(void) { return load_relaxed(&probe.active) != 0; }
-uint64_t probe_generation(void) { return load_relaxed(&probe.generation); }
+uint64_t probe_instance(void) { return load_relaxed(&probe.instance); }
 
 int probe_board_path(char *path, size_t size)
 {
@@ -226,7 +226,7 @@ static void grow_board(void)
         store_release(&probe.room_error, (word)-e);
     else
         tasks_use_room(&probe.tasks);
-    if (e == 0 && probe.tasks.accounting && alloc_account() < 0) {
+    if (e == 0 && probe.tasks.accounting && alloc_start_accounting() < 0) {
         probe.tasks.accounting = 0;
         store_relaxed(&probe.board.live->alloc_state, ALLOC_UNAVAILABLE);
     }
@@ -245,7 +245,7 @@ void probe_expect_tasks(void)
     pthread_mutex_unlock(&probe.control);
 }
 
-int probe_room_failure(int *error, const char **failed_step)
+int probe_take_room_failure(int *error, const char **failed_step)
 {
     *error = (int)exchange_relaxed(&probe.room_error, 0);
     *failed_step = probe.room_step;
@@ -256,9 +256,9 @@ task_handle probe_task_begin(const struct task_begin *begin, struct hold *h)
 {
     const int needs_room = load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room);
     const int loaded = patch_is_due();
-    if (needs_room || loaded || load_relaxed(&probe.sampler_due)) hold_let_go(h);
+    if (needs_room || loaded || load_relaxed(&probe.sampler_due)) hold_release(h);
     if (needs_room) probe_expect_tasks();
-    if (load_relaxed(&probe.sampler_due)) probe_fork_done();
+    if (load_relaxed(&probe.sampler_due)) probe_restart_sampler();
     if (loaded) patch_refresh();
     task_handle task = tasks_begin(&probe.tasks, begin, h);
     if (!is_somebody(task)) return task;
@@ -278,15 +278,15 @@ task_handle probe_adopt(task_handle task)
     return lineage_adopt(task);
 }
 
-task_handle probe_current(void) { return probe_active() ? lineage_works_for() : NOBODY; }
+task_handle probe_current(void) { return probe_active() ? lineage_current_task() : NOBODY; }
 uint64_t probe_live_bytes(task_handle task)
 {
     return accounts_active() ? accounts_live_now(task) : ABSENT;
 }
 
-void probe_fork_announced(void) { this_thread.fork_announced = 1; }
+void probe_announce_fork(void) { this_thread.fork_announced = 1; }
 
-void probe_fork_done(void)
+void probe_restart_sampler(void)
 {
     pthread_mutex_lock(&probe.control);
     if (load_relaxed(&probe.active) && exchange_relaxed(&probe.sampler_due, 0)
@@ -303,16 +303,16 @@ int probe_set_facts(const char *text, uint64_t len)
     return e;
 }
 
-void probe_note_hooks(uint64_t kind)
+void probe_note_dask_hooks(uint64_t kind)
 {
     pthread_mutex_lock(&probe.control);
     if (load_relaxed(&probe.active)) store_relaxed(&probe.board.live->dask_hooks, kind);
     pthread_mutex_unlock(&probe.control);
 }
 
-int probe_say_first(unsigned kind)
+int probe_claim_message(unsigned kind)
 {
-    return kind >= PROBE_SAY_KINDS
+    return kind >= PROBE_MESSAGE_KINDS
            || !exchange_relaxed((probe.said ? probe.said : probe.said_here) + kind, 1);
 }
 

@@ -34,17 +34,17 @@ int probe_start(const struct probe_settings *s, const char **failed_step);
 void probe_stop(enum board_state state, int at_exit, int remove);
 
 int probe_active(void);
-/* Changes with every start, and in a forked child. */
-uint64_t probe_generation(void);
+/* A number that changes with every start of the probe, and in a forked child. */
+uint64_t probe_instance(void);
 /* Copies the board's path; 0 or -ENOENT. */
 int probe_board_path(char *path, size_t size);
 
 /* Makes room for tasks: slots and records on the board, the owner table (16 MiB of address space).
  * Otherwise the first task's begin does so. */
 void probe_expect_tasks(void);
-/* Whether making room has failed. Returns 1 once per failure. Tasks are then counted as dropped,
- * not measured. */
-int probe_room_failure(int *error, const char **failed_step);
+/* 1 if making room has failed, once per failure: the call clears the failure. Tasks are then
+ * counted as dropped, not measured. */
+int probe_take_room_failure(int *error, const char **failed_step);
 
 /* h: what the caller holds (hold.h), or NULL. NOBODY: the task is not measured. */
 task_handle probe_task_begin(const struct task_begin *begin, struct hold *h);
@@ -58,23 +58,24 @@ task_handle probe_current(void);
 /* Live bytes of a running task; ABSENT without accounting, or if it does not run. */
 uint64_t probe_live_bytes(task_handle task);
 
-/* For a caller that forks and calls probe_fork_done afterwards, in the parent, from any thread. The
- * sampler is then restarted by probe_fork_done or by the next task's begin, not inside fork,
- * because Python 3.12+ counts threads there. After any other fork the sampler restarts by itself.
- */
-void probe_fork_announced(void);
-void probe_fork_done(void);
+/* Called before a fork, in the thread that forks. The fork then leaves the parent's sampler
+ * stopped, because Python 3.12+ counts threads there. After any other fork the sampler restarts by
+ * itself. */
+void probe_announce_fork(void);
+/* Called after an announced fork, in the parent, from any thread. If nobody calls it, the next
+ * task's begin restarts the sampler. */
+void probe_restart_sampler(void);
 
 /* JSON about the program, for readers of its board. 0, -ENOENT without a board, or -EMSGSIZE. */
 int probe_set_facts(const char *text, uint64_t len);
 /* How the tasks of Dask are followed (enum dask_hooks). */
-void probe_note_hooks(uint64_t kind);
+void probe_note_dask_hooks(uint64_t kind);
 
-/* 1 for the first message of a kind among all processes that are related by fork: a failure that
- * all children share is one line on stderr. kind: below PROBE_SAY_KINDS; dwsr_probe/say.py numbers
- * all but the first. */
-enum { PROBE_SAY_SAMPLER = 0, PROBE_SAY_KINDS = 16 };
-int probe_say_first(unsigned kind);
+/* 1 for the first call with this kind among all processes that are related by fork: the caller then
+ * prints the message. So a failure that all children share is one line on stderr. kind: below
+ * PROBE_MESSAGE_KINDS; dwsr_probe/say.py numbers all but the first. */
+enum { PROBE_MESSAGE_SAMPLER = 0, PROBE_MESSAGE_KINDS = 16 };
+int probe_claim_message(unsigned kind);
 
 /* The program is about to call exec. */
 void probe_note_exec(void);

@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Programs expect low numbers for themselves. As high as the limit on descriptors allows. */
+/* Programs expect low numbers for themselves. So the highest minimum is taken that the limit on
+ * descriptors allows. */
 static int move_to_high_number(int low)
 {
     static const int least[] = { 900, 200, 32, 3 };
@@ -48,7 +49,7 @@ int standard_streams_are_open(void)
     return 1;
 }
 
-int proc_file_ensure(struct proc_file *f, uint64_t *reopened)
+int proc_file_ensure_open(struct proc_file *f, uint64_t *reopened)
 {
     if (is_same_file(f)) return 0;
     f->fd = -1; /* not closed: the number belongs to the job now */
@@ -85,7 +86,7 @@ ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size)
 
 int proc_file_write_byte(struct proc_file *f, char byte, uint64_t *reopened)
 {
-    int e = proc_file_ensure(f, reopened);
+    int e = proc_file_ensure_open(f, reopened);
     if (e < 0) return e;
     /* The kernel ignores the position here. If the job replaces the descriptor after the check,
      * most other files refuse this position. */

@@ -24,7 +24,7 @@ struct proc_file {
 int proc_file_open(struct proc_file *f, const char *root, const char *name, int flags);
 void proc_file_close(struct proc_file *f);
 /* Opens the file if it is closed, or if the descriptor is no longer that file. */
-int proc_file_ensure(struct proc_file *f, uint64_t *reopened);
+int proc_file_ensure_open(struct proc_file *f, uint64_t *reopened);
 /* Up to size-1 bytes from the start, zero-terminated, of whatever file the descriptor is now. */
 ssize_t proc_file_read(const struct proc_file *f, char *text, size_t size);
 /* Writes one byte, a command to the kernel. */

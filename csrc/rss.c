@@ -38,7 +38,7 @@ static uint64_t error_bound_here(uint64_t page_bytes)
 static uint64_t status_bytes(struct rss *r, const char *label)
 {
     char text[4096];
-    if (proc_file_ensure(&r->status, &r->reopened) < 0
+    if (proc_file_ensure_open(&r->status, &r->reopened) < 0
         || proc_file_read(&r->status, text, sizeof text) <= 0)
         return ABSENT;
     const char *at = strstr(text, label);
@@ -81,23 +81,27 @@ static uint64_t statm_pages(const struct rss *r)
 uint64_t rss_now(struct rss *r)
 {
     uint64_t pages = statm_pages(r);
-    if (pages == ABSENT && proc_file_ensure(&r->statm, &r->reopened) == 0) pages = statm_pages(r);
+    if (pages == ABSENT && proc_file_ensure_open(&r->statm, &r->reopened) == 0)
+        pages = statm_pages(r);
     return pages == ABSENT ? ABSENT : pages * r->page_bytes;
 }
 
 /* mark: ru_maxrss, which is the mark if it is above the floor. */
-static uint64_t mark_from(struct rss *r, uint64_t mark, int precise, struct hold *h)
+static uint64_t mark_from_maxrss(struct rss *r, uint64_t mark, int precise, struct hold *h)
 {
-    if (mark != ABSENT && mark > load_relaxed(r->floor)) {
+    if (mark != ABSENT && mark > load_relaxed(r->floor_in_use)) {
         /* not needed above the floor: one descriptor less in the job */
         if (r->status.fd >= 0) proc_file_close(&r->status);
         return mark;
     }
-    if (precise) hold_let_go(h);
+    if (precise) hold_release(h);
     return precise ? status_bytes(r, "\nVmHWM:") : ABSENT;
 }
 
-uint64_t rss_mark(struct rss *r, int precise) { return mark_from(r, maxrss(), precise, NULL); }
+uint64_t rss_high_water_mark(struct rss *r, int precise)
+{
+    return mark_from_maxrss(r, maxrss(), precise, NULL);
+}
 
 /* Right after a reset the mark equals rss. If ru_maxrss is larger, it is the floor, inherited from
  * the program before exec. A floor within the error bound of rss is ignored: the mark is at least
@@ -136,7 +140,7 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
     r->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     r->error_bytes = error_bound_here(r->page_bytes);
     r->source = RSS_SAMPLED;
-    r->floor = &r->floor_bytes;
+    r->floor_in_use = &r->floor_bytes;
     r->floor_bytes = ABSENT; /* unknown without resets: VmHWM is always read */
     proc_file_open(&r->statm, proc_root, "statm", O_RDONLY);
     proc_file_open(&r->status, proc_root, "status", O_RDONLY);
@@ -153,7 +157,7 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
 void rss_open_reader(struct rss *r, const struct rss *first)
 {
     *r = *first;
-    r->floor = &first->floor_bytes;
+    r->floor_in_use = &first->floor_bytes;
     r->reopened = 0;
     r->statm.fd = r->status.fd = r->clear_refs.fd = -1;
     r->statm.ino = r->status.ino = 0;
@@ -173,8 +177,9 @@ void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
     const int known = thread_usage(&usage) == 0;
     w->major_faults = known ? (uint64_t)usage.ru_majflt : ABSENT;
     w->faults = known ? (uint64_t)usage.ru_minflt + w->major_faults : ABSENT;
-    uint64_t mark =
-        r->source == RSS_KERNEL ? mark_from(r, known ? maxrss_of(&usage) : ABSENT, 1, h) : ABSENT;
+    uint64_t mark = r->source == RSS_KERNEL
+                        ? mark_from_maxrss(r, known ? maxrss_of(&usage) : ABSENT, 1, h)
+                        : ABSENT;
     uint64_t rss = rss_now(r);
     w->rss_bytes = rss;
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
@@ -187,10 +192,10 @@ void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
     if (!r->resettable) return;
     /* Releasing the GIL takes a while. The mark is read again right before the reset, so that
      * allocations of other threads in between are not missed. */
-    if (h && !h->gone) {
-        hold_let_go(h);
+    if (h && !h->released) {
+        hold_release(h);
         begin = now_ns();
-        mark = r->source == RSS_KERNEL ? mark_from(r, maxrss(), 1, NULL) : ABSENT;
+        mark = r->source == RSS_KERNEL ? mark_from_maxrss(r, maxrss(), 1, NULL) : ABSENT;
         rss = rss_now(r);
         const uint64_t peak = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
         if (peak != ABSENT && (w->peak_bytes == ABSENT || peak > w->peak_bytes))

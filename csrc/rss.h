@@ -19,10 +19,10 @@ struct rss {
     char proc_root[200];
     struct proc_file statm, status, clear_refs;
     uint64_t page_bytes;
-    word floor_bytes;     /* ru_maxrss up to this value may be inherited */
-    const word *floor;    /* the floor in use: this handle's, or that of a reader's first handle */
-    uint64_t error_bytes; /* bound of the error of the kernel's counters on this machine */
-    uint64_t reopened;    /* how often the job had closed a descriptor */
+    word floor_bytes;         /* ru_maxrss up to this value may be inherited */
+    const word *floor_in_use; /* this handle's, or that of a reader's first handle */
+    uint64_t error_bytes;     /* bound of the error of the kernel's counters on this machine */
+    uint64_t reopened;        /* how often the job had closed a descriptor */
     enum rss_source source;
     int resettable; /* resets worked at the start; after a failure they are tried again */
 };
@@ -48,9 +48,11 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
 void rss_open_reader(struct rss *r, const struct rss *first);
 void rss_close(struct rss *r);
 
-/* Bytes, or ABSENT. precise 0: ABSENT at the floor, where the slow file would have to be read. */
+/* The resident set size in bytes, or ABSENT. */
 uint64_t rss_now(struct rss *r);
-uint64_t rss_mark(struct rss *r, int precise);
+/* The mark in bytes, or ABSENT. precise: at the floor, read VmHWM from the slow file. Without
+ * `precise` the result is ABSENT there. */
+uint64_t rss_high_water_mark(struct rss *r, int precise);
 /* Ends a window and begins the next one: reads rss and mark, and resets the mark if it exceeds rss
  * by more than the error bound. h is released before slow steps. */
 void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h);

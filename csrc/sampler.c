@@ -26,7 +26,7 @@
 #define CLOSE_RANGE_UNSHARE 2u
 #endif
 
-#define MOVED_BYTES       (256 << 10) /* a change of the resident set that counts */
+#define RSS_CHANGED_BYTES (256 << 10) /* a change of the resident set that counts */
 #define BUSY_SAMPLES      4   /* after so many, the period is at least BUSY_FACTOR base periods */
 #define BUSY_FACTOR       8   /* (struct sampler_pace says what a busy sample is) */
 #define FLAT_SAMPLES      8   /* after so many, the period doubles */
@@ -34,7 +34,7 @@
 #define IDLE_FACTOR       10  /* shortest period while no task runs */
 #define IDLE_FACTOR_MOST  100 /* longest period while no task runs */
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* between readings of VmHWM at the floor */
-#define CPU_EVERY         64                       /* samples between readings of our CPU time */
+#define CPU_EVERY_SAMPLES 64                       /* samples between readings of our CPU time */
 #define OWN_EVERY_NS      (10 * NS_PER_S)          /* between readings of our own memory */
 #define HEADROOM_EVERY_NS (NS_PER_S / 4)           /* between readings, while tasks run */
 #define HEADROOM_IDLE_NS  (2 * NS_PER_S)           /* the same, while no task runs */
@@ -50,7 +50,7 @@ uint64_t sampler_next_period(const struct sampler_pace *p)
                      : p->busy_samples >= BUSY_SAMPLES ? p->base_ns * BUSY_FACTOR
                                                        : p->base_ns;
     uint64_t most = p->base_ns * (p->running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
-    if (p->moved || p->period_ns < least) return least;
+    if (p->rss_changed || p->period_ns < least) return least;
     if (p->flat_samples < FLAT_SAMPLES) return p->period_ns > most ? least : p->period_ns;
     return p->period_ns * 2 < most ? p->period_ns * 2 : most;
 }
@@ -72,8 +72,8 @@ static void wake(struct sampler *s)
  * the slot's task. */
 static void publish_allocations(struct board *b)
 {
-    const int holds = alloc_holds();
-    if (!holds) store_relaxed(&b->live->alloc_state, ALLOC_UNAVAILABLE);
+    const int intact = alloc_check_intact();
+    if (!intact) store_relaxed(&b->live->alloc_state, ALLOC_UNAVAILABLE);
     store_relaxed(&b->live->unowned_bytes, accounts_unowned_bytes());
     store_relaxed(&b->live->untracked_bytes, alloc_untracked_bytes());
     if (!load_acquire(&b->live->room_for_tasks)) return;
@@ -83,7 +83,7 @@ static void publish_allocations(struct board *b)
         task_handle task = lineage_task_in(i);
         if (accounts_task_now(task, &f) < 0) continue;
         store_release(&slot->fields.alloc_serial, 0);
-        if (!holds) continue;
+        if (!intact) continue;
         store_release(&slot->fields.alloc_live_bytes, f.live_bytes);
         store_release(&slot->fields.alloc_peak_bytes, f.peak_bytes);
         store_release(&slot->fields.alloc_count, f.count);
@@ -91,7 +91,7 @@ static void publish_allocations(struct board *b)
     }
 }
 
-uint64_t sampler_headroom_age(int running, uint64_t cost_ns)
+uint64_t sampler_headroom_period(int running, uint64_t cost_ns)
 {
     uint64_t age = running ? HEADROOM_EVERY_NS : HEADROOM_IDLE_NS;
     return cost_ns * HEADROOM_SHARE > age ? cost_ns * HEADROOM_SHARE : age;
@@ -101,23 +101,23 @@ uint64_t sampler_headroom_age(int running, uint64_t cost_ns)
  * less often. */
 static void publish_headroom(struct sampler *s, uint64_t now)
 {
-    if (s->headroom_ns
-        && now - s->headroom_ns
-               < sampler_headroom_age(load_relaxed(s->running) != 0, s->headroom_cost_ns))
+    if (s->headroom_read_ns
+        && now - s->headroom_read_ns
+               < sampler_headroom_period(load_relaxed(s->running) != 0, s->headroom_cost_ns))
         return;
     uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     store_relaxed(&s->board->live->headroom_bytes,
                   standard_streams_are_open() ? headroom_bytes(s->rss.proc_root, s->cgroup_root)
                                               : ABSENT);
     s->headroom_cost_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
-    s->headroom_ns = now;
+    s->headroom_read_ns = now;
 }
 
 /* What the sampler remembers from sample to sample. */
 struct progress {
-    uint64_t window, window_peak; /* the boundary that began the window, the peak since */
-    uint64_t precise_ns, own_ns;  /* when VmHWM and our own memory were read last */
-    uint64_t last_rss;            /* the resident set that changes are counted from */
+    uint64_t window, window_peak;        /* the boundary that began the window, the peak since */
+    uint64_t vmhwm_read_ns, own_read_ns; /* when VmHWM and our own memory were read last */
+    uint64_t last_rss;                   /* the resident set that changes are counted from */
 };
 
 /* Takes one sample. Returns whether the resident set has changed. The mark belongs to the window
@@ -127,9 +127,9 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
 {
     struct board_live *live = s->board->live;
     word before = load_acquire(&live->boundary);
-    if (now - p->precise_ns >= PRECISE_EVERY_NS) precise = 1;
-    uint64_t mark = rss_mark(&s->rss, precise), rss = rss_now(&s->rss);
-    if (precise) p->precise_ns = now;
+    if (now - p->vmhwm_read_ns >= PRECISE_EVERY_NS) precise = 1;
+    uint64_t mark = rss_high_water_mark(&s->rss, precise), rss = rss_now(&s->rss);
+    if (precise) p->vmhwm_read_ns = now;
     word after = load_acquire(&live->boundary);
 
     if (mark != ABSENT) max_relaxed(&live->rss_max_bytes, mark);
@@ -155,10 +155,10 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
         .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns
     };
     board_publish_sample(s->board, &sample);
-    if (precise || s->board->live->samples_written % CPU_EVERY == 0)
+    if (precise || s->board->live->samples_written % CPU_EVERY_SAMPLES == 0)
         store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
-    if (!p->own_ns || now - p->own_ns >= OWN_EVERY_NS) {
-        p->own_ns = now;
+    if (!p->own_read_ns || now - p->own_read_ns >= OWN_EVERY_NS) {
+        p->own_read_ns = now;
         uint64_t board = load_relaxed(&live->room_for_tasks) ? BOARD_BYTES : HEAD_BYTES;
         store_relaxed(&live->own_bytes, board + (accounts_active() ? owners_resident_bytes() : 0));
     }
@@ -169,10 +169,10 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
 
     uint64_t low = rss < p->last_rss ? rss : p->last_rss,
              high = rss < p->last_rss ? p->last_rss : rss;
-    int moved = rss != ABSENT && high - low >= MOVED_BYTES;
+    int rss_changed = rss != ABSENT && high - low >= RSS_CHANGED_BYTES;
     /* kept while changes are small, so that a slow drift adds up */
-    if (moved || p->last_rss == ABSENT) p->last_rss = rss;
-    return moved;
+    if (rss_changed || p->last_rss == ABSENT) p->last_rss = rss;
+    return rss_changed;
 }
 
 /* Gives the thread a descriptor table of its own: files that the sampler opens have no number in
@@ -210,19 +210,19 @@ static void *run_sampler(void *argument)
     while (!load_acquire(&s->stop)) {
         uint64_t now = now_ns();
         if (now > deadline + period) add_relaxed(&s->board->live->samples_late, 1);
-        int moved = take_sample(s, &p, now, period, 0);
+        int rss_changed = take_sample(s, &p, now, period, 0);
         word begun_now = load_relaxed(&s->board->live->tasks_begun);
         /* the moment between two short tasks is not idle */
         int running = load_relaxed(s->running) != 0 || begun_now != begun;
         begun = begun_now;
-        flat = moved ? 0 : flat + 1;
+        flat = rss_changed ? 0 : flat + 1;
         word boundary_now = load_relaxed(&live->boundary);
         busy = boundary_now != boundary ? busy + 1 : 0;
         boundary = boundary_now;
         const struct sampler_pace pace = { .base_ns = s->period_ns,
                                            .period_ns = period,
                                            .running = running,
-                                           .moved = moved,
+                                           .rss_changed = rss_changed,
                                            .flat_samples = flat,
                                            .busy_samples = busy };
         period = sampler_next_period(&pace);
@@ -250,7 +250,7 @@ static void *run_sampler(void *argument)
 int sampler_start(struct sampler *s, const struct sampler_settings *settings)
 {
     /* kept: with many forks in a row, the headroom is not read at each start */
-    const uint64_t headroom_ns = s->headroom_ns, headroom_cost_ns = s->headroom_cost_ns;
+    const uint64_t headroom_read_ns = s->headroom_read_ns, headroom_cost_ns = s->headroom_cost_ns;
     pthread_attr_t attr;
     sigset_t all, old;
     memset(s, 0, sizeof *s);
@@ -258,7 +258,7 @@ int sampler_start(struct sampler *s, const struct sampler_settings *settings)
     s->running = settings->running;
     s->cgroup_root = settings->cgroup_root;
     s->period_ns = settings->period_ns;
-    s->headroom_ns = headroom_ns;
+    s->headroom_read_ns = headroom_read_ns;
     s->headroom_cost_ns = headroom_cost_ns;
     rss_open_reader(&s->rss, settings->rss);
     pthread_attr_init(&attr);

@@ -36,8 +36,9 @@ struct sampler {
     uint32_t wakeups; /* futex: a change ends the sleep early */
     word idle;        /* sleeping long because no task runs: the next begin wakes the sampler */
     const char *cgroup_root;
-    /* when the headroom was read last, and the CPU time of that; kept over stop and start */
-    uint64_t headroom_ns, headroom_cost_ns;
+    /* When the headroom was last read, and the CPU time that the reading took. Both are kept over
+     * stop and start. */
+    uint64_t headroom_read_ns, headroom_cost_ns;
 };
 
 /* 0 or -errno. */
@@ -49,13 +50,13 @@ void sampler_wake_if_idle(struct sampler *s);
 
 /* -- exposed for tests -- */
 
-/* The age at which the headroom is read again. cost_ns: CPU time of the last reading. */
-uint64_t sampler_headroom_age(int running, uint64_t cost_ns);
+/* The time between two readings of the headroom, in ns. cost_ns: CPU time of the last reading. */
+uint64_t sampler_headroom_period(int running, uint64_t cost_ns);
 
 struct sampler_pace {
     uint64_t base_ns, period_ns; /* the base period, the present one */
     int running;                 /* tasks run */
-    int moved;                   /* the resident set has changed since the last sample */
+    int rss_changed;             /* the resident set has changed since the last sample */
     unsigned flat_samples;       /* in a row without such a change */
     unsigned busy_samples;       /* in a row with a task boundary between each two */
 };

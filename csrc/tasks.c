@@ -40,7 +40,7 @@ static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
     struct board_live *live = t->board->live;
     struct rss_window w;
     /* before the mark is read: rss_window_end would otherwise read it twice */
-    if (t->reset_likely[at_end]) hold_let_go(h);
+    if (t->reset_likely[at_end]) hold_release(h);
     rss_window_end(&t->rss, &w, h);
     t->reset_likely[at_end] = w.reset;
     if (w.reset) increment(&live->resets);
@@ -146,7 +146,7 @@ static void note_running(struct tasks *t)
 static void lock(struct tasks *t, struct hold *h)
 {
     if (pthread_mutex_trylock(&t->mutex) == 0) return;
-    hold_let_go(h);
+    hold_release(h);
     pthread_mutex_lock(&t->mutex);
 }
 
@@ -214,17 +214,17 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device;
-    device.known = device.leaves = 0;
+    device.known = device.has_live_bytes = 0;
     device.oom.count = 0;
     struct task_fields *done = &r->task;
     if (!t->slot_info[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
         gpu_task_end(task, &device);
-        accounts_task_end(task, device.leaves, &host);
-        if (t->accounting && !alloc_holds())
+        accounts_task_end(task, device.has_live_bytes, &host);
+        if (t->accounting && !alloc_check_intact())
             store_relaxed(&t->board->live->alloc_state, ALLOC_UNAVAILABLE);
         /* Without accounting, or after calls that were not seen, the figures are unknown. */
-        if (!t->accounting || !alloc_holds())
+        if (!t->accounting || !alloc_check_intact())
             host = (struct account_figures){ ABSENT, ABSENT, ABSENT, 0 };
     }
     done->alloc_peak_bytes = host.peak_bytes;
@@ -406,7 +406,7 @@ void tasks_close(struct tasks *t, int leave_running)
     pthread_mutex_unlock(&t->mutex);
 }
 
-void tasks_abandon(struct tasks *t)
+void tasks_reset_in_child(struct tasks *t)
 {
     this_thread.id = 0;
     pthread_mutex_init(&t->mutex, NULL);

@@ -52,7 +52,8 @@ struct tasks {
     word running;          /* number of running tasks; the sampler reads it without the mutex */
     uint64_t seq;          /* of the last record */
     uint32_t busy_threads; /* that run at least one task; each coroutine counts as one */
-    /* Whether the last begin [0], the last end [1] reset the mark: the next one probably will. */
+    /* Whether the last begin [0] and the last end [1] reset the mark. The next one probably does
+     * the same. */
     int reset_likely[2];
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT]; /* slots; active ones in order of begin */
     uint32_t vacant_count;
@@ -72,8 +73,8 @@ struct tasks {
     struct totals_index totals_index;
 };
 
-/* `t->rss` and lineage.h are open. accounting: alloc_start has succeeded; alloc_account follows
- * before the first task. */
+/* `t->rss` and lineage.h are open. accounting: alloc_start has succeeded; alloc_start_accounting
+ * follows before the first task. */
 void tasks_open(struct tasks *t, struct board *b, int accounting);
 /* The board has grown (board_grow). Called with the mutex held. */
 void tasks_use_room(struct tasks *t);
@@ -87,7 +88,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
 /* An unknown or ended task is counted and ignored. */
 void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h);
 /* In a forked child: forgets the tasks of the parent process. Its board is not touched. */
-void tasks_abandon(struct tasks *t);
+void tasks_reset_in_child(struct tasks *t);
 /* The calling thread exits: ends the tasks that it left open, as `cancelled`, and counts them. */
 void tasks_thread_exit(struct tasks *t);
 

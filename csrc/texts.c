@@ -26,9 +26,9 @@ uint32_t texts_hash(struct text text)
     return (uint32_t)(h >> 32) | 1; /* 0 means "none" in seen_once */
 }
 
-word texts_head(const word *words, uint64_t len)
+word texts_header_word(const word *words, uint64_t len)
 {
-    return len | board_check(words, (len + 7) / sizeof(word), len) >> 32 << 32;
+    return len | board_checksum(words, (len + 7) / sizeof(word), len) >> 32 << 32;
 }
 
 /* Interns a new text in a free bucket. Returns its number, or ABSENT if there is no space. */
@@ -41,7 +41,7 @@ static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint3
     if (words) padded[words - 1] = 0;
     if (text.len) memcpy(padded, text.at, text.len);
     word *to = (word *)(t->heap + t->used);
-    store_release(to, texts_head(padded, text.len));
+    store_release(to, texts_header_word(padded, text.len));
     copy_release(to + 1, padded, words);
     t->index->table[bucket].hash = hash;
     t->index->table[bucket].offset = t->used + (uint32_t)sizeof(word);

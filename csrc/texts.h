@@ -26,8 +26,8 @@ struct texts_index {
 };
 
 struct texts {
-    /* TEXTS_BYTES of the board. Each text is one word, its length and checksum (texts_head), and
-     * then the text in whole words. */
+    /* TEXTS_BYTES of the board. Each text is one word, its length and checksum (texts_header_word),
+     * and then the text in whole words. */
     char *heap;
     word *end; /* on the board: bytes of the heap that are complete */
     struct texts_index *index;
@@ -44,7 +44,7 @@ void texts_open(struct texts *t, struct texts_index *index, char *heap, word *en
 /* Never 0. */
 uint32_t texts_hash(struct text text);
 /* The word before a text of the heap: length (lower half) and checksum (upper half). */
-word texts_head(const word *words, uint64_t len);
+word texts_header_word(const word *words, uint64_t len);
 /* The number of an interned text; ABSENT: the text is to stand inline. */
 uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text);
 

@@ -25,7 +25,7 @@ struct thread_state {
     uint32_t pending_count;     /* accounts: allocations that are in no count yet */
     uint32_t id;                /* tasks: gettid, read once */
     uint16_t gpu_depth;         /* gpu: depth of allocators that call allocators */
-    uint8_t busy;               /* accounts: calls of signal handlers are not followed now */
+    uint8_t in_accounts;        /* accounts: allocations of signal handlers are not counted now */
     uint8_t adopted : 1;        /* lineage: works_for holds without a Python thread state, too */
     uint8_t fork_announced : 1; /* probe */
 };

@@ -47,7 +47,8 @@ static struct total *entry_at(const struct totals *t, uint32_t index)
     return (struct total *)(t->entries + index * (uint64_t)TOTAL_BYTES);
 }
 
-static uint32_t index_of(struct totals *t, uint64_t name)
+/* The index of the entry of a name. A new name gets an entry while there is one left. */
+static uint32_t find_or_add_entry(struct totals *t, uint64_t name)
 {
     if (name >= TEXTS_MOST) return TOTALS_OTHER;
     if (name == t->last_name) return t->last_entry;
@@ -61,7 +62,7 @@ static uint32_t index_of(struct totals *t, uint64_t name)
     return t->last_entry;
 }
 
-/* Whether a name in `other` is new; adds its hash then. known: how many are known. */
+/* Adds the hash of a name in `other`. 1 if the name is new. known: the number of names so far. */
 static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
 {
     const uint32_t hash = texts_hash(name);
@@ -159,7 +160,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 void totals_add(struct totals *t, uint64_t name, const struct record *r)
 {
-    const uint32_t index = index_of(t, name);
+    const uint32_t index = find_or_add_entry(t, name);
     struct total *entry = entry_at(t, index);
     struct totals_journal *journal = t->journal;
     const uint64_t before = r->task.rss_before_bytes, peak = r->task.rss_peak_bytes;
@@ -174,11 +175,11 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
     for (uint32_t i = 0; i < JOURNAL_CELLS; i++) {
         store_release(&journal->cell[i], i < change.count ? change.cells[i] + 1 : 0);
         if (i < change.count)
-            store_release(&journal->cell_count[i], *cell_word(entry, change.cells[i]));
+            store_release(&journal->cell_words[i], *cell_word(entry, change.cells[i]));
     }
     if (devices_change)
         copy_release((word *)journal->devices, (const word *)entry->devices, DEVICE_WORDS);
-    store_release(&journal->devices_change, (word)devices_change);
+    store_release(&journal->devices_saved, (word)devices_change);
 
     const word turn = entry->fields.turn;
     store_release(&entry->fields.turn, turn + 1);
@@ -198,10 +199,10 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
 void totals_undo(const struct totals_journal *j, struct total *entry)
 {
     entry->fields = j->fields;
-    if (j->devices_change) memcpy(entry->devices, j->devices, sizeof entry->devices);
+    if (j->devices_saved) memcpy(entry->devices, j->devices, sizeof entry->devices);
     for (uint32_t i = 0; i < JOURNAL_CELLS; i++) {
         const word cell = j->cell[i] - 1;
         if (cell < 3 * TOTAL_CELLS + BARE_CELLS)
-            *cell_word(entry, (uint32_t)cell) = j->cell_count[i];
+            *cell_word(entry, (uint32_t)cell) = j->cell_words[i];
     }
 }

@@ -10,7 +10,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from csrc cimport board_layout
-from csrc.alloc cimport ALLOC_LARGE, alloc_holds, alloc_start, alloc_stop
+from csrc.alloc cimport ALLOC_LARGE_DEFAULT, alloc_check_intact, alloc_start, alloc_stop
 from csrc.board cimport board, board_create, board_grow, board_settings, board_unmap
 from csrc.clock cimport now_ns
 from csrc.handle cimport task_handle
@@ -18,8 +18,8 @@ from csrc.limit cimport limit_bytes
 from csrc.patch cimport patch_provider
 from csrc.probe cimport (
     PROBE_DESCRIPTORS_LEAST, probe_active, probe_adopt, probe_board_path, probe_check_limits,
-    probe_current, probe_expect_tasks, probe_fork_announced, probe_fork_done, probe_note_exec,
-    probe_note_hooks, probe_note_unprobed_child, probe_room_failure, probe_say_first,
+    probe_current, probe_expect_tasks, probe_announce_fork, probe_restart_sampler, probe_note_exec,
+    probe_note_dask_hooks, probe_note_unprobed_child, probe_take_room_failure, probe_claim_message,
     probe_set_facts, probe_settings, probe_start, probe_stop)
 
 import os
@@ -42,7 +42,7 @@ cdef int is_python_thread() noexcept nogil:
 
 
 def start(*, bytes directory, bytes run, bytes host, bytes task_name, bytes worker, bytes python,
-          uint64_t period_ns, bint keep_peak, bint alloc, uint64_t alloc_from=ALLOC_LARGE,
+          uint64_t period_ns, bint keep_peak, bint alloc, uint64_t alloc_from=ALLOC_LARGE_DEFAULT,
           bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
     """Start the probe. Raise OSError(errno, the step that failed) if the start fails."""
     cdef probe_settings s = probe_settings(
@@ -95,7 +95,7 @@ def on_missing_room(call):
 cdef void report_missing_room() noexcept:
     cdef int e = 0
     cdef const char *failed_step = NULL
-    if probe_room_failure(&e, &failed_step) and when_room_is_missing is not None:
+    if probe_take_room_failure(&e, &failed_step) and when_room_is_missing is not None:
         try:
             when_room_is_missing(OSError(e, failed_step.decode()))
         except Exception:
@@ -108,7 +108,7 @@ cdef uint64_t restart_ns = 0  # the sampler restarts after this moment of the mo
 
 
 def fork_announced():
-    probe_fork_announced()
+    probe_announce_fork()
 
 
 cdef int restart_sampler(void *unused) noexcept:
@@ -116,7 +116,7 @@ cdef int restart_sampler(void *unused) noexcept:
     if now_ns() < restart_ns and Py_AddPendingCall(restart_sampler, NULL) == 0:
         return 0
     with nogil:
-        probe_fork_done()
+        probe_restart_sampler()
     return 0
 
 
@@ -134,7 +134,7 @@ def fork_done(bint later):
 
 def say_first(unsigned kind):
     """Whether this process and its forked relatives have not printed this kind of message yet."""
-    return probe_say_first(kind) != 0
+    return probe_claim_message(kind) != 0
 
 
 def note_exec():
@@ -148,7 +148,7 @@ def set_facts(bytes text):
 
 def note_hooks(uint64_t kind):
     """kind: one of DASK_HOOKS_*."""
-    probe_note_hooks(kind)
+    probe_note_dask_hooks(kind)
 
 
 def note_unprobed_child():
@@ -193,8 +193,8 @@ def try_board(bytes directory):
 def try_accounting():
     """(path of the object that provides malloc, whether calls to malloc can be intercepted)."""
     if probe_active():
-        return os.fsdecode(patch_provider()), alloc_holds() != 0
-    cdef bint works = alloc_start(ALLOC_LARGE) == 0
+        return os.fsdecode(patch_provider()), alloc_check_intact() != 0
+    cdef bint works = alloc_start(ALLOC_LARGE_DEFAULT) == 0
     alloc_stop(0)
     return os.fsdecode(patch_provider()), works
 

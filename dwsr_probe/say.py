@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Kinds of failure inside a job. The first is for the C side (csrc/probe.h). At most
-# PROBE_SAY_KINDS.
+# PROBE_MESSAGE_KINDS.
 KINDS = (
     "sampler",
     "start",

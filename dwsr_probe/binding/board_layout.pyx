@@ -5,7 +5,7 @@ Used by readers of boards and stored runs, and by the hooks of frameworks. The e
 names of C, as plain integers: `live["state"] == _core.BOARD_OPEN`.
 """
 from csrc cimport board_layout as c
-from csrc.board_read cimport board_header_names, board_sample_names, board_text_names
+from csrc.board_read cimport board_header_names, board_sample_names, board_header_text_names
 from csrc.gpu cimport GPU_PINNED, OOM_HOST
 from csrc.layout cimport (
     LAYOUT_DEVICE, LAYOUT_LIVE, LAYOUT_OOM, LAYOUT_TASK, LAYOUT_TASK_DEVICE, LAYOUT_TOTAL,
@@ -46,7 +46,7 @@ NVML_STATES = {
     "permission denied": NVML_DENIED, "lost": NVML_LOST, "failed": NVML_FAILED}
 
 HEADER_FIELDS = names(<const char **>board_header_names)[:-1]  # without the checksum
-HEADER_TEXTS = names(<const char **>board_text_names)
+HEADER_TEXTS = names(<const char **>board_header_text_names)
 SAMPLE_FIELDS = names(<const char **>board_sample_names)
 LIVE_FIELDS = names(<const char **>layout_names(LAYOUT_LIVE))
 TASK_FIELDS = names(<const char **>layout_names(LAYOUT_TASK))

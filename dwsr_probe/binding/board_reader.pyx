@@ -15,10 +15,10 @@ from csrc.board_read cimport (
     BOARD_CUT_SHORT, BOARD_DAMAGED, BOARD_FOREIGN, BOARD_NOT_READY, BOARD_UNREADABLE,
     BOARD_VERSION_UNKNOWN, board_read_device, board_read_facts, board_read_live,
     board_read_records, board_read_samples, board_read_slot, board_read_texts, board_read_total,
-    board_reader, board_reader_close, board_reader_open, board_reader_text, running_task)
+    board_reader, board_reader_close, board_reader_open, board_reader_header_text, running_task)
 from csrc.frame cimport (
     TEXT_COUNT, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_output, frame_unpack,
-    frame_whole, record, text as frame_text)
+    frame_valid_bytes, record, text as frame_text)
 from csrc.gpu cimport GPU_PINNED
 from csrc.layout cimport layout, layout_parse
 
@@ -145,7 +145,7 @@ cdef class Layout:
         cdef uint64_t left = len(packed), size
         found = []
         while left:
-            size = frame_whole(&self.layout, at, left)
+            size = frame_valid_bytes(&self.layout, at, left)
             if size == 0:
                 raise ValueError("a record is damaged")
             found.append(self.tuple_of(at, texts))
@@ -193,7 +193,7 @@ cdef class Reader:
         cdef const char *at
         found = []
         for i in range(len(_core.HEADER_TEXTS)):
-            at = board_reader_text(&self.reader, i, &size)
+            at = board_reader_header_text(&self.reader, i, &size)
             found.append(at[:size])
         return tuple(found)
 
@@ -261,7 +261,7 @@ cdef class Reader:
             left = self.check(board_read_records(&self.reader, &position, buffer, size, most))
             at = buffer
             while left:
-                frame = frame_whole(&self.reader.layout, at, left)
+                frame = frame_valid_bytes(&self.reader.layout, at, left)
                 if frame_unpack(&self.reader.layout, at, &r) < 0:
                     raise BoardError(REASONS[BOARD_DAMAGED])
                 serial, seq = r.task.serial, r.task.seq

@@ -6,7 +6,7 @@ from dwsr_probe.binding.features cimport listing
 
 cdef class OpenTask:
     cdef task_handle handle
-    cdef uint64_t generation  # of the probe
+    cdef uint64_t probe_instance
     cdef unsigned long thread
     cdef object foreign_count  # of allocations that the accounting does not see, at the begin
 

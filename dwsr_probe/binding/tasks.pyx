@@ -14,7 +14,7 @@ from csrc.frame cimport text
 from csrc.handle cimport NOBODY, is_somebody, task_handle
 from csrc.hold cimport hold
 from csrc.probe cimport (
-    probe_active, probe_adopt, probe_generation, probe_live_bytes, probe_task_begin,
+    probe_active, probe_adopt, probe_instance, probe_live_bytes, probe_task_begin,
     probe_task_end)
 from csrc.tasks cimport task_begin, task_end
 from dwsr_probe._core cimport report_missing_room
@@ -88,7 +88,7 @@ cdef void release_gil(hold *h) noexcept nogil:
 
 cdef void retake_gil(gil *held) noexcept nogil:
     """After a boundary, which releases the GIL if it has to wait."""
-    if held.hold.gone:
+    if held.hold.released:
         PyEval_RestoreThread(held.state)
 
 
@@ -125,9 +125,9 @@ cdef OpenTask begin_task(
     b.worker = worker
     if check_before_begin != NULL:
         check_before_begin()
-    opened.generation = probe_generation()
+    opened.probe_instance = probe_instance()
     opened.thread = PyThread_get_thread_ident()
-    held.hold.let_go, held.hold.gone = release_gil, 0
+    held.hold.release, held.hold.released = release_gil, 0
     begun = probe_task_begin(&b, &held.hold)
     retake_gil(&held)
     opened.handle = begun
@@ -143,7 +143,7 @@ cdef int end_task(
     cdef task_end e
     cdef gil held
     # After a fork or a restart of the probe the task belongs to another board.
-    if not is_somebody(opened.handle) or opened.generation != probe_generation():
+    if not is_somebody(opened.handle) or opened.probe_instance != probe_instance():
         return 0
     e.state = TASK_CANCELLED if cancelled else TASK_OK
     e.output_bytes = output_bytes
@@ -157,7 +157,7 @@ cdef int end_task(
             e.gc_freed_bytes = freed_by_collection(opened.handle)
     finally:
         e.output = text(at=<const char *>output, len=len(output))
-        held.hold.let_go, held.hold.gone = release_gil, 0
+        held.hold.release, held.hold.released = release_gil, 0
         probe_task_end(opened.handle, &e, &held.hold)
         retake_gil(&held)
         opened.handle = NOBODY
@@ -305,7 +305,7 @@ cdef class adopt:
         with cython.critical_section(self.block):
             if self.block.entered:
                 opened = self.block.entered[len(self.block.entered) - 1]
-                if opened.generation == probe_generation():
+                if opened.probe_instance == probe_instance():
                     handle = opened.handle
         self.before = probe_adopt(handle)
         return self.block

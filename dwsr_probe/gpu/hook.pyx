@@ -14,9 +14,9 @@ from csrc.atomics cimport add_relaxed, load_relaxed
 from csrc.board_layout cimport ABSENT, GPU_HOOK_ON
 from csrc.clock cimport now_ns
 from csrc.gpu cimport (
-    GPU_PINNED, gpu_added, gpu_driver, gpu_enter, gpu_identify, gpu_is_used, gpu_leave,
+    GPU_PINNED, gpu_add_block, gpu_driver, gpu_enter, gpu_identify, gpu_is_used, gpu_leave,
     gpu_note_driver, gpu_note_hook, gpu_note_nvml, gpu_note_oom, gpu_note_pool,
-    gpu_note_unfollowed, gpu_pool, gpu_removed)
+    gpu_note_unfollowed, gpu_pool, gpu_remove_block)
 from csrc.handle cimport task_handle
 from csrc.probe cimport probe_active, probe_current
 from dwsr_probe.binding.features cimport byte_count
@@ -105,7 +105,7 @@ cdef class _Token:
         if self.size:
             if self.sums is not None:
                 add_relaxed(&self.sums.live, <uint64_t>0 - self.size)
-            gpu_removed(self.handle, self.device, self.size)
+            gpu_remove_block(self.handle, self.device, self.size)
 
 
 @cython.final
@@ -190,10 +190,10 @@ cdef class Allocator:
         if token.sums is not None:
             add_relaxed(&token.sums.live, wanted)
         if not gpu_is_used(token.device):
-            raised = gpu_added(token.handle, token.device, wanted)
+            raised = gpu_add_block(token.handle, token.device, wanted)
             device_first_used()
         else:
-            raised = gpu_added(token.handle, token.device, wanted)
+            raised = gpu_add_block(token.handle, token.device, wanted)
         self.count += 1
         if raised or self.count % POOL_READ_EVERY == 0:
             note_pool(token.sums, token.handle, token.device, raised)
@@ -208,7 +208,7 @@ cdef class Allocator:
             token.device = GPU_PINNED
             pointer.mem.dwsr_probe = token
             token.size = given
-            gpu_added(token.handle, GPU_PINNED, given)
+            gpu_add_block(token.handle, GPU_PINNED, given)
         return pointer
 
     cdef _PoolSums sums_of(self, object memory):

@@ -26,7 +26,7 @@ double pair_ns(const char *directory, int alloc, unsigned count)
         .cgroup_root = "/sys/fs/cgroup",
         .period_ns = 1000000000,
         .alloc = alloc,
-        .alloc_from = ALLOC_LARGE,
+        .alloc_from = ALLOC_LARGE_DEFAULT,
     };
     const char *step;
     if (probe_start(&s, &step) < 0) return -1;
@@ -48,7 +48,7 @@ double accounting_ns(unsigned count)
 {
     struct account_figures f;
     lineage_open(NULL);
-    if (alloc_start(ALLOC_LARGE) < 0 || alloc_account() < 0) return -1;
+    if (alloc_start(ALLOC_LARGE_DEFAULT) < 0 || alloc_start_accounting() < 0) return -1;
     uint64_t from = cpu_ns();
     for (unsigned i = 0; i < count; i++) {
         task_handle task = lineage_handle(0, i + 1);

@@ -61,7 +61,7 @@ static inline uint64_t drain(struct board_reader *r, uint64_t *position, uint64_
                     CHECK(!"torn text");
                     break;
                 }
-            at += (int64_t)frame_whole(&r->layout, frames + at, (uint64_t)(bytes - at));
+            at += (int64_t)frame_valid_bytes(&r->layout, frames + at, (uint64_t)(bytes - at));
         }
     }
     CHECK(bytes == 0);

@@ -165,8 +165,8 @@ static void ends_elsewhere(void)
     task_handle task = begin(0, NOBODY), next;
     accounts_charge(task, 2 * MIB);
     on_another_thread(end_it, &task);
-    CHECK(!is_somebody(lineage_allocates_for()));
-    accounts_charge(lineage_allocates_for(), 3);
+    CHECK(!is_somebody(lineage_allocating_task()));
+    accounts_charge(lineage_allocating_task(), 3);
     CHECK(accounts_unowned_bytes() == unowned + 3);
     accounts_charge(NOBODY, -3);
     next = task;
@@ -224,7 +224,7 @@ static void a_signal_handler_in_between(void)
 
 static void *work_a_little(void *task)
 {
-    lineage_begin_thread(*(task_handle *)task);
+    lineage_inherit(*(task_handle *)task);
     for (int i = 0; i < 20; i++) accounts_count_allocation(), accounts_add_small(1000);
     accounts_flush_at_thread_end();
     return NULL;
@@ -352,7 +352,7 @@ static task_handle common;
 
 static void *small_work(void *argument)
 {
-    lineage_begin_thread(common);
+    lineage_inherit(common);
     pthread_barrier_wait(&gate);
     for (int i = 0; i < BLOCKS; i++) accounts_count_allocation(), accounts_add_small(1000);
     accounts_flush_at_thread_end();
@@ -379,12 +379,12 @@ static void *end_the_neighbours(void *argument)
         store_release(&to_be_ended[me], handle_word(task));
         pthread_barrier_wait(&gate);
         for (int k = 0; k < 10; k++)
-            accounts_charge(lineage_allocates_for(), 100), accounts_charge(task, 0);
+            accounts_charge(lineage_allocating_task(), 100), accounts_charge(task, 0);
         struct account_figures f =
             end_shared(handle_from_word(load_acquire(&to_be_ended[(me + 1) % THREADS])));
         CHECK(f.live_bytes <= 1000 && f.peak_bytes <= 1000);
         pthread_barrier_wait(&gate);
-        CHECK(!lineage_runs(task) && !is_somebody(lineage_allocates_for()));
+        CHECK(!lineage_runs(task) && !is_somebody(lineage_allocating_task()));
     }
     return NULL;
 }

@@ -48,7 +48,7 @@ static void begin_inside(uint64_t serial, uint64_t around)
 static int start(int (*is_python)(void))
 {
     lineage_open(is_python);
-    return alloc_start(ALLOC_LARGE) == 0 && alloc_account() == 0;
+    return alloc_start(ALLOC_LARGE_DEFAULT) == 0 && alloc_start_accounting() == 0;
 }
 
 static int near(uint64_t value, uint64_t truth)
@@ -406,12 +406,12 @@ static void start_and_stop_with_busy_threads(void)
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
     for (int i = 0; i < 1000; i++) {
         alloc_stop(0);
-        CHECK(start(NULL) && alloc_holds());
+        CHECK(start(NULL) && alloc_check_intact());
     }
     store_release(&busy, 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     alloc_stop(0);
-    CHECK(!alloc_holds() && !accounts_active());
+    CHECK(!alloc_check_intact() && !accounts_active());
     keep = malloc(MIB);
     free(keep);
 }

@@ -43,7 +43,7 @@ static void real_boards(void)
               && board_read_total(&r, 0, &total) == 0);
         while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
             for (uint64_t at = 0; at < (uint64_t)bytes; at += size) {
-                size = frame_whole(&r.layout, frames + at, (uint64_t)bytes - at);
+                size = frame_valid_bytes(&r.layout, frames + at, (uint64_t)bytes - at);
                 CHECK(size && frame_unpack(&r.layout, frames + at, &found) == 0
                       && found.task.seq == ++count && found.task.serial > 0);
                 CHECK(found.texts[TEXT_name].len && found.numbers[TEXT_name] == ABSENT
@@ -91,7 +91,7 @@ static void mutations(void)
                    && (read = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX))
                           > 0)
                 for (uint64_t at = 0; at < (uint64_t)read; at += size) {
-                    size = frame_whole(&r.layout, frames + at, (uint64_t)read - at);
+                    size = frame_valid_bytes(&r.layout, frames + at, (uint64_t)read - at);
                     frame_unpack(&r.layout, frames + at, &found);
                 }
             CHECK(calls < 5000);

@@ -19,10 +19,10 @@ static void names_and_texts(void)
     CHECK(fields == offsetof(struct board_header, run) / sizeof(word)
           && !strcmp(board_sample_names[0], "time_ns"));
     CHECK(board_reader_open(&r, b.path) == 0);
-    for (int i = 0; board_text_names[i]; i++) {
-        const char *found = board_reader_text(&r, i, &len);
-        if (!strcmp(board_text_names[i], "run")) CHECK(len == 2 && !memcmp(found, "r1", 2));
-        if (!strcmp(board_text_names[i], "worker")) CHECK(len == 0);
+    for (int i = 0; board_header_text_names[i]; i++) {
+        const char *found = board_reader_header_text(&r, i, &len);
+        if (!strcmp(board_header_text_names[i], "run")) CHECK(len == 2 && !memcmp(found, "r1", 2));
+        if (!strcmp(board_header_text_names[i], "worker")) CHECK(len == 0);
     }
     board_reader_close(&r);
     board_unmap(&b, 1);
@@ -49,13 +49,13 @@ static void a_board_with_other_fields(void)
     b.live->resets = 5;
     b.live->running = 7;
     CHECK(reopen(b.path) == BOARD_DAMAGED); /* another checksum */
-    b.header->check = board_header_check(b.header, (const word *)layout);
+    b.header->check = board_header_checksum(b.header, (const word *)layout);
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_live(&r, &live) == 0
           && live.resets == ABSENT && live.running == 7);
     board_reader_close(&r);
     memcpy(running, " resots ", 8); /* no writer names a known field twice */
     memcpy(resets, " state  ", 8);
-    b.header->check = board_header_check(b.header, (const word *)layout);
+    b.header->check = board_header_checksum(b.header, (const word *)layout);
     CHECK(reopen(b.path) == BOARD_DAMAGED); /* or leaves a name empty */
     board_unmap(&b, 1);
     remove_tree(root);
@@ -330,7 +330,7 @@ static void mutations(void)
                           > 0) {
                 static struct record found;
                 for (uint64_t at = 0; at < (uint64_t)bytes;
-                     at += frame_whole(&r.layout, frames + at, (uint64_t)bytes - at))
+                     at += frame_valid_bytes(&r.layout, frames + at, (uint64_t)bytes - at))
                     frame_unpack(&r.layout, frames + at, &found);
                 calls++;
             }

@@ -33,8 +33,8 @@ static int returns(const struct record *r)
     struct record found;
     memset(frame, 0x55, sizeof frame);
     uint64_t bytes = frame_pack(r, frame);
-    CHECK(bytes % 8 == 0 && bytes <= sizeof frame && frame_whole(&l, frame, bytes) == bytes
-          && !frame_whole(&l, frame, bytes - 8));
+    CHECK(bytes % 8 == 0 && bytes <= sizeof frame && frame_valid_bytes(&l, frame, bytes) == bytes
+          && !frame_valid_bytes(&l, frame, bytes - 8));
     return frame_unpack(&l, frame, &found) == 0 && same(r, &found);
 }
 
@@ -131,9 +131,9 @@ static void mutations(void)
         uint64_t bytes = frame_pack(&r, frame);
         for (int i = 0; i < 1 + round % 4; i++)
             frame[8 + (unsigned)rand_r(&seed) % (bytes - 8)] = (char)rand_r(&seed);
-        const word check = board_check((const word *)frame + 1, bytes / 8 - 1, bytes) >> 32;
+        const word check = board_checksum((const word *)frame + 1, bytes / 8 - 1, bytes) >> 32;
         if (round % 2) *(word *)frame = bytes | check << 32; /* as if it were whole */
-        if (!frame_whole(&l, frame, bytes)) continue;
+        if (!frame_valid_bytes(&l, frame, bytes)) continue;
         if (frame_unpack(&l, frame, &found) < 0) continue;
         CHECK(found.device_count <= TASK_DEVICES);
         for (int i = 0; i < TEXT_COUNT; i++)
@@ -142,9 +142,9 @@ static void mutations(void)
                       && found.texts[i].at + found.texts[i].len <= frame + bytes);
     }
     *(word *)frame = 0;
-    CHECK(!frame_whole(&l, frame, sizeof frame));
+    CHECK(!frame_valid_bytes(&l, frame, sizeof frame));
     *(word *)frame = FRAME_PAD;
-    CHECK(!frame_whole(&l, frame, sizeof frame) && !frame_whole(&l, frame, 0));
+    CHECK(!frame_valid_bytes(&l, frame, sizeof frame) && !frame_valid_bytes(&l, frame, 0));
 }
 
 int main(void)

@@ -24,7 +24,7 @@ static struct gpu_figures end(task_handle task)
 {
     struct gpu_figures f;
     gpu_task_end(task, &f);
-    lineage_end(task, f.leaves);
+    lineage_end(task, f.has_live_bytes);
     return f;
 }
 
@@ -38,66 +38,67 @@ static struct task_device on(const struct gpu_figures *f, uint32_t device)
 static void live_and_peak(void)
 {
     task_handle a = begin(0, NOBODY);
-    CHECK(gpu_added(a, 0, 100) && gpu_added(a, 0, 50) && gpu_added(a, 3, 7));
-    gpu_removed(a, 0, 100);
-    CHECK(!gpu_added(a, 0, 80)); /* below the peak */
+    CHECK(gpu_add_block(a, 0, 100) && gpu_add_block(a, 0, 50) && gpu_add_block(a, 3, 7));
+    gpu_remove_block(a, 0, 100);
+    CHECK(!gpu_add_block(a, 0, 80)); /* below the peak */
     struct gpu_figures f = end(a);
-    CHECK(f.known && f.leaves && on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 130);
+    CHECK(f.known && f.has_live_bytes && on(&f, 0).peak_bytes == 150
+          && on(&f, 0).live_bytes == 130);
     CHECK(on(&f, 3).peak_bytes == 7 && on(&f, 3).pool_used_bytes == ABSENT && !f.oom.count);
-    gpu_removed(a, 0, 130); /* after the task's end: nobody's */
-    gpu_removed(a, 3, 7);
+    gpu_remove_block(a, 0, 130); /* after the task's end: nobody's */
+    gpu_remove_block(a, 3, 7);
 }
 
 static void an_inner_tasks_memory_passes_on(void)
 {
     task_handle outer = begin(0, NOBODY);
-    gpu_added(outer, 0, 10);
+    gpu_add_block(outer, 0, 10);
     task_handle inner = begin(1, outer);
-    gpu_added(inner, 0, 100);
-    gpu_added(inner, 0, 50);
-    gpu_removed(inner, 0, 50);
+    gpu_add_block(inner, 0, 100);
+    gpu_add_block(inner, 0, 50);
+    gpu_remove_block(inner, 0, 50);
     struct gpu_figures f = end(inner);
     CHECK(on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 100);
-    gpu_removed(inner, 0, 60); /* the inner task has ended: its memory is the outer one's */
+    gpu_remove_block(inner, 0, 60); /* the inner task has ended: its memory is the outer one's */
     f = end(outer);
     CHECK(on(&f, 0).peak_bytes == 160 && on(&f, 0).live_bytes == 50);
-    gpu_removed(inner, 0, 40);
-    gpu_removed(outer, 0, 10);
+    gpu_remove_block(inner, 0, 40);
+    gpu_remove_block(outer, 0, 10);
 }
 
 static void a_slots_next_task_is_not_touched(void)
 {
     task_handle first = begin(0, NOBODY);
-    gpu_added(first, 0, 1000);
+    gpu_add_block(first, 0, 1000);
     end(first);
     task_handle second = begin(0, NOBODY);
-    gpu_added(second, 0, 5);
-    gpu_removed(first, 0, 1000);
+    gpu_add_block(second, 0, 5);
+    gpu_remove_block(first, 0, 1000);
     gpu_note_oom(first, 0, 1, &(struct gpu_pool){ 0, 0, 0, 0 });
     struct gpu_figures f = end(second);
     CHECK(on(&f, 0).peak_bytes == 5 && on(&f, 0).live_bytes == 5 && !f.oom.count);
-    gpu_removed(second, 0, 5);
+    gpu_remove_block(second, 0, 5);
     struct gpu_figures none = end(begin(0, NOBODY));
-    CHECK(none.known && !none.leaves && !on(&none, 0).device);
+    CHECK(none.known && !none.has_live_bytes && !on(&none, 0).device);
 }
 
 static void more_devices_than_there_is_room_for(void)
 {
     task_handle a = begin(0, NOBODY);
-    for (uint32_t device = 0; device < 12; device++) gpu_added(a, device, device + 1);
-    gpu_added(a, 99, 1);
+    for (uint32_t device = 0; device < 12; device++) gpu_add_block(a, device, device + 1);
+    gpu_add_block(a, 99, 1);
     struct gpu_figures f = end(a);
     CHECK(on(&f, TASK_DEVICES - 1).peak_bytes == TASK_DEVICES && !on(&f, TASK_DEVICES).device);
-    for (uint32_t device = 0; device < 12; device++) gpu_removed(a, device, device + 1);
-    gpu_removed(a, 99, 1);
+    for (uint32_t device = 0; device < 12; device++) gpu_remove_block(a, device, device + 1);
+    gpu_remove_block(a, 99, 1);
 }
 
 static void the_pool_at_the_peak(void)
 {
     task_handle a = begin(0, NOBODY);
-    gpu_note_pool(a, 0, &(struct gpu_pool){ 900, 1000, 5000, 7 }, gpu_added(a, 0, 100));
-    gpu_note_pool(a, 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_added(a, 0, 0)); /* no peak */
-    gpu_removed(a, 0, 100);
+    gpu_note_pool(a, 0, &(struct gpu_pool){ 900, 1000, 5000, 7 }, gpu_add_block(a, 0, 100));
+    gpu_note_pool(a, 0, &(struct gpu_pool){ 1, 2, 3, 4 }, gpu_add_block(a, 0, 0)); /* no peak */
+    gpu_remove_block(a, 0, 100);
     gpu_note_oom(a, 0, 4096, &(struct gpu_pool){ 10, 20, ABSENT, ABSENT });
     struct gpu_figures f = end(a);
     CHECK(on(&f, 0).peak_bytes == 100 && on(&f, 0).live_bytes == 0
@@ -121,8 +122,8 @@ static void *neighbour(void *argument)
     pthread_barrier_wait(&barrier);
     for (int i = 0; i < ROUNDS; i++) {
         gpu_note_pool(handles[me], 0, &(struct gpu_pool){ 1, 2, 3, 4 },
-                      gpu_added(handles[me], 0, 512));
-        gpu_removed(next, 0, 512);
+                      gpu_add_block(handles[me], 0, 512));
+        gpu_remove_block(next, 0, 512);
     }
     return NULL;
 }
@@ -132,14 +133,14 @@ static void eighty_thousand_pairs_in_four_threads(void)
     pthread_t threads[THREADS];
     pthread_barrier_init(&barrier, NULL, THREADS);
     for (uint32_t i = 0; i < THREADS; i++)
-        handles[i] = begin(i, NOBODY), gpu_added(handles[i], 0, 512 * ROUNDS);
+        handles[i] = begin(i, NOBODY), gpu_add_block(handles[i], 0, 512 * ROUNDS);
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, neighbour, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < THREADS; i++) {
         struct gpu_figures f = end(handles[i]);
         CHECK(on(&f, 0).live_bytes == 512 * ROUNDS && on(&f, 0).peak_bytes >= 512 * ROUNDS
               && on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
-        gpu_removed(handles[i], 0, 512 * ROUNDS);
+        gpu_remove_block(handles[i], 0, 512 * ROUNDS);
     }
     pthread_barrier_destroy(&barrier);
 }
@@ -158,8 +159,8 @@ static void the_board_has_it_all(void)
     gpu_open();
     CHECK(board_reader_open(&r, b.path) == 0 && board_read_device(&r, 5, &d) == 0);
     task_handle a = begin(2, NOBODY);
-    gpu_added(a, 5, 640);
-    gpu_added(a, GPU_PINNED, 99);
+    gpu_add_block(a, 5, 640);
+    gpu_add_block(a, GPU_PINNED, 99);
     gpu_identify(5,
                  "a name that is much longer than the ninety-six bytes that there are for it, so "
                  "that it is cut off somewhere",

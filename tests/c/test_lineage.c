@@ -45,13 +45,13 @@ static void a_nest(void)
 {
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     CHECK(lineage_runs(outer) && lineage_runs(inner) && !lineage_runs(NOBODY));
-    CHECK(is(lineage_works_for(), inner) && is(lineage_parent(inner), outer)
+    CHECK(is(lineage_current_task(), inner) && is(lineage_parent(inner), outer)
           && nobody(lineage_parent(outer)));
     CHECK(lineage_is_own_outermost(outer) && !lineage_is_own_outermost(inner)
           && lineage_began_here(inner));
     CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
     lineage_end(inner, 1);
-    CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_works_for(), outer));
+    CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_current_task(), outer));
     CHECK(is(lineage_nearest_running(inner), outer)); /* what it left belongs to the outer one */
     task_handle next = begin(1, outer);
     /* also while another task uses its slot */
@@ -60,22 +60,22 @@ static void a_nest(void)
     CHECK(nobody(lineage_nearest_running(next))); /* it left nothing, so its parent is not kept */
     lineage_end(outer, 1);
     CHECK(nobody(lineage_nearest_running(inner)) && nobody(lineage_nearest_running(outer))
-          && nobody(lineage_works_for()));
+          && nobody(lineage_current_task()));
 }
 
 static void ends_out_of_order(void)
 {
     task_handle a = begin(0, NOBODY), b = begin(1, a), c = begin(2, b);
     lineage_end(a, 1);
-    CHECK(is(lineage_works_for(), c) && is(lineage_parent(c), b));
+    CHECK(is(lineage_current_task(), c) && is(lineage_parent(c), b));
     lineage_end(b, 1);
-    CHECK(is(lineage_works_for(), c) && is(lineage_parent(c), b) && is(lineage_parent(b), a)
+    CHECK(is(lineage_current_task(), c) && is(lineage_parent(c), b) && is(lineage_parent(b), a)
           && nobody(lineage_nearest_running(b)));
     task_handle other = begin(0, NOBODY); /* in a's slot, and not the parent of c */
-    CHECK(nobody(lineage_nearest_running(b)) && is(lineage_works_for(), other));
+    CHECK(nobody(lineage_nearest_running(b)) && is(lineage_current_task(), other));
     lineage_end(other, 0);
     lineage_end(c, 0);
-    CHECK(nobody(lineage_works_for()));
+    CHECK(nobody(lineage_current_task()));
 }
 
 /* More inner tasks left memory than the table holds: the outer one is inexact. */
@@ -98,10 +98,10 @@ static int native_now;
 
 static void *in_a_thread(void *unused)
 {
-    CHECK(nobody(lineage_works_for()));
-    lineage_begin_thread(given);
-    seen = lineage_works_for();
-    sole_seen = lineage_allocates_for();
+    CHECK(nobody(lineage_current_task()));
+    lineage_inherit(given);
+    seen = lineage_current_task();
+    sole_seen = lineage_allocating_task();
     return unused;
 }
 
@@ -115,10 +115,10 @@ static void run_thread(task_handle inherited)
 
 static void threads_that_a_task_starts(void)
 {
-    CHECK(nobody(lineage_thread_task()));
+    CHECK(nobody(lineage_task_to_inherit()));
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
-    CHECK(is(lineage_thread_task(), inner));
-    run_thread(lineage_thread_task());
+    CHECK(is(lineage_task_to_inherit(), inner));
+    run_thread(lineage_task_to_inherit());
     CHECK(is(seen, inner) && is(sole_seen, inner));
     lineage_end(inner, 1);
     run_thread(inner);
@@ -134,18 +134,18 @@ static void adoption(void)
 {
     task_handle own, task = begin(0, NOBODY);
     this_thread.task = NOBODY; /* as if another thread had begun it */
-    CHECK(nobody(lineage_works_for()) && nobody(lineage_adopt(task)));
-    CHECK(is(lineage_works_for(), task) && is(lineage_allocates_for(), task)
-          && is(lineage_thread_task(), task));
+    CHECK(nobody(lineage_current_task()) && nobody(lineage_adopt(task)));
+    CHECK(is(lineage_current_task(), task) && is(lineage_allocating_task(), task)
+          && is(lineage_task_to_inherit(), task));
     own = begin(1, NOBODY);
-    CHECK(is(lineage_works_for(), own)); /* before the one that it has adopted */
+    CHECK(is(lineage_current_task(), own)); /* before the one that it has adopted */
     lineage_end(own, 0);
-    CHECK(is(lineage_works_for(), task));
-    CHECK(is(lineage_adopt(NOBODY), task) && nobody(lineage_works_for()));
+    CHECK(is(lineage_current_task(), task));
+    CHECK(is(lineage_adopt(NOBODY), task) && nobody(lineage_current_task()));
     CHECK(nobody(lineage_adopt(task)));
     lineage_end(task, 0);
     /* until the task's end */
-    CHECK(nobody(lineage_works_for()) && is(lineage_adopt(NOBODY), task));
+    CHECK(nobody(lineage_current_task()) && is(lineage_adopt(NOBODY), task));
 }
 
 static int is_python(void) { return !native_now; }
@@ -169,7 +169,7 @@ static void native_threads(void)
     lineage_set_running(0, NOBODY);
     run_thread(NOBODY);
     CHECK(nobody(sole_seen));
-    CHECK(is(lineage_allocates_for(), task)); /* a thread's own task, whatever thread it is */
+    CHECK(is(lineage_allocating_task(), task)); /* a thread's own task, whatever thread it is */
     lineage_end(task, 0);
     native_now = 0;
     lineage_open(NULL);
@@ -183,14 +183,14 @@ static void a_restart(void)
     lineage_adopt(before);
     serial = 0;
     lineage_open(NULL);
-    CHECK(!lineage_runs(before) && nobody(lineage_works_for()) && nobody(lineage_task_in(0))
+    CHECK(!lineage_runs(before) && nobody(lineage_current_task()) && nobody(lineage_task_in(0))
           && lineage_slots_used() == 0);
     task_handle after = begin(0, NOBODY);
     CHECK(handle_serial(before) == handle_serial(after) && !is(before, after)
           && !lineage_runs(before));
     lineage_adopt(before);
     lineage_end(after, 0);
-    CHECK(nobody(lineage_works_for()));
+    CHECK(nobody(lineage_current_task()));
     lineage_adopt(NOBODY);
     serial = 1000000;
 }
@@ -200,12 +200,12 @@ static void a_fork(void)
     task_handle task = begin(0, NOBODY);
     pid_t pid = fork();
     if (pid == 0) {
-        lineage_forked();
-        _exit(lineage_runs(task) || is_somebody(lineage_works_for())
-              || is_somebody(lineage_allocates_for()));
+        lineage_reset_in_child();
+        _exit(lineage_runs(task) || is_somebody(lineage_current_task())
+              || is_somebody(lineage_allocating_task()));
     }
     int status;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0 && is(lineage_works_for(), task));
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0 && is(lineage_current_task(), task));
     lineage_end(task, 0);
 }
 
@@ -224,10 +224,10 @@ static task_handle begin_shared(uint32_t slot, task_handle around)
     return task;
 }
 
-static void end_shared(task_handle task, int leaves)
+static void end_shared(task_handle task, int has_live_bytes)
 {
     pthread_mutex_lock(&boundary);
-    lineage_end(task, leaves);
+    lineage_end(task, has_live_bytes);
     pthread_mutex_unlock(&boundary);
 }
 
@@ -238,7 +238,7 @@ static void *nests(void *argument)
     for (int i = 0; i < ROUNDS; i++) {
         task_handle inner = begin_shared(2 * me + 1, base);
         store_release(&published[me], handle_word(inner));
-        CHECK(is(lineage_allocates_for(), inner) && is(lineage_nearest_running(inner), inner));
+        CHECK(is(lineage_allocating_task(), inner) && is(lineage_nearest_running(inner), inner));
         const uint32_t other = (me + 1 + (uint32_t)i % (THREADS - 1)) % THREADS;
         task_handle foreign = handle_from_word(load_acquire(&published[other]));
         /* the task, its parent, or nobody */
@@ -249,7 +249,7 @@ static void *nests(void *argument)
         end_shared(inner, 1);
         task_handle after = lineage_nearest_running(inner);
         /* forgotten: the parent is inexact */
-        CHECK(is(lineage_allocates_for(), base) && (is(after, base) || lineage_is_inexact(base)));
+        CHECK(is(lineage_allocating_task(), base) && (is(after, base) || lineage_is_inexact(base)));
     }
     end_shared(base, 0);
     return NULL;

@@ -97,14 +97,14 @@ static void the_functions_in_use(void)
 static void slots_are_rewritten_and_put_back(void)
 {
     open_library();
-    CHECK(!rewritten() && !counted(here) && !patch_holds()
+    CHECK(!rewritten() && !counted(here) && !patch_check_intact()
           && !writable((const void *)library.constant));
     for (int i = 0; i < 3; i++) {
         patch_install(&wrappers);
-        CHECK(patch_holds() && rewritten() && counted(here));
+        CHECK(patch_check_intact() && rewritten() && counted(here));
         CHECK(!writable((const void *)library.constant)); /* sealed again */
         patch_remove();
-        CHECK(!patch_holds() && !rewritten() && !counted(here)
+        CHECK(!patch_check_intact() && !rewritten() && !counted(here)
               && !writable((const void *)library.constant));
     }
     dlclose(library.handle);
@@ -173,18 +173,18 @@ static void another_tool_takes_the_slots(void)
 {
     patch_install(&wrappers);
     uintptr_t *slot = find_slot();
-    CHECK(slot && patch_holds());
+    CHECK(slot && patch_check_intact());
     if (!slot || !writable(slot)) { /* linked with -z now: another tool would unseal it */
         patch_remove();
         SKIP("this program's slots are sealed");
     }
     *slot = (uintptr_t)others_malloc;
-    CHECK(!patch_holds());
+    CHECK(!patch_check_intact());
     *slot = (uintptr_t)counted_malloc;
-    CHECK(!patch_holds()); /* calls were not seen meanwhile */
+    CHECK(!patch_check_intact()); /* calls were not seen meanwhile */
     patch_remove();
     patch_install(&wrappers);
-    CHECK(patch_holds());
+    CHECK(patch_check_intact());
     patch_remove();
 }
 
@@ -196,9 +196,9 @@ static void a_forked_child_keeps_the_slots(void)
     pid_t pid = fork();
     if (pid == 0) {
         failures = 0;
-        patch_forked();
+        patch_reset_in_child();
         patch_remove(); /* would walk: the loader's lock may be held for ever */
-        CHECK(counted(here) && patch_holds());
+        CHECK(counted(here) && patch_check_intact());
         open_library();
         patch_refresh();
         /* not before the child's own dlsym: then the loader's locks are known to be free */
@@ -211,7 +211,7 @@ static void a_forked_child_keeps_the_slots(void)
     patch_unlock();
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    CHECK(counted(here) && patch_holds());
+    CHECK(counted(here) && patch_check_intact());
     patch_remove();
     CHECK(!counted(here));
 }
@@ -236,7 +236,7 @@ static void installed_while_others_load(void)
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, open_and_close, NULL);
     for (int i = 0; i < 100; i++) {
         patch_install(&wrappers);
-        CHECK(patch_holds() && rewritten());
+        CHECK(patch_check_intact() && rewritten());
         patch_refresh();
         patch_remove();
         CHECK(!rewritten());

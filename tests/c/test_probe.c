@@ -110,9 +110,9 @@ static void a_process_without_tasks_stays_small(void)
     /* the board cannot grow: tasks are counted as dropped, and the failure is reported once */
     CHECK(unlink(path) == 0);
     for (int i = 0; i < 3; i++) CHECK(!is_somebody(begin()));
-    CHECK(probe_room_failure(&error, &step) && error == ENOENT
+    CHECK(probe_take_room_failure(&error, &step) && error == ENOENT
           && !strcmp(step, "open the board file"));
-    CHECK(!probe_room_failure(&error, &step));
+    CHECK(!probe_take_room_failure(&error, &step));
     CHECK(pread(kept, &live, sizeof live, LIVE_OFFSET) == sizeof live && live.tasks_dropped == 3);
     close(kept);
     probe_stop(BOARD_CLOSED, 0, 1);
@@ -156,7 +156,7 @@ static void fork_storm(void)
     for (int i = 0; i < forks; i++) {
         task_handle mine = begin();
         int announced = i % 2; /* as Python's fork, and as any other */
-        if (announced) probe_fork_announced();
+        if (announced) probe_announce_fork();
         pid_t pid = fork();
         if (pid == 0) {
             int bad = probe_active() || probe_board_path(path, sizeof path) == 0;
@@ -171,7 +171,7 @@ static void fork_storm(void)
 #endif
             _exit(bad);
         }
-        if (announced) probe_fork_done();
+        if (announced) probe_restart_sampler();
         end(mine);
         int status = -1;
         waitpid(pid, &status, 0);
@@ -200,7 +200,7 @@ static void *read_all(void *path)
         for (uint64_t i = 0; i < 10; i++) CHECK(board_read_slot(&r, i, &slot) >= 0);
         while ((bytes = board_read_records(&r, &position, frames, sizeof frames, UINT64_MAX)) > 0)
             for (int64_t at = 0; at < bytes;
-                 at += (int64_t)frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at))) {
+                 at += (int64_t)frame_valid_bytes(&r.layout, frames + at, (uint64_t)(bytes - at))) {
                 struct record found;
                 CHECK(frame_unpack(&r.layout, frames + at, &found) == 0 && found.task.seq > last);
                 last = found.task.seq;
@@ -249,14 +249,14 @@ static void a_failure_is_said_once(void)
     int firsts = 0, status;
     CHECK(start() == 0);
     for (int i = 0; i < 8; i++)
-        if (fork() == 0) _exit(probe_say_first(3));
+        if (fork() == 0) _exit(probe_claim_message(3));
     for (int i = 0; i < 8; i++)
         if (wait(&status) > 0) firsts += WEXITSTATUS(status);
     CHECK(firsts == 1);
-    CHECK(!probe_say_first(3));
-    CHECK(probe_say_first(4) && !probe_say_first(4));
+    CHECK(!probe_claim_message(3));
+    CHECK(probe_claim_message(4) && !probe_claim_message(4));
     /* an unknown kind is always written */
-    CHECK(probe_say_first(PROBE_SAY_KINDS) && probe_say_first(PROBE_SAY_KINDS));
+    CHECK(probe_claim_message(PROBE_MESSAGE_KINDS) && probe_claim_message(PROBE_MESSAGE_KINDS));
     probe_stop(BOARD_CLOSED, 0, 1);
 }
 

@@ -52,7 +52,7 @@ static void no_descriptor_left(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
     uint64_t reopened = 0;
     /* not counted: the file had never been open */
-    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 0);
+    CHECK(proc_file_ensure_open(&f, &reopened) == 0 && reopened == 0);
     proc_file_close(&f);
 }
 
@@ -62,13 +62,13 @@ static void one_that_was_closed_is_opened_again(void)
     char text[256];
     uint64_t reopened = 0;
     CHECK(proc_file_open(&f, "/proc", "statm", O_RDONLY) == 0);
-    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 0);
+    CHECK(proc_file_ensure_open(&f, &reopened) == 0 && reopened == 0);
     close(f.fd);
     CHECK(proc_file_read(&f, text, sizeof text) == -EBADF);
-    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 1);
+    CHECK(proc_file_ensure_open(&f, &reopened) == 0 && reopened == 1);
     CHECK(proc_file_read(&f, text, sizeof text) > 0 && strchr(text, '\n'));
     proc_file_close(&f);
-    CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 1); /* closed by ourselves */
+    CHECK(proc_file_ensure_open(&f, &reopened) == 0 && reopened == 1); /* closed by ourselves */
     proc_file_close(&f);
 }
 
@@ -120,13 +120,13 @@ static void closed_standard_streams_are_not_filled(void)
         int kept = fcntl(stream, F_DUPFD_CLOEXEC, 10);
         close(stream);
         close(f.fd);
-        int e = proc_file_ensure(&f, &reopened), filled = is_open(stream),
+        int e = proc_file_ensure_open(&f, &reopened), filled = is_open(stream),
             streams = standard_streams_are_open();
         dup2(kept, stream);
         close(kept);
         CHECK(e == -EBADF && !filled && !streams && reopened == 0);
         /* the program has its streams */
-        CHECK(proc_file_ensure(&f, &reopened) == 0 && reopened == 1 && f.fd > 2);
+        CHECK(proc_file_ensure_open(&f, &reopened) == 0 && reopened == 1 && f.fd > 2);
         proc_file_close(&f);
     }
 }
@@ -137,7 +137,7 @@ static void files_that_are_not_there(void)
     char text[64], longest[300];
     uint64_t reopened = 0;
     CHECK(proc_file_open(&f, "/nowhere", "statm", O_RDONLY) == -ENOENT && f.fd < 0);
-    CHECK(proc_file_ensure(&f, &reopened) == -ENOENT && reopened == 0
+    CHECK(proc_file_ensure_open(&f, &reopened) == -ENOENT && reopened == 0
           && proc_file_write_byte(&f, '5', &reopened) == -ENOENT);
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;

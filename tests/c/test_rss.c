@@ -63,7 +63,7 @@ static void keep_peak_leaves_the_mark_alone(void)
     CHECK(r.source == RSS_SAMPLED);
     rss_window_end(&r, &w, NULL);
     CHECK(!w.reset && w.peak_bytes == w.rss_bytes);
-    CHECK(rss_mark(&r, 1) >= w.rss_bytes + 100 * MIB);
+    CHECK(rss_high_water_mark(&r, 1) >= w.rss_bytes + 100 * MIB);
     rss_close(&r);
 }
 
@@ -141,9 +141,9 @@ static int floor_child(void)
     rss_window_end(&r, &w, NULL);
     /* below the floor: from VmHWM */
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 50 * MIB, 2 * r.error_bytes));
-    if (!SANITIZED) CHECK(rss_mark(&r, 0) == ABSENT);
+    if (!SANITIZED) CHECK(rss_high_water_mark(&r, 0) == ABSENT);
     spike(400 * MIB);
-    CHECK(rss_mark(&r, 0) != ABSENT); /* above it: from getrusage */
+    CHECK(rss_high_water_mark(&r, 0) != ABSENT); /* above it: from getrusage */
     rss_window_end(&r, &w, NULL);
     if (!SANITIZED) CHECK(near(w.peak_bytes - base, 400 * MIB, 2 * r.error_bytes));
     /* Above the floor page by page, with a window each, and back: afterwards ru_maxrss is the
@@ -265,7 +265,8 @@ static void few_descriptors_are_held(void)
     CHECK(w.reset && w.source == RSS_KERNEL && r.reopened == 0);
     spike(80 * MIB);
     rss_window_end(&r, &w, NULL);
-    if (rss_mark(&r, 0) != ABSENT) CHECK(r.status.fd < 0); /* above the floor it is not needed */
+    if (rss_high_water_mark(&r, 0) != ABSENT)
+        CHECK(r.status.fd < 0); /* above the floor it is not needed */
     rss_close(&reader);
     rss_close(&r);
 }

@@ -24,15 +24,15 @@ static void the_period_backs_off(void)
     CHECK(period == 1); /* constant, but not for long */
     for (int i = 0; i < 10; i++) period = NEXT(period, .running = 1, .flat_samples = 8);
     CHECK(period == 16);
-    CHECK(NEXT(period, .running = 1, .moved = 1) == 1);
+    CHECK(NEXT(period, .running = 1, .rss_changed = 1) == 1);
     for (int i = 0; i < 10; i++) period = NEXT(period, .flat_samples = 8);
     CHECK(period == 100);
-    CHECK(NEXT(100, .moved = 1) == 10);
+    CHECK(NEXT(100, .rss_changed = 1) == 10);
     CHECK(NEXT(100, .running = 1) == 1); /* a task began */
-    CHECK(NEXT(1, .running = 1, .moved = 1, .busy_samples = 3) == 1);
-    CHECK(NEXT(1, .running = 1, .moved = 1, .busy_samples = 4) == 8); /* many short tasks */
-    CHECK(NEXT(16, .running = 1, .busy_samples = 9) == 16);           /* constant as well */
-    CHECK(NEXT(8, .running = 1, .moved = 1) == 1);                    /* a task that lasts */
+    CHECK(NEXT(1, .running = 1, .rss_changed = 1, .busy_samples = 3) == 1);
+    CHECK(NEXT(1, .running = 1, .rss_changed = 1, .busy_samples = 4) == 8); /* many short tasks */
+    CHECK(NEXT(16, .running = 1, .busy_samples = 9) == 16);                 /* constant as well */
+    CHECK(NEXT(8, .running = 1, .rss_changed = 1) == 1);                    /* a task that lasts */
 }
 
 static struct board board;
@@ -143,21 +143,22 @@ static void an_idle_one_wakes_at_a_nudge(void)
 
 static void headroom_is_read_seldom(void)
 {
-    CHECK(sampler_headroom_age(1, 50000) == 250 * MS);
-    CHECK(sampler_headroom_age(0, 50000) == 2000 * MS);
+    CHECK(sampler_headroom_period(1, 50000) == 250 * MS);
+    CHECK(sampler_headroom_period(0, 50000) == 2000 * MS);
     /* a group whose figures are slow to read */
-    CHECK(sampler_headroom_age(1, 3 * MS) == 3000 * MS);
+    CHECK(sampler_headroom_period(1, 3 * MS) == 3000 * MS);
     open_all(1);
     wait_for_samples(2);
     CHECK(load_acquire(&board.live->headroom_bytes) != ABSENT
           && load_acquire(&board.live->headroom_bytes) > 0);
     for (int i = 0; i < 20; i++) { /* many starts in a row read it no more often */
         sampler_stop(&sampler);
-        uint64_t read_ns = sampler.headroom_ns;
+        uint64_t read_ns = sampler.headroom_read_ns;
         CHECK(sampler_start(&sampler, &settings) == 0);
         wait_for_samples(1);
         sampler_stop(&sampler);
-        CHECK(sampler.headroom_ns == read_ns || sampler.headroom_ns - read_ns >= 250 * MS);
+        CHECK(sampler.headroom_read_ns == read_ns
+              || sampler.headroom_read_ns - read_ns >= 250 * MS);
         CHECK(sampler_start(&sampler, &settings) == 0);
     }
     close_all();

@@ -59,7 +59,7 @@ static struct record whole_record(char letter)
         uint64_t size;
         for (int64_t at = 0; at < bytes; at += (int64_t)size) {
             struct record one;
-            size = frame_whole(&r.layout, frames + at, (uint64_t)(bytes - at));
+            size = frame_valid_bytes(&r.layout, frames + at, (uint64_t)(bytes - at));
             CHECK(frame_unpack(&r.layout, frames + at, &one) == 0);
             const char *name = names;
             for (uint64_t i = 0; i < one.numbers[TEXT_name] && one.numbers[TEXT_name] != ABSENT;
@@ -326,11 +326,11 @@ static void page_faults_of_the_own_thread(void)
     close_all();
 }
 
-static int let_go_count;
-static void count_let_go(struct hold *h)
+static int release_count;
+static void count_release(struct hold *h)
 {
     (void)h;
-    let_go_count++;
+    release_count++;
 }
 
 /* The caller's lock is released once before a slow step, and not otherwise. */
@@ -343,16 +343,16 @@ static void what_the_caller_holds(void)
     const struct task_end e = { .state = TASK_OK, .output_bytes = ABSENT };
     end(begin("warm"));
     for (int spikes = 0; spikes <= 1; spikes++) {
-        struct hold h = { count_let_go, 0 };
-        let_go_count = 0;
+        struct hold h = { count_release, 0 };
+        release_count = 0;
         task_handle a = tasks_begin(&tasks, &b, &h);
         /* memory did not move since the last boundary */
-        CHECK(let_go_count == h.gone && (SANITIZED || !h.gone));
+        CHECK(release_count == h.released && (SANITIZED || !h.released));
         if (spikes) spike(64 * MIB);
         tasks_end(&tasks, a, &e, &h);
         /* a reset waits for mmap_lock */
-        CHECK(let_go_count == h.gone
-              && (SANITIZED || tasks.rss.source != RSS_KERNEL || h.gone == spikes));
+        CHECK(release_count == h.released
+              && (SANITIZED || tasks.rss.source != RSS_KERNEL || h.released == spikes));
     }
     close_all();
 }
