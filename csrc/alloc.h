@@ -1,7 +1,7 @@
 /* Wrappers around malloc, free, mmap and the other functions of hooks.h, which add to the accounts
  * (accounts.h). Started and stopped by probe.c; the wrappers are called by the job, in any thread.
  *
- * Blocks of ALLOC_LARGE_DEFAULT bytes or more and anonymous mappings are entered into the owner
+ * Large blocks (alloc_start) and anonymous mappings are entered into the owner
  * table (owners.h). So a free from any thread, also after the task's end, is subtracted from the
  * task that allocated the block. Smaller blocks are summed per thread, and so are blocks below 64
  * KiB for which the table is full. The wrappers of malloc and free take no lock and allocate

@@ -64,9 +64,9 @@ void gpu_identify(uint32_t device, const char *name, const char *uuid, uint64_t 
 void gpu_note_driver(uint32_t device, const struct gpu_driver *reading);
 
 struct gpu_figures {
-    int known;                                /* the hook was in place */
-    int pinned_known;                         /* the same for page-locked memory */
-    int has_live_bytes;                       /* the task has live bytes */
+    int known;          /* the hook was in place, so a device not listed has no bytes */
+    int pinned_known;   /* the same for page-locked memory */
+    int has_live_bytes; /* the task has live bytes */
     struct task_device devices[TASK_DEVICES]; /* set where known; device 0: unused */
     struct task_oom oom;                      /* count 0: none, and nothing else is set */
 };

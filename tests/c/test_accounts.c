@@ -32,7 +32,7 @@ static struct account_figures end(task_handle task)
     return f;
 }
 
-static int are(struct account_figures f, int64_t live, int64_t peak)
+static int figures_are(struct account_figures f, int64_t live, int64_t peak)
 {
     return f.live_bytes == (uint64_t)live && f.peak_bytes == (uint64_t)peak;
 }
@@ -51,10 +51,10 @@ static void live_and_peak(void)
     accounts_charge(task, 5 * MIB);
     accounts_charge(task, -10 * MIB);
     accounts_charge(task, 3 * MIB);
-    CHECK(are(now(task), 8 * MIB, 15 * MIB));
+    CHECK(figures_are(now(task), 8 * MIB, 15 * MIB));
     for (int i = 0; i < 7; i++) accounts_count_allocation();
     CHECK(accounts_live_now(task) == 8 * MIB && now(task).count == 7);
-    CHECK(are(end(task), 8 * MIB, 15 * MIB));
+    CHECK(figures_are(end(task), 8 * MIB, 15 * MIB));
     struct account_figures f;
     CHECK(accounts_task_now(task, &f) == -ENOENT && accounts_live_now(task) == ABSENT
           && accounts_task_now(NOBODY, &f) == -ENOENT);
@@ -70,7 +70,7 @@ static void small_blocks_are_summed(void)
     CHECK(accounts_live_now(task) == 1000000 && now(task).count == 1000);
     for (int i = 0; i < 1000; i++) accounts_add_small(-1000);
     f = end(task);
-    CHECK(are(f, 0, 1000000) && f.count == 1000);
+    CHECK(figures_are(f, 0, 1000000) && f.count == 1000);
 }
 
 static void frees_of_older_memory_hide_nothing(void)
@@ -81,7 +81,7 @@ static void frees_of_older_memory_hide_nothing(void)
     CHECK(now(task).live_bytes == 0);
     for (int i = 0; i < 500; i++) accounts_add_small(1000);
     accounts_charge(task, MIB);
-    CHECK(are(end(task), 500000 + MIB, 500000 + MIB));
+    CHECK(figures_are(end(task), 500000 + MIB, 500000 + MIB));
 }
 
 static void a_nest(void)
@@ -91,14 +91,14 @@ static void a_nest(void)
     task_handle inner = begin(1, outer);
     accounts_charge(inner, 6 * MIB);
     accounts_add_small(1000);
-    CHECK(are(now(outer), 10 * MIB, 10 * MIB));
-    CHECK(are(end(inner), 6 * MIB + 1000, 6 * MIB + 1000));
+    CHECK(figures_are(now(outer), 10 * MIB, 10 * MIB));
+    CHECK(figures_are(end(inner), 6 * MIB + 1000, 6 * MIB + 1000));
     /* another task in the inner task's slot, not inside the outer one */
     task_handle next = begin(1, NOBODY);
     accounts_charge(inner, -6 * MIB); /* passed to the outer one */
-    CHECK(are(now(next), 0, 0) && are(now(outer), 4 * MIB + 1000, 10 * MIB + 1000));
+    CHECK(figures_are(now(next), 0, 0) && figures_are(now(outer), 4 * MIB + 1000, 10 * MIB + 1000));
     end(next);
-    CHECK(are(end(outer), 4 * MIB + 1000, 10 * MIB + 1000));
+    CHECK(figures_are(end(outer), 4 * MIB + 1000, 10 * MIB + 1000));
     /* no task is left: no figures change */
     accounts_charge(inner, -MIB), accounts_charge(outer, -MIB);
 }
@@ -129,22 +129,22 @@ static void other_threads(void)
     task_handle task = begin(0, NOBODY);
     accounts_charge(task, 3 * MIB);
     on_another_thread(release_a_mebibyte, &task);
-    CHECK(are(now(task), 2 * MIB, 3 * MIB));
+    CHECK(figures_are(now(task), 2 * MIB, 3 * MIB));
     on_another_thread(charge_a_mebibyte, &task);
     on_another_thread(charge_a_mebibyte, &task);
-    CHECK(are(now(task), 4 * MIB, 4 * MIB)); /* their bytes raise the peak, too */
-    CHECK(are(end(task), 4 * MIB, 4 * MIB));
+    CHECK(figures_are(now(task), 4 * MIB, 4 * MIB)); /* their bytes raise the peak, too */
+    CHECK(figures_are(end(task), 4 * MIB, 4 * MIB));
     task_handle next = begin(0, NOBODY);
     accounts_charge(next, 5);
     on_another_thread(release_a_mebibyte, &task);
     on_another_thread(charge_a_mebibyte, &task);
     accounts_charge(task, -MIB);
-    CHECK(are(end(next), 5, 5)); /* the release is for the slot's last task */
+    CHECK(figures_are(end(next), 5, 5)); /* the release is for the slot's last task */
 }
 
 static void *end_it(void *task)
 {
-    CHECK(are(end(*(task_handle *)task), 2 * MIB, 2 * MIB));
+    CHECK(figures_are(end(*(task_handle *)task), 2 * MIB, 2 * MIB));
     return NULL;
 }
 
@@ -153,7 +153,7 @@ static void *next_task_of_slot(void *task)
     task_handle next = begin(0, NOBODY);
     accounts_charge(next, 7);
     accounts_charge(*(task_handle *)task, -MIB);
-    CHECK(are(now(next), 7, 7));
+    CHECK(figures_are(now(next), 7, 7));
     *(task_handle *)task = next;
     return NULL;
 }
@@ -172,7 +172,7 @@ static void ends_elsewhere(void)
     next = task;
     on_another_thread(next_task_of_slot, &next);
     accounts_charge(task, MIB);
-    CHECK(are(now(next), 7, 7));
+    CHECK(figures_are(now(next), 7, 7));
     /* a plain store that was under way when the next task began in the slot */
     accounts_of_tasks[0].own = sum_zero(handle_generation(task)) + MIB;
     /* unknown instead of wrong */
@@ -219,7 +219,7 @@ static void a_signal_handler_in_between(void)
     CHECK(now(task).live_bytes == 0);
     accounts_leave();
     accounts_add_small(1000);
-    CHECK(are(end(task), 101000, 101000));
+    CHECK(figures_are(end(task), 101000, 101000));
 }
 
 static void *work_a_little(void *task)
@@ -235,7 +235,7 @@ static void threads_that_end(void)
     task_handle task = begin(0, NOBODY);
     for (int i = 0; i < 50; i++) on_another_thread(work_a_little, &task);
     struct account_figures f = end(task);
-    CHECK(are(f, 1000000, 1000000) && f.count == 1000);
+    CHECK(figures_are(f, 1000000, 1000000) && f.count == 1000);
 }
 
 /* Eight tasks in eight threads. Each passes half of its blocks to the others, which free them while
@@ -328,7 +328,7 @@ static void *short_tasks(void *argument)
                     task = i % 3 ? outer : begin_shared(slot + 1, outer);
         accounts_charge(task, bytes);
         struct account_figures f = now(task);
-        CHECK(are(f, bytes, bytes)); /* nothing of former tasks of the slot */
+        CHECK(figures_are(f, bytes, bytes)); /* nothing of former tasks of the slot */
         int left = exchange((uint32_t)rand_r(&seed) % PLACES, task, bytes);
         if (!left) accounts_charge(task, -bytes);
         if (!same_task(task, outer)) {
@@ -364,7 +364,7 @@ static void many_work_for_one(void)
     common = begin(0, NOBODY);
     in_threads(small_work);
     struct account_figures f = end(common);
-    CHECK(are(f, THREADS * INT64_C(1000) * BLOCKS, THREADS * INT64_C(1000) * BLOCKS)
+    CHECK(figures_are(f, THREADS * INT64_C(1000) * BLOCKS, THREADS * INT64_C(1000) * BLOCKS)
           && f.count == THREADS * (uint64_t)BLOCKS);
 }
 

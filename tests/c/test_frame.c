@@ -7,14 +7,14 @@
 static struct layout l;
 static char frame[FRAME_BYTES_MOST] __attribute__((aligned(8)));
 
-static struct record empty(void)
+static struct record empty_record(void)
 {
     struct record r = { .task = { .serial = 1, .seq = 2 } };
     for (int i = 0; i < TEXT_COUNT; i++) r.numbers[i] = ABSENT;
     return r;
 }
 
-static int same(const struct record *a, const struct record *b)
+static int is_same_record(const struct record *a, const struct record *b)
 {
     for (int i = 0; i < TEXT_COUNT; i++) {
         if (a->numbers[i] != b->numbers[i]) return 0;
@@ -28,45 +28,45 @@ static int same(const struct record *a, const struct record *b)
            && !memcmp(&a->oom, &b->oom, sizeof a->oom);
 }
 
-static int returns(const struct record *r)
+static int survives_packing(const struct record *r)
 {
     struct record found;
     memset(frame, 0x55, sizeof frame);
     uint64_t bytes = frame_pack(r, frame);
     CHECK(bytes % 8 == 0 && bytes <= sizeof frame && frame_valid_bytes(&l, frame, bytes) == bytes
           && !frame_valid_bytes(&l, frame, bytes - 8));
-    return frame_unpack(&l, frame, &found) == 0 && same(r, &found);
+    return frame_unpack(&l, frame, &found) == 0 && is_same_record(r, &found);
 }
 
 static void numbers_of_every_size(void)
 {
     for (int bits = 0; bits <= 64; bits++) {
-        struct record r = empty();
+        struct record r = empty_record();
         for (uint32_t i = 0; i < sizeof r.task / sizeof(word); i++)
             ((word *)&r.task)[i] = (bits ? UINT64_MAX >> (64 - bits) : 0) - i % 2;
-        CHECK(returns(&r));
+        CHECK(survives_packing(&r));
     }
 }
 
 static void texts_and_devices(void)
 {
-    struct record r = empty();
-    CHECK(returns(&r));
+    struct record r = empty_record();
+    CHECK(survives_packing(&r));
     r.texts[TEXT_name] = (struct text){ "a name", 6 };
     r.numbers[TEXT_inputs] = 0;
     r.numbers[TEXT_output] = 4095;
     r.devices_known = 1;
-    CHECK(returns(&r)); /* devices are known, and none was used */
+    CHECK(survives_packing(&r)); /* devices are known, and none was used */
     r.device_count = TASK_DEVICES;
     for (uint32_t i = 0; i < TASK_DEVICES; i++)
         r.devices[i] = (struct task_device){ i + 1, 2, 3, ABSENT, 5 };
     r.oom = (struct task_oom){ .count = 1, .device = 17, .requested_bytes = ABSENT };
-    CHECK(returns(&r));
+    CHECK(survives_packing(&r));
 }
 
 static void a_usual_one_is_short(void)
 {
-    struct record r = empty();
+    struct record r = empty_record();
     r.task = (struct task_fields){ .serial = 50000,
                                    .seq = 50000,
                                    .thread = 1234567,
@@ -89,13 +89,13 @@ static void a_usual_one_is_short(void)
     r.texts[TEXT_key_rest] = (struct text){ ", 10, 11, 12)", 13 };
     r.numbers[TEXT_name] = r.numbers[TEXT_key_prefix] = r.numbers[TEXT_inputs] =
         r.numbers[TEXT_output] = 300;
-    CHECK(returns(&r) && frame_pack(&r, frame) <= 104);
+    CHECK(survives_packing(&r) && frame_pack(&r, frame) <= 104);
 }
 
 static void the_longest_fits(void)
 {
     static char text[FRAME_TEXTS_MOST];
-    struct record r = empty();
+    struct record r = empty_record();
     memset(&r.task, 0xfe, sizeof r.task);
     r.devices_known = 1;
     r.device_count = TASK_DEVICES;
@@ -103,7 +103,7 @@ static void the_longest_fits(void)
     memset(&r.oom, 0xfe, sizeof r.oom);
     for (int i = 0; i < TEXT_COUNT; i++)
         r.texts[i] = (struct text){ text, FRAME_TEXTS_MOST / TEXT_COUNT };
-    CHECK(returns(&r) && frame_pack(&r, frame) > FRAME_BYTES_MOST - 200);
+    CHECK(survives_packing(&r) && frame_pack(&r, frame) > FRAME_BYTES_MOST - 200);
 }
 
 static void a_newer_release_has_more_fields(void)
@@ -113,7 +113,7 @@ static void a_newer_release_has_more_fields(void)
         "frames packed\ntask serial seq parent\ntext name key_prefix key_rest inputs output\n"
         "task_device device live_bytes peak_bytes pool_used_bytes pool_total_bytes\noom count "
         "device\n";
-    struct record found, r = empty();
+    struct record found, r = empty_record();
     CHECK(layout_parse(&older, text, strlen(text)) == 0);
     frame_pack(&r, frame);
     frame_unpack(&older, frame, &found); /* another number of fields: no crash */
@@ -123,7 +123,7 @@ static void a_newer_release_has_more_fields(void)
 static void mutations(void)
 {
     unsigned seed = 1;
-    struct record r = empty(), found;
+    struct record r = empty_record(), found;
     r.texts[TEXT_name] = (struct text){ "a name", 6 };
     r.devices_known = 1;
     r.device_count = 2;

@@ -1,5 +1,4 @@
-/* Device memory of tasks: nests, late frees, generations, many threads, JSON, and the board's copy.
- */
+/* Device memory of tasks: nests, late frees, generations, many threads, and the board's copy. */
 #include "check.h"
 #include "board_read.h"
 #include "gpu.h"
@@ -28,7 +27,7 @@ static struct gpu_figures end(task_handle task)
     return f;
 }
 
-static struct task_device on(const struct gpu_figures *f, uint32_t device)
+static struct task_device figures_on(const struct gpu_figures *f, uint32_t device)
 {
     for (int i = 0; i < TASK_DEVICES; i++)
         if (f->devices[i].device == device + 1) return f->devices[i];
@@ -42,9 +41,10 @@ static void live_and_peak(void)
     gpu_remove_block(a, 0, 100);
     CHECK(!gpu_add_block(a, 0, 80)); /* below the peak */
     struct gpu_figures f = end(a);
-    CHECK(f.known && f.has_live_bytes && on(&f, 0).peak_bytes == 150
-          && on(&f, 0).live_bytes == 130);
-    CHECK(on(&f, 3).peak_bytes == 7 && on(&f, 3).pool_used_bytes == ABSENT && !f.oom.count);
+    CHECK(f.known && f.has_live_bytes && figures_on(&f, 0).peak_bytes == 150
+          && figures_on(&f, 0).live_bytes == 130);
+    CHECK(figures_on(&f, 3).peak_bytes == 7 && figures_on(&f, 3).pool_used_bytes == ABSENT
+          && !f.oom.count);
     gpu_remove_block(a, 0, 130); /* after the task's end: nobody's */
     gpu_remove_block(a, 3, 7);
 }
@@ -58,10 +58,10 @@ static void an_inner_tasks_memory_passes_on(void)
     gpu_add_block(inner, 0, 50);
     gpu_remove_block(inner, 0, 50);
     struct gpu_figures f = end(inner);
-    CHECK(on(&f, 0).peak_bytes == 150 && on(&f, 0).live_bytes == 100);
+    CHECK(figures_on(&f, 0).peak_bytes == 150 && figures_on(&f, 0).live_bytes == 100);
     gpu_remove_block(inner, 0, 60); /* the inner task has ended: its memory is the outer one's */
     f = end(outer);
-    CHECK(on(&f, 0).peak_bytes == 160 && on(&f, 0).live_bytes == 50);
+    CHECK(figures_on(&f, 0).peak_bytes == 160 && figures_on(&f, 0).live_bytes == 50);
     gpu_remove_block(inner, 0, 40);
     gpu_remove_block(outer, 0, 10);
 }
@@ -76,10 +76,10 @@ static void a_slots_next_task_is_not_touched(void)
     gpu_remove_block(first, 0, 1000);
     gpu_note_oom(first, 0, 1, &(struct gpu_pool){ 0, 0, 0, 0 });
     struct gpu_figures f = end(second);
-    CHECK(on(&f, 0).peak_bytes == 5 && on(&f, 0).live_bytes == 5 && !f.oom.count);
+    CHECK(figures_on(&f, 0).peak_bytes == 5 && figures_on(&f, 0).live_bytes == 5 && !f.oom.count);
     gpu_remove_block(second, 0, 5);
     struct gpu_figures none = end(begin(0, NOBODY));
-    CHECK(none.known && !none.has_live_bytes && !on(&none, 0).device);
+    CHECK(none.known && !none.has_live_bytes && !figures_on(&none, 0).device);
 }
 
 static void more_devices_than_there_is_room_for(void)
@@ -88,7 +88,8 @@ static void more_devices_than_there_is_room_for(void)
     for (uint32_t device = 0; device < 12; device++) gpu_add_block(a, device, device + 1);
     gpu_add_block(a, 99, 1);
     struct gpu_figures f = end(a);
-    CHECK(on(&f, TASK_DEVICES - 1).peak_bytes == TASK_DEVICES && !on(&f, TASK_DEVICES).device);
+    CHECK(figures_on(&f, TASK_DEVICES - 1).peak_bytes == TASK_DEVICES
+          && !figures_on(&f, TASK_DEVICES).device);
     for (uint32_t device = 0; device < 12; device++) gpu_remove_block(a, device, device + 1);
     gpu_remove_block(a, 99, 1);
 }
@@ -101,8 +102,9 @@ static void the_pool_at_the_peak(void)
     gpu_remove_block(a, 0, 100);
     gpu_note_oom(a, 0, 4096, &(struct gpu_pool){ 10, 20, ABSENT, ABSENT });
     struct gpu_figures f = end(a);
-    CHECK(on(&f, 0).peak_bytes == 100 && on(&f, 0).live_bytes == 0
-          && on(&f, 0).pool_used_bytes == 900 && on(&f, 0).pool_total_bytes == 1000);
+    CHECK(figures_on(&f, 0).peak_bytes == 100 && figures_on(&f, 0).live_bytes == 0
+          && figures_on(&f, 0).pool_used_bytes == 900
+          && figures_on(&f, 0).pool_total_bytes == 1000);
     CHECK(f.oom.count == 1 && f.oom.device == 0 && f.oom.requested_bytes == 4096
           && f.oom.live_bytes == 0);
     CHECK(f.oom.pool_used_bytes == 10 && f.oom.pool_total_bytes == 20
@@ -138,8 +140,9 @@ static void eighty_thousand_pairs_in_four_threads(void)
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < THREADS; i++) {
         struct gpu_figures f = end(handles[i]);
-        CHECK(on(&f, 0).live_bytes == 512 * ROUNDS && on(&f, 0).peak_bytes >= 512 * ROUNDS
-              && on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
+        CHECK(figures_on(&f, 0).live_bytes == 512 * ROUNDS
+              && figures_on(&f, 0).peak_bytes >= 512 * ROUNDS
+              && figures_on(&f, 0).peak_bytes <= 2 * 512 * ROUNDS);
         gpu_remove_block(handles[i], 0, 512 * ROUNDS);
     }
     pthread_barrier_destroy(&barrier);

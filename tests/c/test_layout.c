@@ -8,7 +8,7 @@ static struct layout l;
 
 static int parse(const char *text) { return layout_parse(&l, text, strlen(text)); }
 
-static void ours(void)
+static void the_compiled_layout(void)
 {
     struct task_fields from, to;
     CHECK(parse(BOARD_LAYOUT) == 0 && l.packed);
@@ -57,7 +57,7 @@ static void what_is_no_layout(void)
 
 int main(void)
 {
-    RUN(ours);
+    RUN(the_compiled_layout);
     RUN(fewer_more_and_in_another_order);
     RUN(what_is_no_layout);
     return failures;

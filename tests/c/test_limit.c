@@ -6,7 +6,7 @@
 static char proc[128], cgroup[128];
 static const char *root;
 
-static void fixture(const char *cgroups)
+static void put_fixture(const char *cgroups)
 {
     root = scratch();
     snprintf(proc, sizeof proc, "%s/proc", root);
@@ -18,7 +18,7 @@ static void fixture(const char *cgroups)
 
 static void v2_takes_the_smallest_ancestor(void)
 {
-    fixture("0::/a/b\n");
+    put_fixture("0::/a/b\n");
     put(root, "cgroup/a/b/memory.max", "max\n");
     put(root, "cgroup/a/memory.max", "4194304\n");
     CHECK(limit_bytes(proc, cgroup) == 4194304);
@@ -29,7 +29,7 @@ static void v2_takes_the_smallest_ancestor(void)
 
 static void v1_knows_its_unlimited(void)
 {
-    fixture("5:cpu:/x\n4:memory:/x/y\n0::/\n");
+    put_fixture("5:cpu:/x\n4:memory:/x/y\n0::/\n");
     put(root, "cgroup/memory/x/y/memory.limit_in_bytes", "9223372036854771712\n");
     CHECK(limit_bytes(proc, cgroup) == 16384 * 1024);
     put(root, "cgroup/memory/x/memory.limit_in_bytes", "2097152\n");
@@ -39,7 +39,7 @@ static void v1_knows_its_unlimited(void)
 
 static void container_path_that_is_not_there(void)
 {
-    fixture("0::/kubepods/pod1\n");
+    put_fixture("0::/kubepods/pod1\n");
     put(root, "cgroup/memory.max", "3145728\n");
     CHECK(limit_bytes(proc, cgroup) == 3145728);
     remove_tree(root);
@@ -48,12 +48,12 @@ static void container_path_that_is_not_there(void)
 static void nothing_readable_is_absent(void)
 {
     CHECK(limit_bytes("/nowhere", "/nowhere") == ABSENT);
-    fixture("garbage\n::\n:::\n0::\n");
+    put_fixture("garbage\n::\n:::\n0::\n");
     CHECK(limit_bytes(proc, cgroup) == 16384 * 1024);
     remove_tree(root);
 }
 
-static void group(const char *name, const char *limit, const char *usage, const char *stat)
+static void put_group(const char *name, const char *limit, const char *usage, const char *stat)
 {
     const int v1 = strncmp(name, "memory", 6) == 0;
     const char *files[3] = { v1 ? "memory.limit_in_bytes" : "memory.max",
@@ -68,36 +68,36 @@ static void group(const char *name, const char *limit, const char *usage, const 
 
 static void headroom_is_the_least_of_group_and_ancestors(void)
 {
-    fixture("0::/a/b/c\n");
-    group("a/b/c", "max\n", "1000000\n", "anon 1000000\ninactive_file 0\nactive_file 0\n");
-    group("a/b", "8388608\n", "3000000\n", "anon 3000000\ninactive_file 0\nactive_file 0\n");
+    put_fixture("0::/a/b/c\n");
+    put_group("a/b/c", "max\n", "1000000\n", "anon 1000000\ninactive_file 0\nactive_file 0\n");
+    put_group("a/b", "8388608\n", "3000000\n", "anon 3000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 8388608 - 3000000);
     /* usage of a neighbour under the same ancestor */
-    group("a", "10485760\n", "9000000\n", "anon 9000000\ninactive_file 0\nactive_file 0\n");
+    put_group("a", "10485760\n", "9000000\n", "anon 9000000\ninactive_file 0\nactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 10485760 - 9000000);
-    group("a/b/c", "500000\n", "1000000\n", ""); /* lowered below what is used */
+    put_group("a/b/c", "500000\n", "1000000\n", ""); /* lowered below what is used */
     CHECK(headroom_bytes(proc, cgroup) == 0);
     remove_tree(root);
 }
 
 static void headroom_leaves_page_cache_out(void)
 {
-    fixture("0::/a\n");
-    group("a", "4194304\n", "4194304\n",
-          "anon 1048576\nfile 3145728\ninactive_anon 7\nactive_anon 8\ninactive_file "
-          "3000000\nactive_file 145728\nunevictable 9\n");
+    put_fixture("0::/a\n");
+    put_group("a", "4194304\n", "4194304\n",
+              "anon 1048576\nfile 3145728\ninactive_anon 7\nactive_anon 8\ninactive_file "
+              "3000000\nactive_file 145728\nunevictable 9\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304 - (4194304 - 3145728));
     /* read a moment later */
-    group("a", "4194304\n", "1000\n", "inactive_file 3000000\nactive_file 145728\n");
+    put_group("a", "4194304\n", "1000\n", "inactive_file 3000000\nactive_file 145728\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304);
     remove_tree(root);
 }
 
 static void headroom_of_v1_counts_the_groups_below(void)
 {
-    fixture("5:cpu:/x\n4:memory:/x/y\n0::/\n");
-    group("memory/x/y", "9223372036854771712\n", "500000\n", "");
-    group(
+    put_fixture("5:cpu:/x\n4:memory:/x/y\n0::/\n");
+    put_group("memory/x/y", "9223372036854771712\n", "500000\n", "");
+    put_group(
         "memory/x", "4194304\n", "4000000\n",
         "inactive_file 1\nactive_file 2\ntotal_inactive_file 2000000\ntotal_active_file 1000000\n");
     CHECK(headroom_bytes(proc, cgroup) == 4194304 - 1000000);
@@ -106,12 +106,12 @@ static void headroom_of_v1_counts_the_groups_below(void)
 
 static void headroom_without_a_limit_is_the_machines(void)
 {
-    fixture("0::/a\n");
+    put_fixture("0::/a\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
-    group("a", "max\n", "1000000\n", "inactive_file 0\n");
+    put_group("a", "max\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     /* more than the machine has */
-    group("a", "1073741824\n", "1000000\n", "inactive_file 0\n");
+    put_group("a", "1073741824\n", "1000000\n", "inactive_file 0\n");
     CHECK(headroom_bytes(proc, cgroup) == 12288 * 1024);
     remove_tree(root);
     CHECK(headroom_bytes("/nowhere", "/nowhere") == ABSENT);

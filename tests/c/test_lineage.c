@@ -16,7 +16,7 @@ static task_handle begin(uint32_t slot, task_handle around)
 }
 
 static int is(task_handle found, task_handle expected) { return same_task(found, expected); }
-static int nobody(task_handle found) { return !is_somebody(found); }
+static int is_nobody(task_handle found) { return !is_somebody(found); }
 
 static void handles(void)
 {
@@ -35,7 +35,8 @@ static void handles(void)
         for (unsigned k = 0; k < i; k++)
             CHECK(!is(h, handle_from_serial(cases[k].slot, cases[k].serial, cases[k].start)));
     }
-    CHECK(nobody(handle_from_serial(9, 0, 5)) && nobody(NOBODY) && handle_serial(NOBODY) == 0);
+    CHECK(is_nobody(handle_from_serial(9, 0, 5)) && is_nobody(NOBODY)
+          && handle_serial(NOBODY) == 0);
     CHECK(is_older(handle_from_serial(511, 8, 2), handle_from_serial(0, 9, 2))
           && is_older(handle_from_serial(1, most, 2), handle_from_serial(0, 1, 3)));
     CHECK(sizeof(struct thread_state) == 32);
@@ -46,21 +47,23 @@ static void a_nest(void)
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     CHECK(lineage_runs(outer) && lineage_runs(inner) && !lineage_runs(NOBODY));
     CHECK(is(lineage_current_task(), inner) && is(lineage_parent(inner), outer)
-          && nobody(lineage_parent(outer)));
+          && is_nobody(lineage_parent(outer)));
     CHECK(lineage_is_own_outermost(outer) && !lineage_is_own_outermost(inner)
           && lineage_began_here(inner));
     CHECK(lineage_slots_used() == 2 && is(lineage_task_in(1), inner));
     lineage_end(inner, 1);
-    CHECK(!lineage_runs(inner) && nobody(lineage_task_in(1)) && is(lineage_current_task(), outer));
+    CHECK(!lineage_runs(inner) && is_nobody(lineage_task_in(1))
+          && is(lineage_current_task(), outer));
     CHECK(is(lineage_nearest_running(inner), outer)); /* what it left belongs to the outer one */
     task_handle next = begin(1, outer);
     /* also while another task uses its slot */
     CHECK(is(lineage_nearest_running(inner), outer) && is(lineage_nearest_running(next), next));
     lineage_end(next, 0);
-    CHECK(nobody(lineage_nearest_running(next))); /* it left nothing, so its parent is not kept */
+    CHECK(
+        is_nobody(lineage_nearest_running(next))); /* it left nothing, so its parent is not kept */
     lineage_end(outer, 1);
-    CHECK(nobody(lineage_nearest_running(inner)) && nobody(lineage_nearest_running(outer))
-          && nobody(lineage_current_task()));
+    CHECK(is_nobody(lineage_nearest_running(inner)) && is_nobody(lineage_nearest_running(outer))
+          && is_nobody(lineage_current_task()));
 }
 
 static void ends_out_of_order(void)
@@ -70,12 +73,12 @@ static void ends_out_of_order(void)
     CHECK(is(lineage_current_task(), c) && is(lineage_parent(c), b));
     lineage_end(b, 1);
     CHECK(is(lineage_current_task(), c) && is(lineage_parent(c), b) && is(lineage_parent(b), a)
-          && nobody(lineage_nearest_running(b)));
+          && is_nobody(lineage_nearest_running(b)));
     task_handle other = begin(0, NOBODY); /* in a's slot, and not the parent of c */
-    CHECK(nobody(lineage_nearest_running(b)) && is(lineage_current_task(), other));
+    CHECK(is_nobody(lineage_nearest_running(b)) && is(lineage_current_task(), other));
     lineage_end(other, 0);
     lineage_end(c, 0);
-    CHECK(nobody(lineage_current_task()));
+    CHECK(is_nobody(lineage_current_task()));
 }
 
 /* More inner tasks left memory than the table holds: the outer one is inexact. */
@@ -86,7 +89,7 @@ static void too_many_ended_tasks(void)
     for (int i = 0; i < 65535; i++) lineage_end(begin(1, outer), 1);
     CHECK(is(lineage_nearest_running(first), outer) && !lineage_is_inexact(outer));
     lineage_end(begin(1, outer), 1);
-    CHECK(nobody(lineage_nearest_running(first)) && lineage_is_inexact(outer));
+    CHECK(is_nobody(lineage_nearest_running(first)) && lineage_is_inexact(outer));
     lineage_end(outer, 0);
     outer = begin(0, NOBODY);
     CHECK(!lineage_is_inexact(outer)); /* of the slot's last task */
@@ -98,7 +101,7 @@ static int native_now;
 
 static void *in_a_thread(void *unused)
 {
-    CHECK(nobody(lineage_current_task()));
+    CHECK(is_nobody(lineage_current_task()));
     lineage_inherit(given);
     seen = lineage_current_task();
     sole_seen = lineage_allocating_task();
@@ -115,7 +118,7 @@ static void run_thread(task_handle inherited)
 
 static void threads_that_a_task_starts(void)
 {
-    CHECK(nobody(lineage_task_to_inherit()));
+    CHECK(is_nobody(lineage_task_to_inherit()));
     task_handle outer = begin(0, NOBODY), inner = begin(1, outer);
     CHECK(is(lineage_task_to_inherit(), inner));
     run_thread(lineage_task_to_inherit());
@@ -127,25 +130,25 @@ static void threads_that_a_task_starts(void)
            outer)); /* it outlives the task that started it: it then works for that task's parent */
     lineage_end(outer, 0);
     run_thread(inner);
-    CHECK(nobody(seen) && nobody(sole_seen));
+    CHECK(is_nobody(seen) && is_nobody(sole_seen));
 }
 
 static void adoption(void)
 {
     task_handle own, task = begin(0, NOBODY);
     this_thread.task = NOBODY; /* as if another thread had begun it */
-    CHECK(nobody(lineage_current_task()) && nobody(lineage_adopt(task)));
+    CHECK(is_nobody(lineage_current_task()) && is_nobody(lineage_adopt(task)));
     CHECK(is(lineage_current_task(), task) && is(lineage_allocating_task(), task)
           && is(lineage_task_to_inherit(), task));
     own = begin(1, NOBODY);
     CHECK(is(lineage_current_task(), own)); /* before the one that it has adopted */
     lineage_end(own, 0);
     CHECK(is(lineage_current_task(), task));
-    CHECK(is(lineage_adopt(NOBODY), task) && nobody(lineage_current_task()));
-    CHECK(nobody(lineage_adopt(task)));
+    CHECK(is(lineage_adopt(NOBODY), task) && is_nobody(lineage_current_task()));
+    CHECK(is_nobody(lineage_adopt(task)));
     lineage_end(task, 0);
     /* until the task's end */
-    CHECK(nobody(lineage_current_task()) && is(lineage_adopt(NOBODY), task));
+    CHECK(is_nobody(lineage_current_task()) && is(lineage_adopt(NOBODY), task));
 }
 
 static int is_python(void) { return !native_now; }
@@ -156,19 +159,19 @@ static void native_threads(void)
     task_handle task = begin(0, NOBODY);
     lineage_set_running(1, task);
     run_thread(NOBODY);
-    CHECK(nobody(sole_seen)); /* a Python thread that no task started */
+    CHECK(is_nobody(sole_seen)); /* a Python thread that no task started */
     native_now = 1;
     run_thread(NOBODY);
-    CHECK(is(sole_seen, task) && nobody(seen)); /* by the rule for native threads only */
+    CHECK(is(sole_seen, task) && is_nobody(seen)); /* by the rule for native threads only */
     lineage_set_running(2, task);
     CHECK(!lineage_clear_ambiguous());
     run_thread(NOBODY);
-    CHECK(nobody(sole_seen) && lineage_clear_ambiguous() && !lineage_clear_ambiguous());
+    CHECK(is_nobody(sole_seen) && lineage_clear_ambiguous() && !lineage_clear_ambiguous());
     run_thread(task);
-    CHECK(nobody(sole_seen)); /* started by a task, but native: the rule for those */
+    CHECK(is_nobody(sole_seen)); /* started by a task, but native: the rule for those */
     lineage_set_running(0, NOBODY);
     run_thread(NOBODY);
-    CHECK(nobody(sole_seen));
+    CHECK(is_nobody(sole_seen));
     CHECK(is(lineage_allocating_task(), task)); /* a thread's own task, whatever thread it is */
     lineage_end(task, 0);
     native_now = 0;
@@ -183,14 +186,14 @@ static void a_restart(void)
     lineage_adopt(before);
     serial = 0;
     lineage_open(NULL);
-    CHECK(!lineage_runs(before) && nobody(lineage_current_task()) && nobody(lineage_task_in(0))
-          && lineage_slots_used() == 0);
+    CHECK(!lineage_runs(before) && is_nobody(lineage_current_task())
+          && is_nobody(lineage_task_in(0)) && lineage_slots_used() == 0);
     task_handle after = begin(0, NOBODY);
     CHECK(handle_serial(before) == handle_serial(after) && !is(before, after)
           && !lineage_runs(before));
     lineage_adopt(before);
     lineage_end(after, 0);
-    CHECK(nobody(lineage_current_task()));
+    CHECK(is_nobody(lineage_current_task()));
     lineage_adopt(NOBODY);
     serial = 1000000;
 }
@@ -261,7 +264,7 @@ static void many_threads(void)
     next_serial = serial;
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, nests, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-    for (uint32_t i = 0; i < lineage_slots_used(); i++) CHECK(nobody(lineage_task_in(i)));
+    for (uint32_t i = 0; i < lineage_slots_used(); i++) CHECK(is_nobody(lineage_task_in(i)));
     serial = next_serial;
 }
 

@@ -47,7 +47,7 @@ static void open_library(void)
     *(void **)&library.constant = plain_dlsym(library.handle, "library_constant");
 }
 
-static int counted(void *(*function)(size_t))
+static int call_is_counted(void *(*function)(size_t))
 {
     word before = load_relaxed(&calls);
     void *volatile p = function(1000);
@@ -55,16 +55,16 @@ static int counted(void *(*function)(size_t))
     return load_relaxed(&calls) != before;
 }
 
-static __attribute__((noinline)) void *here(size_t n)
+static __attribute__((noinline)) void *malloc_here(size_t n)
 {
     void *volatile p = malloc(n);
     return p;
 }
 
 /* All of the library's slots lead to the wrapper, or none does. */
-static int rewritten(void)
+static int library_is_patched(void)
 {
-    int found = counted(library.malloc) + (library.address() == (void *)counted_malloc)
+    int found = call_is_counted(library.malloc) + (library.address() == (void *)counted_malloc)
                 + (*library.variable == counted_malloc) + (*library.constant == counted_malloc);
     CHECK(found == 0 || found == 4);
     if (!found)
@@ -74,7 +74,7 @@ static int rewritten(void)
 }
 
 /* Whether the page may be written to. */
-static int writable(const void *at)
+static int is_writable(const void *at)
 {
     char line[512], right = 0;
     unsigned long from, to;
@@ -97,15 +97,15 @@ static void the_functions_in_use(void)
 static void slots_are_rewritten_and_put_back(void)
 {
     open_library();
-    CHECK(!rewritten() && !counted(here) && !patch_check_intact()
-          && !writable((const void *)library.constant));
+    CHECK(!library_is_patched() && !call_is_counted(malloc_here) && !patch_check_intact()
+          && !is_writable((const void *)library.constant));
     for (int i = 0; i < 3; i++) {
         patch_install(&wrappers);
-        CHECK(patch_check_intact() && rewritten() && counted(here));
-        CHECK(!writable((const void *)library.constant)); /* sealed again */
+        CHECK(patch_check_intact() && library_is_patched() && call_is_counted(malloc_here));
+        CHECK(!is_writable((const void *)library.constant)); /* sealed again */
         patch_remove();
-        CHECK(!patch_check_intact() && !rewritten() && !counted(here)
-              && !writable((const void *)library.constant));
+        CHECK(!patch_check_intact() && !library_is_patched() && !call_is_counted(malloc_here)
+              && !is_writable((const void *)library.constant));
     }
     dlclose(library.handle);
 }
@@ -114,19 +114,19 @@ static void objects_opened_later(void)
 {
     patch_install(&wrappers);
     open_library();
-    CHECK(!rewritten()); /* not refreshed yet */
+    CHECK(!library_is_patched()); /* not refreshed yet */
     patch_refresh();
-    CHECK(rewritten());
+    CHECK(library_is_patched());
     dlclose(library.handle);
     open_library(); /* at the same address, perhaps */
     /* dlsym refreshes, too */
-    CHECK(!rewritten() && dlsym(library.handle, "library_own") == (void *)library.own);
-    CHECK(rewritten());
+    CHECK(!library_is_patched() && dlsym(library.handle, "library_own") == (void *)library.own);
+    CHECK(library_is_patched());
     dlclose(library.handle);
     patch_refresh();
     patch_remove(); /* unloaded objects are not touched */
     open_library();
-    CHECK(!rewritten());
+    CHECK(!library_is_patched());
     dlclose(library.handle);
 }
 
@@ -136,7 +136,7 @@ static void a_slot_that_holds_something_else_is_left_alone(void)
     *library.variable = library.own;
     patch_install(&wrappers);
     CHECK(*library.variable == library.own && *library.constant == counted_malloc
-          && counted(library.malloc));
+          && call_is_counted(library.malloc));
     *library.variable = others_malloc; /* changed meanwhile: not restored */
     patch_remove();
     CHECK(*library.variable == others_malloc && *library.constant == real.malloc);
@@ -174,7 +174,7 @@ static void another_tool_takes_the_slots(void)
     patch_install(&wrappers);
     uintptr_t *slot = find_slot();
     CHECK(slot && patch_check_intact());
-    if (!slot || !writable(slot)) { /* linked with -z now: another tool would unseal it */
+    if (!slot || !is_writable(slot)) { /* linked with -z now: another tool would unseal it */
         patch_remove();
         SKIP("this program's slots are sealed");
     }
@@ -198,22 +198,22 @@ static void a_forked_child_keeps_the_slots(void)
         failures = 0;
         patch_reset_in_child();
         patch_remove(); /* would walk: the loader's lock may be held for ever */
-        CHECK(counted(here) && patch_check_intact());
+        CHECK(call_is_counted(malloc_here) && patch_check_intact());
         open_library();
         patch_refresh();
         /* not before the child's own dlsym: then the loader's locks are known to be free */
-        CHECK(!rewritten());
-        CHECK(dlsym(library.handle, "library_own") == (void *)library.own && rewritten());
+        CHECK(!library_is_patched());
+        CHECK(dlsym(library.handle, "library_own") == (void *)library.own && library_is_patched());
         patch_remove();
-        CHECK(!rewritten() && !counted(here));
+        CHECK(!library_is_patched() && !call_is_counted(malloc_here));
         _exit(failures);
     }
     patch_unlock();
     int status;
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    CHECK(counted(here) && patch_check_intact());
+    CHECK(call_is_counted(malloc_here) && patch_check_intact());
     patch_remove();
-    CHECK(!counted(here));
+    CHECK(!call_is_counted(malloc_here));
 }
 
 static word opening;
@@ -236,10 +236,10 @@ static void installed_while_others_load(void)
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, open_and_close, NULL);
     for (int i = 0; i < 100; i++) {
         patch_install(&wrappers);
-        CHECK(patch_check_intact() && rewritten());
+        CHECK(patch_check_intact() && library_is_patched());
         patch_refresh();
         patch_remove();
-        CHECK(!rewritten());
+        CHECK(!library_is_patched());
     }
     store_release(&opening, 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);

@@ -44,7 +44,7 @@ static void end(task_handle task)
 }
 
 /* The last record whose name begins with `letter`. Its texts stand until the next call. */
-static struct record whole_record(char letter)
+static struct record last_record(char letter)
 {
     static char frames[1 << 16] __attribute__((aligned(8))),
         kept[FRAME_BYTES_MOST] __attribute__((aligned(8)));
@@ -78,7 +78,7 @@ static struct record whole_record(char letter)
     return found;
 }
 
-static struct task_fields record(char letter) { return whole_record(letter).task; }
+static struct task_fields last_task_fields(char letter) { return last_record(letter).task; }
 
 static void spike(uint64_t bytes)
 {
@@ -89,7 +89,7 @@ static void spike(uint64_t bytes)
 
 static int grew(char letter, uint64_t bytes)
 {
-    struct task_fields f = record(letter);
+    struct task_fields f = last_task_fields(letter);
     uint64_t growth = f.rss_peak_bytes - f.rss_before_bytes, error = 3 * tasks.rss.error_bytes;
     if (SANITIZED) return growth + error >= bytes;
     if (growth + error >= bytes && growth <= bytes + error) return 1;
@@ -111,9 +111,11 @@ static void nested_tasks_have_their_own_windows(void)
     end(second);
     end(outer);
     CHECK(grew('o', 80 * MIB) && grew('i', 30 * MIB) && grew('s', 0));
-    CHECK(record('i').parent == record('o').serial && record('o').parent == 0);
-    CHECK(record('o').overlap == 0 && record('i').overlap == 0);
-    CHECK(record('i').seq == 1 && record('s').seq == 2 && record('o').seq == 3);
+    CHECK(last_task_fields('i').parent == last_task_fields('o').serial
+          && last_task_fields('o').parent == 0);
+    CHECK(last_task_fields('o').overlap == 0 && last_task_fields('i').overlap == 0);
+    CHECK(last_task_fields('i').seq == 1 && last_task_fields('s').seq == 2
+          && last_task_fields('o').seq == 3);
     close_all();
 }
 
@@ -149,7 +151,8 @@ static void overlapping_tasks_have_their_own_windows(void)
     end(a);
     pthread_join(thread, NULL);
     CHECK(grew('a', 120 * MIB) && grew('b', 60 * MIB) && grew('c', 5 * MIB));
-    CHECK(record('a').overlap == 1 && record('b').overlap == 1 && record('c').overlap == 0);
+    CHECK(last_task_fields('a').overlap == 1 && last_task_fields('b').overlap == 1
+          && last_task_fields('c').overlap == 0);
     close_all();
 }
 
@@ -161,7 +164,7 @@ static void ends_out_of_order(void)
     task_handle c = begin("c");
     end(b);
     end(c);
-    CHECK(record('c').parent == record('b').serial);
+    CHECK(last_task_fields('c').parent == last_task_fields('b').serial);
     CHECK(tasks.busy_threads == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
     close_all();
 }
@@ -193,10 +196,10 @@ static void misuse_is_counted(void)
     elsewhere = begin("z");
     pthread_create(&thread, NULL, end_elsewhere, NULL);
     pthread_join(thread, NULL);
-    CHECK(board.live->ends_elsewhere == 1 && record('z').state == TASK_OK);
+    CHECK(board.live->ends_elsewhere == 1 && last_task_fields('z').state == TASK_OK);
     pthread_create(&thread, NULL, leave_open, NULL);
     pthread_join(thread, NULL);
-    CHECK(board.live->ends_missing == 2 && record('l').state == TASK_CANCELLED);
+    CHECK(board.live->ends_missing == 2 && last_task_fields('l').state == TASK_CANCELLED);
     CHECK(tasks.running == 0 && tasks.busy_threads == 0);
     close_all();
 }
@@ -226,13 +229,13 @@ static void hostile_texts(void)
     task_handle a = tasks_begin(&tasks, &b, NULL);
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } },
               NULL);
-    struct record f = whole_record('h');
+    struct record f = last_record('h');
     CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST
           && f.texts[TEXT_inputs].len == 0);
     CHECK(f.task.inputs_omitted == 9 && f.texts[TEXT_output].len == 0);
     b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
     end(tasks_begin(&tasks, &b, NULL));
-    CHECK(whole_record('x').texts[TEXT_name].len == 4);
+    CHECK(last_record('x').texts[TEXT_name].len == 4);
     b = (struct task_begin){ .name = { huge, TASK_NAME_MOST },
                              .key = { huge, TASK_KEY_MOST },
                              .inputs = { huge, TASK_INPUTS_MOST },
@@ -240,7 +243,7 @@ static void hostile_texts(void)
     a = tasks_begin(&tasks, &b, NULL);
     /* the longest texts fit, except the output */
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_OK, .output = { huge, 1000 } }, NULL);
-    f = whole_record('h');
+    f = last_record('h');
     CHECK(f.texts[TEXT_inputs].len == TASK_INPUTS_MOST && f.task.inputs_omitted == 0);
     close_all();
 }
@@ -270,10 +273,10 @@ static void texts_that_recur(void)
                                     .output = { "{}", 2 },
                                     .output_bytes = ABSENT };
         tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
-        struct record first = whole_record('k');
+        struct record first = last_record('k');
         CHECK(key_is(&first, keys[i][1], keys[i][2]));
         tasks_end(&tasks, tasks_begin(&tasks, &b, NULL), &e, NULL);
-        struct record second = whole_record('k');
+        struct record second = last_record('k');
         CHECK((second.numbers[TEXT_key_prefix] != ABSENT) == (*keys[i][1] != 0)
               && second.numbers[TEXT_key_rest] == ABSENT);
         CHECK(second.numbers[TEXT_inputs] != ABSENT && second.numbers[TEXT_output] != ABSENT
@@ -292,7 +295,7 @@ static void a_file_that_somebody_wrote_into(void)
     memset(&board.slots[handle_slot(c)].fields.name_len, 0x7f, 3 * sizeof(word));
     end(c);
     end(begin("d"));
-    CHECK(record('d').seq == 121002);
+    CHECK(last_task_fields('d').seq == 121002);
     close_all();
 }
 
@@ -314,15 +317,17 @@ static void page_faults_of_the_own_thread(void)
     pthread_create(&thread, NULL, fault, NULL);
     pthread_join(thread, NULL);
     end(a);
-    const uint64_t outer = record('a').page_faults, inner = record('b').page_faults;
+    const uint64_t outer = last_task_fields('a').page_faults,
+                   inner = last_task_fields('b').page_faults;
     CHECK(inner >= 1 && outer >= inner && outer <= inner + 300
-          && record('a').major_page_faults <= outer);
+          && last_task_fields('a').major_page_faults <= outer);
     const struct task_begin detached = {
         .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1
     };
     end(tasks_begin(&tasks, &detached, NULL));
     /* a coroutine has no thread of its own */
-    CHECK(record('c').page_faults == ABSENT && record('c').major_page_faults == ABSENT);
+    CHECK(last_task_fields('c').page_faults == ABSENT
+          && last_task_fields('c').major_page_faults == ABSENT);
     close_all();
 }
 
