@@ -20,13 +20,15 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 DASHBOARDS = {"overview": overview, "task": task, "worker": worker, "gpu": gpu, "probe": probe}
 
 
-def text_of(board):
-    return json.dumps(board, cls=JSONEncoder, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+def json_text(dashboard):
+    return (
+        json.dumps(dashboard, cls=JSONEncoder, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    )
 
 
 def main(directory=Path(__file__).parent):
-    for name, board in DASHBOARDS.items():
-        (Path(directory) / f"{name}.json").write_text(text_of(board), encoding="utf-8")
+    for name, dashboard in DASHBOARDS.items():
+        (Path(directory) / f"{name}.json").write_text(json_text(dashboard), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,22 +38,23 @@ from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dwsr_probe.export.metrics import HISTOGRAM, METRICS
-from dwsr_probe.serve.metrics import METRICS as PREDICTED
+from dwsr_probe.serve.metrics import METRICS as PREDICTOR_METRICS
 
 TAG = "dwsr-probe"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 GREEN, YELLOW, ORANGE, RED, GREY = "green", "yellow", "orange", "red", "#808080"
-USED_STEPS = ((None, GREEN), (0.75, YELLOW), (0.9, RED))  # shares of a limit
-ROOM_STEPS = ((None, RED), (0.1, YELLOW), (0.25, GREEN))  # what is left of it
-NONE_STEPS = ((None, GREEN), (1, RED))  # one is too many
-CHANCE_STEPS = ((None, GREEN), (0.1, YELLOW), (0.5, RED))  # of an overrun; the alert's is the last
+USED_STEPS = ((None, GREEN), (0.75, YELLOW), (0.9, RED))  # share of a limit that is in use
+HEADROOM_STEPS = ((None, RED), (0.1, YELLOW), (0.25, GREEN))  # share of a limit that is left
+NONE_STEPS = ((None, GREEN), (1, RED))  # counts of events that should not happen
+# Probability of an overrun; the last threshold is that of the alert
+OVERRUN_STEPS = ((None, GREEN), (0.1, YELLOW), (0.5, RED))
 PLAIN = ((None, "text"),)
 OUTCOMES = {"ok": GREEN, "error": ORANGE, "cancelled": GREY, "killed": RED}
 
-# Prometheus' own, and ours
+# Metric → its labels: Prometheus' own metrics, and ours
 _LABELS = {"up": (), "scrape_duration_seconds": (), "scrape_samples_scraped": ()} | {
     m.name + suffix: m.labels
-    for m in (*METRICS, *PREDICTED)
+    for m in (*METRICS, *PREDICTOR_METRICS)
     for suffix in (("_bucket", "_sum", "_count") if m.type == HISTOGRAM else ("",))
 }
 _SELECTOR = re.compile(r"\b(dwsr_\w+|up|scrape_\w+)(?:\{([^}]*)\})?")
@@ -132,9 +133,9 @@ def _fixed(color):
     return DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})
 
 
-def number(title, description, unit, expr, steps=PLAIN, span=4):
-    """One figure of now. noValue: a count of events that have not happened is 0, not an empty
-    panel."""
+def stat_panel(title, description, unit, expr, steps=PLAIN, span=4):
+    """One figure, its current value. A count of events (NONE_STEPS) that has no series yet is shown
+    as 0, not as an empty panel."""
     panel = _common(stat.Panel(), title, description, unit, steps, span, 4)
     panel.with_target(_query("A", expr, "").instant()).graph_mode(BigValueGraphMode.NONE)
     panel.color_mode(BigValueColorMode.VALUE).reduce_options(
@@ -143,7 +144,7 @@ def number(title, description, unit, expr, steps=PLAIN, span=4):
     return panel.no_value("0") if steps is NONE_STEPS else panel
 
 
-def lines(
+def time_series_panel(
     title,
     description,
     unit,
@@ -155,8 +156,8 @@ def lines(
     colors=(),
     signed=False,
 ):
-    """queries: (legend, expression). steps: lines across the panel. signed: what may be
-    negative. What is called a limit or a total is a dashed line."""
+    """queries: (legend, expression). steps: thresholds, drawn as lines across the panel. signed:
+    values may be negative. Series whose legend begins with "limit" or "total" are dashed."""
     panel = _common(timeseries.Panel(), title, description, unit, steps or PLAIN, span, 8)
     if not signed:
         panel.min(0)
@@ -198,8 +199,9 @@ def lines(
     return panel
 
 
-def buckets(title, description, histogram, span=12):
-    """How the peaks are distributed, over time."""
+def heatmap_panel(title, description, histogram, span=12):
+    """The distribution of a histogram's values in bytes, over time. histogram: the metric with
+    the suffix _bucket."""
     panel = _common(heatmap.Panel(), title, description, "bytes", PLAIN, span, 8)
     panel.with_target(
         _query(
@@ -226,11 +228,11 @@ def buckets(title, description, histogram, span=12):
     )
 
 
-def grid(title, description, labels, *columns, links=(), span=24, height=8, mapping=None):
-    """A table of now. columns: (heading, unit, expression, steps or None); rows are sorted by the
-    first; heading None: only its labels are used.
-    links: (label, title, url). mapping: {value: text} of the columns."""
-    # labels: with a unit, pid 11 is 11 B
+def table_panel(title, description, labels, *columns, links=(), span=24, height=8, mapping=None):
+    """Current values, one row per combination of `labels`. columns: (heading, unit, expression,
+    steps or None); a column with the heading None is hidden, and only its labels are shown. Rows
+    are sorted by the first column. links: (label, title, url). mapping: value → text shown."""
+    # "string" is the unit of the label columns: with a number's unit, pid 11 would be 11 B.
     panel = (
         _common(table.Panel(), title, description, "string", PLAIN, span, height)
         .show_header(True)
@@ -302,7 +304,7 @@ def grid(title, description, labels, *columns, links=(), span=24, height=8, mapp
     return panel
 
 
-def link(uid, **values):
+def dashboard_link(uid, **values):
     """The URL of another dashboard with the same source, job and time. values: its variables, by
     the labels of the row."""
     chosen = "".join(
@@ -329,8 +331,8 @@ def _variable(name, label, query, many):
 
 
 def dashboard(uid, title, description, rows, variable=None):
-    """rows: (title, panels). variable: (label, its name for people, the metric that has all of
-    its values); one value is shown at a time."""
+    """rows: (title, panels). variable: (label, its title, a metric that has all values of the
+    label); the reader chooses one value at a time."""
     made = (
         build.Dashboard(f"dwsr-probe / {title}")
         .uid(uid)

@@ -1,8 +1,9 @@
-"""Identifiers of the dashboards, and the PromQL expressions that several of them use."""
+"""What several dashboards use: UIDs of dashboards (*_UID), formats of legends (*_LEGEND), and
+PromQL expressions (all others)."""
 
-from panels import OUTCOMES, lines, rate, with_device_labels
+from panels import OUTCOMES, rate, time_series_panel, with_device_labels
 
-OVERVIEW, TASK, WORKER, GPU, PROBE = (
+OVERVIEW_UID, TASK_UID, WORKER_UID, GPU_UID, PROBE_UID = (
     "dwsr-overview",
     "dwsr-task",
     "dwsr-worker",
@@ -10,51 +11,52 @@ OVERVIEW, TASK, WORKER, GPU, PROBE = (
     "dwsr-probe-health",
 )
 
-WHO = "{{program}} {{pid}} @ {{instance}}"
-USED = "1 - dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
-ROOM = "dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
-OWN_PEAK, OWN_PEAKS = (
+PROCESS_LEGEND = "{{program}} {{pid}} @ {{instance}}"
+SLOT_LEGEND = "slot {{slot}}: {{task_name}}"
+RUNNING_TASK_LEGEND = "{{task_name}} {{slot}}: {{pid}} @ {{target}}"
+USED_SHARE = "1 - dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
+HEADROOM_SHARE = "dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
+OWN_PEAK_MAX, OWN_PEAK_TOTAL = (
     'dwsr_task_peak_max_bytes{kind="alloc"}',
     'dwsr_task_peak_bytes_total{kind="alloc"}',
 )
-PER_INPUT_BYTE = f"sum({rate(OWN_PEAKS)}) / sum({rate('dwsr_task_input_bytes_total')})"
-# Each task against the limit of its own process. A Dask worker's port does not serve the ratio: one
-# process is behind it.
+PEAK_PER_INPUT_BYTE = f"sum({rate(OWN_PEAK_TOTAL)}) / sum({rate('dwsr_task_input_bytes_total')})"
+# The peak of each task name as a share of the limit of its process. A Dask worker's port does not
+# serve the ratio. It serves one process, so the peak is divided by that process's limit.
 PEAK_OF_LIMIT = (
     "(max by (job, instance, task_name) (dwsr_task_peak_max_ratio) or max by (job, instance,"
-    f" task_name) ({OWN_PEAK}) / on (job, instance) group_left () max by (job, instance)"
+    f" task_name) ({OWN_PEAK_MAX}) / on (job, instance) group_left () max by (job, instance)"
     " (dwsr_process_limit_bytes unless on (job, instance) dwsr_task_peak_max_ratio))"
 )
-LIMIT_WHERE_IT_RUNS = "(dwsr_process_limit_bytes and on (job, instance, pid) dwsr_slot_busy)"
-BOUND, RUNNING = (
-    'dwsr_forecast_bound_bytes{kind="alloc"}',
-    "{{task_name}} {{slot}}: {{pid}} @ {{target}}",
-)
+LIMIT_OF_BUSY_PROCESSES = "(dwsr_process_limit_bytes and on (job, instance, pid) dwsr_slot_busy)"
+FORECAST_BOUND = 'dwsr_forecast_bound_bytes{kind="alloc"}'
 SCORED, EXCEEDED = (
     'dwsr_forecasts_scored_total{kind="alloc"}',
     'dwsr_forecasts_exceeded_total{kind="alloc"}',
 )
 KILLED, FAILED = 'dwsr_tasks_total{outcome="killed"}', 'dwsr_tasks_total{outcome="error"}'
-BUSY = "* on (job, instance, pid, slot) group_left (task_name) dwsr_slot_busy"
-SLOT = "slot {{slot}}: {{task_name}}"
+# Behind a figure of a slot: adds the name of the task that the slot runs
+JOIN_TASK_NAME = "* on (job, instance, pid, slot) group_left (task_name) dwsr_slot_busy"
 PER_DEVICE = "max by (uuid, name)"
-CACHED = with_device_labels("(dwsr_device_pool_total_bytes - dwsr_device_pool_used_bytes)")
+POOL_CACHED = with_device_labels("(dwsr_device_pool_total_bytes - dwsr_device_pool_used_bytes)")
 DEVICE_USED = f"{PER_DEVICE} ({with_device_labels('dwsr_device_used_bytes')})"
 DEVICE_TOTAL = f"{PER_DEVICE} ({with_device_labels('dwsr_device_total_bytes')})"
-NEEDED = f"({DEVICE_USED} - (sum by (uuid, name) ({CACHED}) or 0 * {DEVICE_USED})) / {DEVICE_TOTAL}"
+DEVICE_NEEDED_SHARE = (
+    f"({DEVICE_USED} - (sum by (uuid, name) ({POOL_CACHED}) or 0 * {DEVICE_USED})) / {DEVICE_TOTAL}"
+)
 
 
-def mean(total, by="", per=""):
-    """Per task that has ended; by: labels of the answer, per: those of them that tasks are
-    counted by, too."""
+def mean_per_task(total, by="", per=""):
+    """The counter `total` divided by the number of tasks that have ended. by: labels of the result.
+    per: those of them that dwsr_tasks_total has as well."""
     return (
         f"sum by ({by}) ({rate(total)}) / on ({per}) group_left () sum by ({per})"
         f" ({rate('dwsr_tasks_total')})"
     )
 
 
-def outcomes(title="Tasks per second, by outcome", span=12):
-    return lines(
+def outcomes_panel(title="Tasks per second, by outcome", span=12):
+    return time_series_panel(
         title,
         "Tasks that ended, stacked. Killed: their process died while they ran.",
         "ops",

@@ -1,72 +1,80 @@
 """The dashboard `gpu`. Device memory: tasks, pools and the driver."""
 
-from panels import USED_STEPS, dashboard, grid, lines, link, number, with_device_labels
+from panels import (
+    USED_STEPS,
+    dashboard,
+    dashboard_link,
+    stat_panel,
+    table_panel,
+    time_series_panel,
+    with_device_labels,
+)
 from queries import (
-    BUSY,
-    CACHED,
+    DEVICE_NEEDED_SHARE,
     DEVICE_TOTAL,
     DEVICE_USED,
-    GPU,
-    NEEDED,
+    GPU_UID,
+    JOIN_TASK_NAME,
     PER_DEVICE,
-    SLOT,
-    TASK,
-    mean,
+    POOL_CACHED,
+    SLOT_LEGEND,
+    TASK_UID,
+    mean_per_task,
 )
 
-DEVICE = "{{name}} {{uuid}}"
-ON = "{{pid}} on device {{device}}"
+DEVICE_LEGEND = "{{name}} {{uuid}}"
+PROCESS_ON_DEVICE_LEGEND = "{{pid}} on device {{device}}"
 gpu = dashboard(
-    GPU,
+    GPU_UID,
     "GPU",
     "Device memory: what the driver says, what CuPy's pool holds, what each task needs.",
     (
         (
             "Is there room on the devices?",
             (
-                number(
+                stat_panel(
                     "Fullest device",
                     "Share of its memory in use by everybody, without what CuPy's pools only keep"
                     " for later.",
                     "percentunit",
-                    f"max({NEEDED})",
+                    f"max({DEVICE_NEEDED_SHARE})",
                     USED_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Devices",
                     "On which a process has allocated.",
                     "short",
                     f"count({PER_DEVICE} (dwsr_device_info))",
                 ),
-                number(
+                stat_panel(
                     "Kept by pools",
                     "Held by CuPy's pools and not in use: free for the same process only.",
                     "bytes",
-                    f"sum({CACHED})",
+                    f"sum({POOL_CACHED})",
                 ),
-                number(
+                stat_panel(
                     "Largest peak of a task",
                     "On one device, of all names.",
                     "bytes",
                     'max(dwsr_task_peak_max_bytes{kind="cupy"})',
                 ),
-                number(
+                stat_panel(
                     "Unseen",
                     "In use of the pools, but not allocated through the hook: belongs to no task.",
                     "bytes",
                     "sum(dwsr_device_unseen_bytes)",
                 ),
-                number(
+                stat_panel(
                     "Pinned",
                     "Page-locked host memory that CuPy has given out.",
                     "bytes",
                     "sum(dwsr_process_pinned_bytes)",
                 ),
-                grid(
+                table_panel(
                     "Devices",
                     "Each device now, as the driver says.",
                     ("name", "uuid"),
-                    ("Needed", "percentunit", NEEDED, USED_STEPS),
+                    ("Needed", "percentunit", DEVICE_NEEDED_SHARE, USED_STEPS),
                     ("Used", "bytes", with_device_labels("dwsr_device_used_bytes"), None),
                     ("Total", "bytes", with_device_labels("dwsr_device_total_bytes"), None),
                     (
@@ -82,30 +90,33 @@ gpu = dashboard(
         (
             "Devices",
             (
-                lines(
+                time_series_panel(
                     "Used",
                     "By everybody, as the driver says, and what the device has.",
                     "bytes",
-                    (DEVICE, DEVICE_USED),
-                    (f"total {DEVICE}", DEVICE_TOTAL),
+                    (DEVICE_LEGEND, DEVICE_USED),
+                    (f"total {DEVICE_LEGEND}", DEVICE_TOTAL),
                 ),
-                lines(
+                time_series_panel(
                     "By process",
                     "Used by each of our processes, as the driver says.",
                     "bytes",
-                    (f"{{{{pid}}}}: {DEVICE}", with_device_labels("dwsr_device_process_bytes")),
+                    (
+                        f"{{{{pid}}}}: {DEVICE_LEGEND}",
+                        with_device_labels("dwsr_device_process_bytes"),
+                    ),
                 ),
-                lines(
+                time_series_panel(
                     "Utilisation",
                     "Share of time in which a kernel ran.",
                     "percentunit",
                     (
-                        DEVICE,
+                        DEVICE_LEGEND,
                         f"{PER_DEVICE} ({with_device_labels('dwsr_device_utilisation_ratio')})",
                     ),
                     top=1,
                 ),
-                lines(
+                time_series_panel(
                     "Pinned host memory",
                     "Page-locked, given out by CuPy.",
                     "bytes",
@@ -116,60 +127,68 @@ gpu = dashboard(
         (
             "CuPy's allocators",
             (
-                lines(
+                time_series_panel(
                     "Pool",
                     "In use of CuPy's pool, and what it holds of the device.",
                     "bytes",
-                    (f"used {ON}", "dwsr_device_pool_used_bytes"),
-                    (f"holds {ON}", "dwsr_device_pool_total_bytes"),
+                    (f"used {PROCESS_ON_DEVICE_LEGEND}", "dwsr_device_pool_used_bytes"),
+                    (f"holds {PROCESS_ON_DEVICE_LEGEND}", "dwsr_device_pool_total_bytes"),
                 ),
-                lines(
+                time_series_panel(
                     "Live bytes",
                     "Of each process from CuPy's allocators, their peak, and what is in use of the"
                     " pool without having come through the hook.",
                     "bytes",
-                    (f"live {ON}", "dwsr_device_live_bytes"),
-                    (f"peak {ON}", "dwsr_device_peak_bytes"),
-                    (f"unseen {ON}", "dwsr_device_unseen_bytes"),
+                    (f"live {PROCESS_ON_DEVICE_LEGEND}", "dwsr_device_live_bytes"),
+                    (f"peak {PROCESS_ON_DEVICE_LEGEND}", "dwsr_device_peak_bytes"),
+                    (f"unseen {PROCESS_ON_DEVICE_LEGEND}", "dwsr_device_unseen_bytes"),
                 ),
             ),
         ),
         (
             "Tasks",
             (
-                grid(
+                table_panel(
                     "Largest peaks by name",
                     "What one task of each name needed at most on a device, since the start.",
                     ("task_name", "device"),
                     ("Own peak", "bytes", 'dwsr_task_peak_max_bytes{kind="cupy"}', None),
-                    links=[("task_name", "This task", link(TASK, task_name="task_name"))],
+                    links=[
+                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
+                    ],
                     span=12,
                 ),
-                lines(
+                time_series_panel(
                     "Mean peak by name",
                     "Own bytes on a device, of the tasks that ended lately.",
                     "bytes",
                     (
                         "{{task_name}} on device {{device}}",
-                        mean(
+                        mean_per_task(
                             'dwsr_task_peak_bytes_total{kind="cupy"}',
                             "task_name, device",
                             per="task_name",
                         ),
                     ),
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks: own bytes now",
                     "On a device, stacked.",
                     "bytes",
-                    (f"{SLOT} on device {{{{device}}}}", f"dwsr_slot_device_live_bytes {BUSY}"),
+                    (
+                        f"{SLOT_LEGEND} on device {{{{device}}}}",
+                        f"dwsr_slot_device_live_bytes {JOIN_TASK_NAME}",
+                    ),
                     stacked=True,
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks: own peak so far",
                     "On a device.",
                     "bytes",
-                    (f"{SLOT} on device {{{{device}}}}", f"dwsr_slot_device_peak_bytes {BUSY}"),
+                    (
+                        f"{SLOT_LEGEND} on device {{{{device}}}}",
+                        f"dwsr_slot_device_peak_bytes {JOIN_TASK_NAME}",
+                    ),
                 ),
             ),
         ),

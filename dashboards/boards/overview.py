@@ -1,75 +1,75 @@
 """The dashboard `overview`. Who uses how much memory, against the limit?"""
 
 from panels import (
+    HEADROOM_STEPS,
     NONE_STEPS,
-    ROOM_STEPS,
     USED_STEPS,
-    buckets,
     dashboard,
-    grid,
+    dashboard_link,
+    heatmap_panel,
     increase_within,
-    lines,
-    link,
-    number,
     rate,
+    stat_panel,
+    table_panel,
+    time_series_panel,
     with_process_labels,
 )
 from queries import (
     FAILED,
+    HEADROOM_SHARE,
     KILLED,
-    OVERVIEW,
-    OWN_PEAK,
+    OVERVIEW_UID,
+    OWN_PEAK_MAX,
     PEAK_OF_LIMIT,
-    ROOM,
-    TASK,
-    USED,
-    WHO,
-    WORKER,
-    outcomes,
+    PROCESS_LEGEND,
+    TASK_UID,
+    USED_SHARE,
+    WORKER_UID,
+    outcomes_panel,
 )
 
 overview = dashboard(
-    OVERVIEW,
+    OVERVIEW_UID,
     "Overview",
     "Who uses how much memory, against the limit.",
     (
         (
             "Is there room?",
             (
-                number(
+                stat_panel(
                     "Least headroom",
                     "Of the process that is nearest to its limit: the share that is left.",
                     "percentunit",
-                    f"min({ROOM})",
-                    ROOM_STEPS,
+                    f"min({HEADROOM_SHARE})",
+                    HEADROOM_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Killed tasks",
                     "In the time shown: tasks whose process died while they ran.",
                     "short",
                     f"sum({increase_within(KILLED)})",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Failed tasks",
                     "In the time shown: tasks that raised an exception.",
                     "short",
                     f"sum({increase_within(FAILED)})",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Running tasks",
                     "Now, in all processes.",
                     "short",
                     "sum(dwsr_process_running_tasks)",
                 ),
-                number(
+                stat_panel(
                     "Tasks per second",
                     "Tasks that ended, of all names and outcomes.",
                     "ops",
                     f"sum({rate('dwsr_tasks_total')})",
                 ),
-                number(
+                stat_panel(
                     "Processes",
                     "Living processes with a probe.",
                     "short",
@@ -80,12 +80,12 @@ overview = dashboard(
         (
             "Processes against their limits",
             (
-                grid(
+                table_panel(
                     "Processes",
                     "Each process now. The limit is Dask's for the worker, or the cgroup's, or the"
                     " machine's memory.",
                     ("instance", "pid", "program", "worker"),
-                    ("Used", "percentunit", with_process_labels(f"({USED})"), USED_STEPS),
+                    ("Used", "percentunit", with_process_labels(f"({USED_SHARE})"), USED_STEPS),
                     ("Resident", "bytes", with_process_labels("dwsr_process_resident_bytes"), None),
                     (
                         "Highest so far",
@@ -101,35 +101,41 @@ overview = dashboard(
                         with_process_labels("dwsr_process_running_tasks"),
                         None,
                     ),
-                    links=[("pid", "This worker", link(WORKER, instance="instance", pid="pid"))],
+                    links=[
+                        (
+                            "pid",
+                            "This worker",
+                            dashboard_link(WORKER_UID, instance="instance", pid="pid"),
+                        )
+                    ],
                 ),
-                lines(
+                time_series_panel(
                     "Used of the limit",
                     "Share of the limit that is in use, by the process and by others in its cgroup,"
                     " without page cache. Dask pauses workers at 80 % and ends them at 95 %.",
                     "percentunit",
-                    (WHO, with_process_labels(f"({USED})")),
+                    (PROCESS_LEGEND, with_process_labels(f"({USED_SHARE})")),
                     steps=USED_STEPS,
                     top=1,
                 ),
-                lines(
+                time_series_panel(
                     "Resident size",
                     "Of each process, and its limit.",
                     "bytes",
-                    (WHO, with_process_labels("dwsr_process_resident_bytes")),
-                    (f"limit of {WHO}", with_process_labels("dwsr_process_limit_bytes")),
+                    (PROCESS_LEGEND, with_process_labels("dwsr_process_resident_bytes")),
+                    (f"limit of {PROCESS_LEGEND}", with_process_labels("dwsr_process_limit_bytes")),
                 ),
             ),
         ),
         (
             "Tasks by name",
             (
-                grid(
+                table_panel(
                     "Tasks",
                     "What one task of each name needed at most, since the start. Own peak: bytes"
                     " that the task itself allocated, whoever ran beside it.",
                     ("task_name",),
-                    ("Own peak", "bytes", OWN_PEAK, None),
+                    ("Own peak", "bytes", OWN_PEAK_MAX, None),
                     ("Of the limit", "percentunit", PEAK_OF_LIMIT, USED_STEPS),
                     (
                         "Growth of the process",
@@ -151,11 +157,13 @@ overview = dashboard(
                         f"sum by (task_name) ({increase_within(KILLED)})",
                         NONE_STEPS,
                     ),
-                    links=[("task_name", "This task", link(TASK, task_name="task_name"))],
+                    links=[
+                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
+                    ],
                     height=10,
                 ),
-                outcomes(),
-                lines(
+                outcomes_panel(),
+                time_series_panel(
                     "Where the time goes",
                     "Seconds of tasks that ended, per second: how many ran at once, by name.",
                     "short",
@@ -165,7 +173,7 @@ overview = dashboard(
                     ),
                     stacked=True,
                 ),
-                buckets(
+                heatmap_panel(
                     "Own peaks of all tasks",
                     "How many tasks had a peak in which range; the ranges grow by fours.",
                     "dwsr_peak_bytes_bucket",

@@ -3,38 +3,38 @@
 from panels import (
     NONE_STEPS,
     dashboard,
-    grid,
     increase_within,
-    lines,
-    number,
     rate,
+    stat_panel,
+    table_panel,
+    time_series_panel,
     with_process_labels,
 )
-from queries import PROBE, WHO
+from queries import PROBE_UID, PROCESS_LEGEND
 
 probe = dashboard(
-    PROBE,
+    PROBE_UID,
     "Probe health",
     "Whether the figures can be trusted, and what they cost.",
     (
         (
             "Can the figures be trusted?",
             (
-                number(
+                stat_panel(
                     "Probes not running",
                     "Processes whose probe has stopped.",
                     "short",
                     "count(dwsr_probe_up) - sum(dwsr_probe_up)",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Fallbacks in use",
                     "Something works less well than it should; dwsr-probe doctor says why.",
                     "short",
                     "sum(dwsr_probe_fallback)",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Records lost",
                     "In the time shown: overwritten before they were read. Sums and maxima miss"
                     " them.",
@@ -42,41 +42,41 @@ probe = dashboard(
                     f"sum({increase_within('dwsr_probe_records_lost_total')})",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Tasks not measured",
                     "In the time shown: no slot was free.",
                     "short",
                     f"sum({increase_within('dwsr_probe_tasks_dropped_total')})",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Boards unreadable",
                     "Damaged, or of another version.",
                     "short",
                     "sum(dwsr_boards_unreadable)",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Targets down",
                     "Scrapes that fail now.",
                     "short",
                     "count(up) - sum(up)",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Names in other",
                     "Distinct task names beyond the most that have series of their own: counted as"
                     " other.",
                     "short",
                     "sum(dwsr_names_dropped)",
                 ),
-                number(
+                stat_panel(
                     "Processes left out",
                     "Living processes beyond the most that have series of their own.",
                     "short",
                     "sum(dwsr_processes_dropped)",
                 ),
-                grid(
+                table_panel(
                     "Versions",
                     "Which dwsr-probe serves each instance.",
                     ("instance", "version", "board_version"),
@@ -89,7 +89,7 @@ probe = dashboard(
         (
             "What works",
             (
-                grid(
+                table_panel(
                     "Fallbacks",
                     "By process and part. rss: peaks are sampled, not the kernel's; alloc:"
                     " allocations are not accounted; dask: some tasks are followed on the event"
@@ -104,11 +104,11 @@ probe = dashboard(
                     mapping={"0": "as it should", "1": "fallback"},
                     span=12,
                 ),
-                lines(
+                time_series_panel(
                     "Probe up",
                     "1: the probe of this process runs.",
                     "short",
-                    (WHO, with_process_labels("dwsr_probe_up")),
+                    (PROCESS_LEGEND, with_process_labels("dwsr_probe_up")),
                     top=1,
                 ),
             ),
@@ -116,19 +116,19 @@ probe = dashboard(
         (
             "Sampler",
             (
-                lines(
+                time_series_panel(
                     "Samples per second",
                     "Up to a thousand while memory moves, fewer when nothing happens.",
                     "ops",
-                    (WHO, with_process_labels(rate("dwsr_probe_samples_total"))),
+                    (PROCESS_LEGEND, with_process_labels(rate("dwsr_probe_samples_total"))),
                 ),
-                lines(
+                time_series_panel(
                     "Late samples",
                     "Share that came more than a period late: the machine is busy. Peaks do not"
                     " come from samples.",
                     "percentunit",
                     (
-                        WHO,
+                        PROCESS_LEGEND,
                         with_process_labels(
                             f"({rate('dwsr_probe_samples_late_total')} /"
                             f" ({rate('dwsr_probe_samples_total')} > 0))"
@@ -141,25 +141,25 @@ probe = dashboard(
         (
             "What it costs",
             (
-                lines(
+                time_series_panel(
                     "CPU of the sampler",
                     "Share of one core.",
                     "percentunit",
-                    (WHO, with_process_labels(rate("dwsr_probe_cpu_seconds_total"))),
+                    (PROCESS_LEGEND, with_process_labels(rate("dwsr_probe_cpu_seconds_total"))),
                 ),
-                lines(
+                time_series_panel(
                     "Memory of the probe",
                     "Inside each process: its board and the table of owners.",
                     "bytes",
-                    (WHO, with_process_labels("dwsr_probe_resident_bytes")),
+                    (PROCESS_LEGEND, with_process_labels("dwsr_probe_resident_bytes")),
                 ),
-                lines(
+                time_series_panel(
                     "Time of a scrape",
                     "As Prometheus sees it.",
                     "s",
                     ("{{instance}}", "scrape_duration_seconds"),
                 ),
-                lines(
+                time_series_panel(
                     "Samples of a scrape",
                     "How many series each instance has; names, processes and slots are bounded.",
                     "short",
@@ -170,48 +170,48 @@ probe = dashboard(
         (
             "Predictor (dwsr-probe predict serve)",
             (
-                number(
+                stat_panel(
                     "Targets up",
                     "Workers and exporters that it reads.",
                     "short",
                     'sum(dwsr_predictor_targets{state="up"})',
                 ),
-                number(
+                stat_panel(
                     "Targets down",
                     "That do not answer, or not as they should.",
                     "short",
                     'sum(dwsr_predictor_targets{state="down"})',
                     NONE_STEPS,
                 ),
-                number("Task names", "With a model.", "short", "sum(dwsr_predictor_models)"),
-                number(
+                stat_panel("Task names", "With a model.", "short", "sum(dwsr_predictor_models)"),
+                stat_panel(
                     "Records learned per second",
                     "Of tasks that have ended.",
                     "ops",
                     f"sum({rate('dwsr_predictor_records_learned_total')})",
                 ),
-                number(
+                stat_panel(
                     "Records refused",
                     "In the time shown: not what a record should be.",
                     "short",
                     f"sum({increase_within('dwsr_predictor_records_refused_total')})",
                     NONE_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Records lost",
                     "In the time shown: targets had overwritten them before they were read.",
                     "short",
                     f"sum({increase_within('dwsr_predictor_records_lost_total')})",
                     NONE_STEPS,
                 ),
-                lines(
+                time_series_panel(
                     "Looks per second",
                     "At all targets together. failed: no answer, or none of ours.",
                     "ops",
                     ("{{outcome}}", f"sum by (outcome) ({rate('dwsr_predictor_looks_total')})"),
                     span=8,
                 ),
-                lines(
+                time_series_panel(
                     "Time of a turn",
                     "Looks that are due, and up to 0.4 s with their results: always at the most, it"
                     " does not keep up.",
@@ -219,7 +219,7 @@ probe = dashboard(
                     ("{{instance}}", "dwsr_predictor_turn_seconds"),
                     span=8,
                 ),
-                lines(
+                time_series_panel(
                     "Records that wait",
                     "To be learned. Above 16 MiB the predictor does not keep up and asks its"
                     " targets less often; it never holds more than 64 MiB.",

@@ -1,70 +1,73 @@
 """The dashboard `task`. What does one task name need?"""
 
 from panels import (
-    CHANCE_STEPS,
     NONE_STEPS,
+    OVERRUN_STEPS,
     USED_STEPS,
-    buckets,
     dashboard,
+    heatmap_panel,
     increase_within,
-    lines,
-    number,
     rate,
+    stat_panel,
+    time_series_panel,
 )
 from queries import (
-    BOUND,
     EXCEEDED,
+    FORECAST_BOUND,
     KILLED,
-    LIMIT_WHERE_IT_RUNS,
-    OWN_PEAK,
-    OWN_PEAKS,
+    LIMIT_OF_BUSY_PROCESSES,
+    OWN_PEAK_MAX,
+    OWN_PEAK_TOTAL,
     PEAK_OF_LIMIT,
-    PER_INPUT_BYTE,
-    RUNNING,
+    PEAK_PER_INPUT_BYTE,
+    RUNNING_TASK_LEGEND,
     SCORED,
-    TASK,
-    mean,
-    outcomes,
+    TASK_UID,
+    mean_per_task,
+    outcomes_panel,
 )
 
 task = dashboard(
-    TASK,
+    TASK_UID,
     "Task",
     "One kind of task: its peak, how it grows with the input, how it is distributed.",
     (
         (
             "How much does one $task_name need?",
             (
-                number(
+                stat_panel(
                     "Own peak, most",
                     "The largest number of live bytes that one task itself had allocated.",
                     "bytes",
-                    f"max({OWN_PEAK})",
+                    f"max({OWN_PEAK_MAX})",
                 ),
-                number(
+                stat_panel(
                     "Of the limit",
                     "The largest share that one task took of the limit of its own process.",
                     "percentunit",
                     f"max({PEAK_OF_LIMIT})",
                     USED_STEPS,
                 ),
-                number(
-                    "Own peak, mean", "Of the tasks that ended lately.", "bytes", mean(OWN_PEAKS)
+                stat_panel(
+                    "Own peak, mean",
+                    "Of the tasks that ended lately.",
+                    "bytes",
+                    mean_per_task(OWN_PEAK_TOTAL),
                 ),
-                number(
+                stat_panel(
                     "Peak per input byte",
                     "Mean own peak over mean input of the tasks that ended lately. Where it is"
                     " steady, a block twice as large needs twice as much.",
                     "suffix:×",
-                    PER_INPUT_BYTE,
+                    PEAK_PER_INPUT_BYTE,
                 ),
-                number(
+                stat_panel(
                     "Tasks per second",
                     "That ended, with any outcome.",
                     "ops",
                     f"sum({rate('dwsr_tasks_total')})",
                 ),
-                number(
+                stat_panel(
                     "Killed",
                     "In the time shown: their process died while they ran.",
                     "short",
@@ -76,108 +79,111 @@ task = dashboard(
         (
             "Peak",
             (
-                lines(
+                time_series_panel(
                     "Mean peak",
                     "Of the tasks that ended lately. alloc: the task's own bytes; rss_growth: how"
                     " much the process grew meanwhile, neighbours included; cupy: own bytes on a"
                     " device.",
                     "bytes",
-                    ("{{kind}} {{device}}", mean("dwsr_task_peak_bytes_total", "kind, device")),
+                    (
+                        "{{kind}} {{device}}",
+                        mean_per_task("dwsr_task_peak_bytes_total", "kind, device"),
+                    ),
                 ),
-                lines(
+                time_series_panel(
                     "Largest peak",
                     "Of one task since the start, by kind, and the limits of the processes that run"
                     " such a task now.",
                     "bytes",
                     ("{{kind}} {{device}}", "max by (kind, device) (dwsr_task_peak_max_bytes)"),
-                    ("limit of {{pid}} @ {{instance}}", LIMIT_WHERE_IT_RUNS),
+                    ("limit of {{pid}} @ {{instance}}", LIMIT_OF_BUSY_PROCESSES),
                 ),
             ),
         ),
         (
             "Forecast (of dwsr-probe predict serve)",
             (
-                number(
+                stat_panel(
                     "99 % bound",
                     "Of one task with the largest inputs seen: own peak that is exceeded once in a"
                     " hundred times.",
                     "bytes",
-                    f"max({BOUND})",
+                    f"max({FORECAST_BOUND})",
                 ),
-                number(
+                stat_panel(
                     "Of the limit",
                     "The same, as a share of the limit of the process that runs such a task now; of"
                     " several the smallest.",
                     "percentunit",
-                    f"max({BOUND}) / min({LIMIT_WHERE_IT_RUNS})",
+                    f"max({FORECAST_BOUND}) / min({LIMIT_OF_BUSY_PROCESSES})",
                     USED_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Error",
                     "Of the expected own peak, relative; the newest tasks weigh most.",
                     "percentunit",
                     'max(dwsr_forecast_error_ratio{kind="alloc"})',
                 ),
-                number(
+                stat_panel(
                     "Bound exceeded",
                     "In the time shown: share of tasks whose own peak was above its 99 % bound."
                     " About 1 % is right.",
                     "percentunit",
                     f"sum({increase_within(EXCEEDED)}) / sum({increase_within(SCORED)})",
                 ),
-                number(
+                stat_panel(
                     "Trust",
                     "0: nothing was seen, 1: low, 2: fair, 3: good.",
                     "short",
                     'min(dwsr_forecast_trust{kind="alloc"})',
                 ),
-                number(
+                stat_panel(
                     "Overrun, most probable",
                     "Of the running tasks: the largest probability that one exceeds what its"
                     " process has left for it.",
                     "percentunit",
                     "max(dwsr_forecast_overrun_ratio)",
-                    CHANCE_STEPS,
+                    OVERRUN_STEPS,
                 ),
-                lines(
+                time_series_panel(
                     "Expected peak and bound",
                     "Own peak of one task with the largest inputs seen, the largest measured so"
                     " far, and the limits of the processes that run such a task now.",
                     "bytes",
                     ("expected", 'max(dwsr_forecast_mean_bytes{kind="alloc"})'),
-                    ("99 % bound", f"max({BOUND})"),
-                    ("largest so far", f"max({OWN_PEAK})"),
-                    ("limit of {{pid}} @ {{instance}}", LIMIT_WHERE_IT_RUNS),
+                    ("99 % bound", f"max({FORECAST_BOUND})"),
+                    ("largest so far", f"max({OWN_PEAK_MAX})"),
+                    ("limit of {{pid}} @ {{instance}}", LIMIT_OF_BUSY_PROCESSES),
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks: probability of an overrun",
                     "That a running task exceeds what its process has left for it, given what it"
                     " has taken already.",
                     "percentunit",
-                    (RUNNING, "dwsr_forecast_overrun_ratio"),
-                    steps=CHANCE_STEPS,
+                    (RUNNING_TASK_LEGEND, "dwsr_forecast_overrun_ratio"),
+                    steps=OVERRUN_STEPS,
                     top=1,
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks: room",
                     "What the process has left for each: its own live bytes and the headroom.",
                     "bytes",
-                    (RUNNING, "dwsr_forecast_room_bytes"),
+                    (RUNNING_TASK_LEGEND, "dwsr_forecast_room_bytes"),
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks: time until the room is gone",
                     "At the pace of the last half minute. No line: it does not grow.",
                     "s",
-                    (RUNNING, "dwsr_forecast_overrun_seconds"),
+                    (RUNNING_TASK_LEGEND, "dwsr_forecast_overrun_seconds"),
                 ),
-                lines(
+                time_series_panel(
                     "Error",
                     "Of what was expected, relative; the newest tasks weigh most. alloc: own peak;"
                     " rss: growth of the process; gpu: on a device; output: what it returns.",
                     "percentunit",
                     ("{{kind}}", "max by (kind) (dwsr_forecast_error_ratio)"),
                 ),
-                lines(
+                time_series_panel(
                     "Bounds exceeded",
                     "Share of the tasks that ended lately above their 99 % bound. About 1 % is"
                     " right.",
@@ -190,7 +196,7 @@ task = dashboard(
                         ),
                     ),
                 ),
-                lines(
+                time_series_panel(
                     "Reward per forecast",
                     "Mean log score of the tasks that ended lately: how probable the forecast held"
                     " what came. Higher is better.",
@@ -205,7 +211,7 @@ task = dashboard(
                     ),
                     signed=True,
                 ),
-                lines(
+                time_series_panel(
                     "Trust",
                     "0: nothing was seen, 1: low, 2: fair, 3: good.",
                     "short",
@@ -217,12 +223,12 @@ task = dashboard(
         (
             "Distribution (where dwsr-probe serves itself: not on a Dask worker's port)",
             (
-                buckets(
+                heatmap_panel(
                     "Own peaks",
                     "How many tasks had a peak in which range; the ranges grow by fours.",
                     "dwsr_task_alloc_peak_bytes_bucket",
                 ),
-                lines(
+                time_series_panel(
                     "Own peaks, quantiles",
                     "Estimated within ranges that grow by fours: good for a change, not for a"
                     " figure.",
@@ -243,20 +249,20 @@ task = dashboard(
         (
             "Growth with the input",
             (
-                lines(
+                time_series_panel(
                     "Mean bytes per task",
                     "Input, own peak and output of the tasks that ended lately.",
                     "bytes",
-                    ("input", mean("dwsr_task_input_bytes_total")),
-                    ("own peak", mean(OWN_PEAKS)),
-                    ("output", mean("dwsr_task_output_bytes_total")),
+                    ("input", mean_per_task("dwsr_task_input_bytes_total")),
+                    ("own peak", mean_per_task(OWN_PEAK_TOTAL)),
+                    ("output", mean_per_task("dwsr_task_output_bytes_total")),
                 ),
-                lines(
+                time_series_panel(
                     "Peak and output per input byte",
                     "Means over means. A steady line: peak grows in proportion to the input, and"
                     " the block that fits can be computed.",
                     "suffix:×",
-                    ("own peak / input", PER_INPUT_BYTE),
+                    ("own peak / input", PEAK_PER_INPUT_BYTE),
                     (
                         "output / input",
                         (
@@ -265,21 +271,21 @@ task = dashboard(
                         ),
                     ),
                 ),
-                lines(
+                time_series_panel(
                     "Largest input and output",
                     "Of one task since the start.",
                     "bytes",
                     ("input", "max(dwsr_task_input_max_bytes)"),
                     ("output", "max(dwsr_task_output_max_bytes)"),
                 ),
-                lines(
+                time_series_panel(
                     "Duration",
                     "Mean of the tasks that ended lately, and the longest since the start.",
                     "s",
-                    ("mean", mean("dwsr_task_duration_seconds_total")),
+                    ("mean", mean_per_task("dwsr_task_duration_seconds_total")),
                     ("longest", "max(dwsr_task_duration_max_seconds)"),
                 ),
-                outcomes(span=24),
+                outcomes_panel(span=24),
             ),
         ),
     ),

@@ -1,60 +1,69 @@
 """The dashboard `worker`. What does one process do, and how near is it to its limit?"""
 
-from panels import ROOM_STEPS, dashboard, grid, lines, link, number
-from queries import BUSY, ROOM, SLOT, TASK, WORKER
+from panels import (
+    HEADROOM_STEPS,
+    dashboard,
+    dashboard_link,
+    stat_panel,
+    table_panel,
+    time_series_panel,
+)
+from queries import HEADROOM_SHARE, JOIN_TASK_NAME, SLOT_LEGEND, TASK_UID, WORKER_UID
 
 worker = dashboard(
-    WORKER,
+    WORKER_UID,
     "Worker",
     "One process: what runs in it now, and what its memory is made of.",
     (
         (
             "Now",
             (
-                number(
+                stat_panel(
                     "Headroom",
                     "Share of the limit that is left.",
                     "percentunit",
-                    f"min({ROOM})",
-                    ROOM_STEPS,
+                    f"min({HEADROOM_SHARE})",
+                    HEADROOM_STEPS,
                 ),
-                number(
+                stat_panel(
                     "Resident",
                     "Size of the process in memory.",
                     "bytes",
                     "sum(dwsr_process_resident_bytes)",
                 ),
-                number(
+                stat_panel(
                     "Limit",
                     "Dask's for the worker, or the cgroup's, or the machine's memory.",
                     "bytes",
                     "min(dwsr_process_limit_bytes)",
                 ),
-                number("Running tasks", "Now.", "short", "sum(dwsr_process_running_tasks)"),
-                number(
+                stat_panel("Running tasks", "Now.", "short", "sum(dwsr_process_running_tasks)"),
+                stat_panel(
                     "Longest running",
                     "How long the oldest of the running tasks has been at it.",
                     "s",
                     "max(dwsr_slot_running_seconds)",
                 ),
-                number(
+                stat_panel(
                     "Spilled",
                     "What Dask has moved to disk.",
                     "bytes",
                     "sum(dwsr_process_spilled_bytes)",
                 ),
-                grid(
+                table_panel(
                     "Running tasks",
                     "Each slot is a thread that runs a task. Own bytes: allocated by the task"
                     " itself.",
                     ("pid", "slot", "task_name"),
-                    ("Own peak so far", "bytes", f"dwsr_slot_peak_bytes {BUSY}", None),
-                    ("Own bytes now", "bytes", f"dwsr_slot_live_bytes {BUSY}", None),
-                    ("Running", "s", f"dwsr_slot_running_seconds {BUSY}", None),
-                    links=[("task_name", "This task", link(TASK, task_name="task_name"))],
+                    ("Own peak so far", "bytes", f"dwsr_slot_peak_bytes {JOIN_TASK_NAME}", None),
+                    ("Own bytes now", "bytes", f"dwsr_slot_live_bytes {JOIN_TASK_NAME}", None),
+                    ("Running", "s", f"dwsr_slot_running_seconds {JOIN_TASK_NAME}", None),
+                    links=[
+                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
+                    ],
                     span=14,
                 ),
-                grid(
+                table_panel(
                     "Process",
                     "What it is.",
                     ("instance", "pid", "program", "worker", "run", "user", "python"),
@@ -66,7 +75,7 @@ worker = dashboard(
         (
             "Memory",
             (
-                lines(
+                time_series_panel(
                     "Memory",
                     "Resident size and limit; managed: what Dask keeps by its own sum; unowned:"
                     " live bytes that no task allocated.",
@@ -78,14 +87,14 @@ worker = dashboard(
                     ("limit {{pid}} @ {{instance}}", "dwsr_process_limit_bytes"),
                     span=24,
                 ),
-                lines(
+                time_series_panel(
                     "Headroom",
                     "What the process may still take: others in its cgroup have taken their part,"
                     " page cache has not.",
                     "bytes",
                     ("{{pid}} @ {{instance}}", "dwsr_process_headroom_bytes"),
                 ),
-                lines(
+                time_series_panel(
                     "Spilled",
                     "What Dask has moved to disk.",
                     "bytes",
@@ -96,26 +105,26 @@ worker = dashboard(
         (
             "Slots",
             (
-                lines(
+                time_series_panel(
                     "Own bytes now",
                     "Of the running tasks, stacked: what they hold together.",
                     "bytes",
-                    (SLOT, f"dwsr_slot_live_bytes {BUSY}"),
+                    (SLOT_LEGEND, f"dwsr_slot_live_bytes {JOIN_TASK_NAME}"),
                     stacked=True,
                 ),
-                lines(
+                time_series_panel(
                     "Own peak so far",
                     "Of the running tasks.",
                     "bytes",
-                    (SLOT, f"dwsr_slot_peak_bytes {BUSY}"),
+                    (SLOT_LEGEND, f"dwsr_slot_peak_bytes {JOIN_TASK_NAME}"),
                 ),
-                lines(
+                time_series_panel(
                     "Running for",
                     "A line that keeps rising is a task that does not end.",
                     "s",
-                    (SLOT, f"dwsr_slot_running_seconds {BUSY}"),
+                    (SLOT_LEGEND, f"dwsr_slot_running_seconds {JOIN_TASK_NAME}"),
                 ),
-                lines(
+                time_series_panel(
                     "Running tasks",
                     "Slots that are busy.",
                     "short",

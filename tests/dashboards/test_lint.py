@@ -170,7 +170,7 @@ def test_metrics_and_labels_are_in_the_table(query):
 @pytest.mark.parametrize("query", PANEL_QUERIES + RULE_QUERIES, ids=lambda q: q.where)
 def test_counters_are_asked_for_their_growth(query):
     """Inside rate or increase only; the exception is a series that was born within the span of
-    the increase beside it (panels.happened)."""
+    the increase beside it (panels.increase_within)."""
     expr = BORN.sub("", query.expr)
     for name, _, start in type(query)(query.where, expr).selectors():
         metric = metric_of(name)
