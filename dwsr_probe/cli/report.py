@@ -166,12 +166,12 @@ def _show(store: Store, form: str, output: str | None, verbose: bool) -> None:
 
             write_csv(store, file)
         elif form == "parquet":
-            from dwsr_probe.report.columns import MISSING, write_parquet
+            from dwsr_probe.report.columns import NEEDS_PYARROW, write_parquet
 
             try:
                 write_parquet(store, file)
             except ImportError as error:
-                fail(f"{MISSING} ({error})")
+                fail(f"{NEEDS_PYARROW} ({error})")
         else:
             with _as_text(file) as lines:
                 _print(store, form, lines, verbose)

@@ -22,9 +22,10 @@ from dwsr_probe.record import FIELDS, TYPES, to_row
 if TYPE_CHECKING:
     from dwsr_probe.store import Store
 
-MISSING = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
+NEEDS_PYARROW = "Parquet needs pyarrow: pip install 'dwsr-probe[report]'"
 _BATCH_ROWS = 20_000
-# The apostrophe is among them, so that removing one gives back every text as it was.
+# The apostrophe is one of them, so that a reader who removes one apostrophe always gets the
+# original text.
 _FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠'")
 _TEXT_COLUMNS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
 

@@ -32,13 +32,13 @@ class Distribution(list[float]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bound_indices: set[int] = set()  # of the list's values that are lower bounds
+        self._lower_bound_indices: set[int] = set()  # of the list's values that are lower bounds
         self._histogram: dict[float, int] = {}  # value that represents a cell → number of tasks
         self._histogram_max: float | None = None
 
-    def add(self, value: float, is_bound: bool = False) -> None:
-        if is_bound:
-            self._bound_indices.add(len(self))
+    def add(self, value: float, is_lower_bound: bool = False) -> None:
+        if is_lower_bound:
+            self._lower_bound_indices.add(len(self))
         self.append(value)
 
     def add_histogram(self, cells: Mapping[int, int], largest: float, scale: float = 1.0) -> None:
@@ -59,9 +59,9 @@ class Distribution(list[float]):
         return bool(len(self) or self._histogram)
 
     @property
-    def bounds(self) -> int:
+    def lower_bound_count(self) -> int:
         """Number of lower bounds among the values."""
-        return len(self._bound_indices)
+        return len(self._lower_bound_indices)
 
     @property
     def median(self) -> float | None:
@@ -69,10 +69,12 @@ class Distribution(list[float]):
             return None
         if self._histogram:
             found = self._median_with_histogram()
-            return AtLeast(found) if self.bounds else About(found)
+            return AtLeast(found) if self.lower_bound_count else About(found)
         # The median is exact if no true value of a killed task could change it.
         low = median(self)
-        high = median([inf if i in self._bound_indices else value for i, value in enumerate(self)])
+        high = median(
+            [inf if i in self._lower_bound_indices else value for i, value in enumerate(self)]
+        )
         return low if low == high else AtLeast(low)
 
     def _median_with_histogram(self) -> float:
@@ -89,4 +91,4 @@ class Distribution(list[float]):
         largest = max(self, default=None)
         if self._histogram_max is not None:
             largest = max(self._histogram_max, largest or 0)
-        return AtLeast(largest) if largest is not None and self.bounds else largest
+        return AtLeast(largest) if largest is not None and self.lower_bound_count else largest

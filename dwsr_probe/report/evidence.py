@@ -32,7 +32,7 @@ TIGHT_SHARE = 0.80  # of the limit: Dask pauses a worker there
 
 @dataclass
 class MemoryUse:
-    """What one process used of the host's memory, or of a device's."""
+    """What one process used of the host's memory, or of one device's memory."""
 
     record: TaskRecord  # of the process
     peak_bytes: int | None
@@ -73,29 +73,29 @@ class Evidence:
         """names: of summarise. exit_code: the job's; None: not known."""
         self.names, self.processes, self.exit_code = names, processes, exit_code
         self.missing = missing or missing_records(processes)
-        self.hosts = [_host_use(*row) for row in processes]
+        self.host_uses = [_host_use(*row) for row in processes]
         # Whether device memory would be exhausted before the host's
         self.on_device = limiting_memory(names) == "device"
-        # Of the memory that would be exhausted first
-        self.uses = (
+        # Uses of the memory that would be exhausted first
+        self.limiting_uses = (
             [use for row in processes for use in _device_uses(*row)]
             if self.on_device
-            else self.hosts
+            else self.host_uses
         )
         # The use that came nearest to its limit; None: no limit is known
         self.nearest = max(
-            (use for use in self.uses if use.share is not None),
+            (use for use in self.limiting_uses if use.share is not None),
             key=lambda use: use.share or 0,
             default=None,
         )
         # Processes that ended with tasks under way: killed ones, and those that ended early by
         # themselves
-        self.stopped = [use for use in self.hosts if use.record.state == "killed"]
+        self.stopped = [use for use in self.host_uses if use.record.state == "killed"]
         # Processes whose end is not known, and so near to their limit that they may have been
         # killed
         self.suspects = [
             use
-            for use in self.hosts
+            for use in self.host_uses
             if use.record.state is None and (use.share or 0) >= NANNY_SHARE
         ]
 

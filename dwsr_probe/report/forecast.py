@@ -224,6 +224,6 @@ def print_names(rows: Sequence[NameRow], q: float, file: TextIO) -> None:
     if any(notes):
         columns.append(Column("notes", 7, notes, True))
     out = Lines(file)
-    shown = out.tasks(names, columns)
+    shown = out.print_task_table(names, columns)
     if any(notes) and columns[-1] not in shown:
-        out.below(names, [note and f"notes: {note}" for note in notes])
+        out.print_omitted_column(names, [note and f"notes: {note}" for note in notes])

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LOG_WIDTH = 240  # columns of a file or a pipe, where lines are not wrapped
 _GAP = 2  # spaces between columns
-_NAMES_MOST = 4  # in a line below a table
+_NAMES_MOST = 4  # in a line of print_omitted_column
 
 
 @dataclass
 class Column:
-    """Of a table of tasks. On a narrow terminal columns of the highest rank are left out first."""
+    """A column of a table of tasks. On a narrow terminal columns with the highest rank are left out
+    first."""
 
     title: str
     rank: int
@@ -46,8 +47,8 @@ class Styled(str):
         return made
 
 
-def cells(text: str) -> int:
-    """Width of a text in cells of a terminal."""
+def display_width(text: str) -> int:
+    """Width of a text on a terminal, in character cells: wide characters take two."""
     if text.isascii():
         return len(text)
     return sum(
@@ -63,10 +64,10 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many cells: an ellipsis replaces the rest."""
-    if cells(text) <= most:
+    """A text of at most `most` cells of a terminal: an ellipsis replaces the rest."""
+    if display_width(text) <= most:
         return text
-    while text and cells(text) >= most:
+    while text and display_width(text) >= most:
         text = text[:-1]
     return text + "…"
 
@@ -88,7 +89,7 @@ class Lines:
             self.width = max(self.width, _LOG_WIDTH)
 
     def _terminal_width(self, setting: str) -> int:
-        """setting: of the environment variable COLUMNS."""
+        """setting: the value of the environment variable COLUMNS."""
         if setting.isdecimal() and int(setting):
             return int(setting)
         try:
@@ -97,7 +98,8 @@ class Lines:
             return 80
 
     def print(self, *pieces: str) -> None:
-        """One line of texts, styled or not; several lines where it is wrapped."""
+        """Print one line that consists of the pieces, styled or not. On a terminal a long line is
+        wrapped."""
         parts = [(visible(piece), getattr(piece, "style", "")) for piece in pieces]
         text = "".join(part for part, _ in parts)
         for start, end in _line_ranges(text, self.width) if self.wraps else [(0, len(text))]:
@@ -108,19 +110,21 @@ class Lines:
                 offset += len(part)
             self._file.write("".join(line) + "\n")
 
-    def tasks(self, names: Iterable[str], columns: Iterable[Column]) -> list[Column]:
-        """A table with a row per name; on a terminal only the columns that fit. Returns the
-        columns that are shown."""
+    def print_task_table(self, names: Iterable[str], columns: Iterable[Column]) -> list[Column]:
+        """Print a table with a row per name; on a terminal only the columns that fit. Return the
+        columns that were printed."""
         names, columns = [line_of(name) for name in names], list(columns)
-        widths = [_GAP + max(map(cells, (column.title, *column.cells))) for column in columns]
-        name_width = max(map(cells, ("task", *names)))
+        widths = [
+            _GAP + max(map(display_width, (column.title, *column.cells))) for column in columns
+        ]
+        name_width = max(map(display_width, ("task", *names)))
         if self.wraps:
             least = min(name_width, max(12, self.width // 3))
             while len(columns) > 1 and least + sum(widths) > self.width:
                 last = max(range(len(columns)), key=lambda i: columns[i].rank)
                 del columns[last], widths[last]
             name_width = max(1, self.width - sum(widths))
-        self.table(
+        self.print_table(
             ["task", *(column.title for column in columns)],
             zip(
                 [cut(name, name_width) for name in names],
@@ -131,8 +135,9 @@ class Lines:
         )
         return columns
 
-    def below(self, names: Iterable[str], texts: Iterable[str]) -> None:
-        """The cells of a column that did not fit: each text once, with its names."""
+    def print_omitted_column(self, names: Iterable[str], texts: Iterable[str]) -> None:
+        """Print a column that did not fit into the table: each text once, followed by the names of
+        its rows."""
         names_of: dict[str, dict[str, None]] = {}  # dicts as ordered sets
         for name, text in zip(names, texts, strict=True):
             if text:
@@ -143,20 +148,20 @@ class Lines:
                 some.append(count_text(len(found) - len(some), "more name", "more names", "1"))
             self.print(Styled(f"{text}: {', '.join(some)}", "dim"))
 
-    def table(
+    def print_table(
         self,
         titles: Sequence[str],
         rows: Iterable[Sequence[str]],
         left: Collection[int] = (),
     ) -> None:
-        """Rows of texts below their titles. The first column and those with the numbers in `left`
-        are aligned on the left, all others on the right."""
+        """Print rows of texts below their titles. The first column and those with the numbers in
+        `left` are aligned on the left, all others on the right."""
         lines = [[Styled(title, "bold") for title in titles], *rows]
-        widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+        widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
         for row in lines:
             line = []
             for i, (width, cell) in enumerate(zip(widths, row, strict=True)):
-                space = " " * (width - cells(cell))
+                space = " " * (width - display_width(cell))
                 text = self._styled(cell, getattr(cell, "style", ""))
                 line.append(text + space if i == 0 or i in left else space + text)
             self._file.write((" " * _GAP).join(line).rstrip(" ") + "\n")
@@ -172,7 +177,7 @@ def _line_ranges(text: str, width: int) -> Iterator[tuple[int, int]]:
     start = 0
     while True:
         end, used = start, 0
-        while end < len(text) and (used := used + cells(text[end])) <= width:
+        while end < len(text) and (used := used + display_width(text[end])) <= width:
             end += 1
         if end == len(text):
             yield start, end

@@ -23,8 +23,9 @@ except ImportError as error:
 if TYPE_CHECKING:
     from dwsr_probe.store import Store
 
-_SHOWN_MOST = 10
-_LIMIT_NEAR = 3  # a limit above so many times the peak is left out: it would flatten all lines
+_PROCESSES_MOST = 10  # with a line: the largest
+# A limit of more than so many times the peak is left out: it would flatten all lines.
+_LIMIT_TO_PEAK_MOST = 3
 
 
 def figure_of(store: Store, **options: Any) -> Any:
@@ -41,7 +42,7 @@ def figure_of(store: Store, **options: Any) -> Any:
         }
     )
     peak = 0.0
-    lines = memory_lines(store, processes, lambda *_: None)[:_SHOWN_MOST]
+    lines = memory_lines(store, processes, lambda *_: None)[:_PROCESSES_MOST]
     for line, colour in zip(lines, Category10_10, strict=False):
         record, _ = processes[line.process]
         at, low, high = (line.time * 1e3, line.low / 2**20, line.high / 2**20)
@@ -60,7 +61,7 @@ def figure_of(store: Store, **options: Any) -> Any:
         peak = max(peak, float(np.max(high)))
     limits = {limit for _, health in processes if (limit := health.get("limit_bytes"))}
     for limit in limits:
-        if peak and limit / 2**20 <= _LIMIT_NEAR * peak:
+        if peak and limit / 2**20 <= _LIMIT_TO_PEAK_MOST * peak:
             plot.add_layout(
                 Span(
                     location=limit / 2**20,

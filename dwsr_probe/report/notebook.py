@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from dwsr_probe.store import Store
 
 T = TypeVar("T")
-_UNIQUE_TEXTS = ("key",)  # other texts repeat, and become categories
-_SHOWN_MOST = 10  # names in the summary of a run's repr
-_SHOWN = (
+_UNIQUE_TEXT_COLUMNS = ("key",)  # other texts repeat, and become categories
+_NAMES_MOST = 10  # in the table that a notebook shows for a run
+_SHOWN_COLUMNS = (
     "count",
     "failed",
     "alloc_peak_median_bytes",
@@ -49,7 +49,7 @@ _SHOWN = (
     "rss_growth_max_bytes",
     "duration_median",
 )
-_UNREAD = np.uint64(1 << 63)  # values from here on: the size could not be read
+_UNREADABLE = np.uint64(1 << 63)  # sizes from here on mean that the size could not be read
 
 
 def load(run: str | os.PathLike[str] | None = None) -> Run:
@@ -58,8 +58,9 @@ def load(run: str | os.PathLike[str] | None = None) -> Run:
     return Run(open_run(None if run is None else os.fspath(run), say))
 
 
-def _reading(method: Callable[[Run], T]) -> Callable[[Run], T]:
-    """Report a damaged store in one line instead of SQLite's exception."""
+def _reports_damage(method: Callable[[Run], T]) -> Callable[[Run], T]:
+    """A decorator for methods that read the store. A damaged store raises StoreError with one line,
+    not SQLite's exception."""
 
     @wraps(method)
     def read(self: Run) -> T:
@@ -84,13 +85,13 @@ class Run:
         self.meta  # noqa: B018  a damaged run must fail here, not later
 
     @cached_property
-    @_reading
+    @_reports_damage
     def meta(self) -> dict[str, Any]:
         """What was run, where, and its exit code."""
         return self._store.meta()
 
     @cached_property
-    @_reading
+    @_reports_damage
     def tasks(self) -> Any:
         """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu
         and oom as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
@@ -106,7 +107,7 @@ class Run:
         return frame
 
     @cached_property
-    @_reading
+    @_reports_damage
     def processes(self) -> Any:
         """One row per process, in order of start. `health` has everything that its board said."""
         rows = [
@@ -141,10 +142,10 @@ class Run:
         )
         return frame.astype(
             {"pid": "Int64", "duration": float, "rss_peak_bytes": "Int64", "limit_bytes": "Int64"}
-        ).assign(start=_moments(frame["start"]))
+        ).assign(start=_utc_times(frame["start"]))
 
     @cached_property
-    @_reading
+    @_reports_damage
     def samples(self) -> Any:
         """time, process, rss_bytes, rss_min_bytes, peak_bytes (the kernel's high-water mark) and
         samples. Up to a thousand rows a second; of what is older than ten minutes one row a
@@ -178,10 +179,10 @@ class Run:
         )
         for epoch, packed in self._store.packed_samples(process):
             values = np.frombuffer(packed, np.uint64).reshape(-1, SAMPLE_BYTES // 8)
-            values = values[values[:, 1] < _UNREAD]
+            values = values[values[:, 1] < _UNREADABLE]
             rss, peak = (
                 values[:, 1].astype(np.int64),
-                np.where(values[:, 2] < _UNREAD, values[:, 2], values[:, 1]).astype(np.int64),
+                np.where(values[:, 2] < _UNREADABLE, values[:, 2], values[:, 1]).astype(np.int64),
             )
             yield (
                 int(epoch * 1e9) + values[:, 0].astype(np.int64),
@@ -250,10 +251,10 @@ class Run:
         table = self.summary()
         if not len(table):
             return f"<div>{head}<br>No task was marked.</div>"
-        shown = table[list(_SHOWN)].head(_SHOWN_MOST).readable()
+        shown = table[list(_SHOWN_COLUMNS)].head(_NAMES_MOST).readable()
         more = (
-            f"<br>and {len(table) - _SHOWN_MOST:,} more task names: .summary()"
-            if len(table) > _SHOWN_MOST
+            f"<br>and {len(table) - _NAMES_MOST:,} more task names: .summary()"
+            if len(table) > _NAMES_MOST
             else ""
         )
         return f"<div>{head}{shown.to_html(escape=True, border=0)}{more}</div>"
@@ -276,13 +277,15 @@ def _column(name: str, values: Sequence[Any]) -> Any:
                 dtype=object,
             )
     if name == "start":
-        return _moments(values)
+        return _utc_times(values)
     if TYPES[name] is float:
         return np.array(values, float)
     if TYPES[name] is int:
         return pd.array(values, dtype="Int64")
-    return pd.array(values, dtype="string") if name in _UNIQUE_TEXTS else pd.Categorical(values)
+    return (
+        pd.array(values, dtype="string") if name in _UNIQUE_TEXT_COLUMNS else pd.Categorical(values)
+    )
 
 
-def _moments(seconds: Any) -> Any:
+def _utc_times(seconds: Any) -> Any:
     return pd.to_datetime(pd.Series(seconds, dtype=float), unit="s", utc=True)

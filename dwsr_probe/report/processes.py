@@ -1,7 +1,7 @@
 """One process in words: how it ended, its Dask workers, and what limits its measurement.
 
-Used by the terminal's table, the HTML page and the verdict. `health` is what the process's board
-said (store.processes()): the job's own words among it, so fields may be missing.
+Used by the terminal's table, the HTML page and the verdict. `health` holds what the process's board
+reported (store.processes()). Part of it was written by the job, so fields may be missing.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def worker_facts(health: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def sampler_health(record: TaskRecord, health: Mapping[str, Any]) -> str | None:
+def sampler_text(record: TaskRecord, health: Mapping[str, Any]) -> str | None:
     """ "1,234 samples, 0.1 % late, 0.3 % of a core, 1 slow reset of the kernel's mark", None
     without a sampler."""
     written = health.get("samples_written")

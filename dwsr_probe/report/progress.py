@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
-_SILENT_S = 0.7
+_DELAY_S = 0.7  # before the bar appears
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._bar is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._began < _SILENT_S:
+            if not sys.stderr.isatty() or time.monotonic() - self._began < _DELAY_S:
                 return
             self._bar = Bar(
                 TextColumn("{task.description}"),

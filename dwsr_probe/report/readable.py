@@ -63,10 +63,10 @@ class Summary(pd.DataFrame):
             values = [
                 (
                     AtLeast(value)
-                    if killed and value is not None and (name, of) not in exact
+                    if killed and value is not None and (name, task_name) not in exact
                     else value
                 )
-                for value, killed, of in zip(values, self["killed"], self.index, strict=True)
+                for value, killed, task_name in zip(values, self["killed"], self.index, strict=True)
             ]
         if name.endswith("_bytes"):
             return [bytes_text(value) for value in values]

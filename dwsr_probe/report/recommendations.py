@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dwsr_probe.report.summary import NameSummary
     from dwsr_probe.report.words import Sentence
 
-_SMALLER_BELOW = 0.95  # scales of the volume that are worth a change of the block's size
+# Smaller blocks are advised below the first scale of the volume, larger ones from the second on.
+_SMALLER_BELOW = 0.95
 _LARGER_FROM = 1.25
 _SCALE_MOST = 7.9  # nearly the largest that Outlook.largest_scale tries
 
@@ -27,16 +28,16 @@ def recommend(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
     """The most useful sentence first."""
     largest, use = evidence.largest, _use_to_fit(evidence)
     tight = _is_tight(evidence, use)
-    # Processes that were stopped far below the limit: then the limit says nothing about room.
+    # If processes were stopped far below the limit, the limit was not the cause.
     if largest is None or (evidence.stopped and not tight):
         return []
-    found = [] if use is None else _block_size(largest, use, tight, outlook)
+    found = [] if use is None else _block_size_advice(largest, use, tight, outlook)
     if outlook:
         word, scale = ("half", 0.5) if tight else ("twice", 2.0)
         kind = _model_kind(use)
         forecast = outlook.at_scale(largest.task_name, scale, kind)
         if forecast is not None and forecast.trust in ("fair", "good"):
-            found.append(_other_block(largest, word, forecast, kind))
+            found.append(_other_block_sentence(largest, word, forecast, kind))
     return found
 
 
@@ -46,7 +47,7 @@ def _use_to_fit(evidence: Evidence) -> MemoryUse | None:
     record = next((s.largest_killed for s in evidence.names if s.largest_killed), None)
     if record is None or evidence.on_device:
         return evidence.nearest
-    own = (use for use in evidence.hosts if use.record.process == record.process)
+    own = (use for use in evidence.host_uses if use.record.process == record.process)
     return next((use for use in own if use.share is not None), evidence.nearest)
 
 
@@ -64,7 +65,9 @@ def _model_kind(use: MemoryUse | None) -> str:
     return "gpu" if use is not None and use.device else "alloc"
 
 
-def _other_block(largest: NameSummary, word: str, forecast: Forecast, kind: str) -> Sentence:
+def _other_block_sentence(
+    largest: NameSummary, word: str, forecast: Forecast, kind: str
+) -> Sentence:
     calibrated = ""
     if not forecast.promised(0.99):
         scored = int(forecast.calibrated.n)  # a fraction where the model has forgotten a part
@@ -82,11 +85,11 @@ def _other_block(largest: NameSummary, word: str, forecast: Forecast, kind: str)
     )
 
 
-def _block_size(
+def _block_size_advice(
     largest: NameSummary, use: MemoryUse, tight: bool, outlook: Outlook | None
 ) -> list[Sentence]:
     """What to change, from the memory that is left beside what the process holds anyway."""
-    name, together = largest.task_name, largest.overlap + 1
+    name, together = largest.task_name, largest.overlap_max + 1
     scale = _scale_that_fits(largest, use, outlook)
     at_once = f" with {together} tasks at once" if together > 1 else ""
     if tight and outlook is not None and scale is not None and scale < _SMALLER_BELOW:
@@ -144,4 +147,6 @@ def _scale_that_fits(largest: NameSummary, use: MemoryUse, outlook: Outlook | No
     if outlook is None or baseline is None or not use.limit_bytes or not use.peak_bytes:
         return None
     room = TIGHT_SHARE * use.limit_bytes - min(baseline, use.peak_bytes)
-    return outlook.largest_scale(largest.task_name, room / (largest.overlap + 1), _model_kind(use))
+    return outlook.largest_scale(
+        largest.task_name, room / (largest.overlap_max + 1), _model_kind(use)
+    )

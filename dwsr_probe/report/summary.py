@@ -79,9 +79,9 @@ class NameSummary:
     _host_ratio: float | None = None
     _device_ratio: float | None = None
     ooms: int = 0  # tasks in which an allocation failed for lack of memory
-    oom: dict[str, Any] | None = None  # of these, the one with the largest request
+    largest_oom: dict[str, Any] | None = None  # the failed allocation with the largest request
     shared: int = 0  # tasks whose figures may include memory of other tasks
-    overlap: int = 0  # most other tasks at the same time
+    overlap_max: int = 0  # largest number of other tasks at the same time
     sampled: int = 0  # tasks whose peak was sampled, not read from the kernel's high-water mark
 
     def add(self, record: TaskRecord, limits: Limits) -> None:
@@ -110,8 +110,8 @@ class NameSummary:
         self.ooms += record.oom is not None
         if record.duration is not None:
             self.durations.append(record.duration)
-        if record.overlap and record.overlap > self.overlap:
-            self.overlap = record.overlap
+        if record.overlap and record.overlap > self.overlap_max:
+            self.overlap_max = record.overlap
 
     def _count_failure(self, record: TaskRecord, state: str) -> None:
         self.errors += state == "error"
@@ -155,8 +155,8 @@ class NameSummary:
         if gpu_peak is not None:
             self.gpu_peaks.add(gpu_peak, record.state == "killed")
         if record.oom:
-            self.oom = max(
-                filter(None, (self.oom, record.oom)),
+            self.largest_oom = max(
+                filter(None, (self.largest_oom, record.oom)),
                 key=lambda oom: oom.get("requested_bytes") or 0,
             )
 
@@ -168,7 +168,7 @@ class NameSummary:
         self.shared += total.shared
         self.sampled += total.sampled
         self.ooms += total.oom
-        self.overlap = max(self.overlap, total.overlap_max)
+        self.overlap_max = max(self.overlap_max, total.overlap_max)
         self.growths.add_histogram(total.growth_cells, total.growth_max_bytes)
         self.alloc_peaks.add_histogram(total.alloc_cells, total.alloc_max_bytes)
         self.durations.add_histogram(total.duration_cells, total.duration_max_ns, 1e-9)

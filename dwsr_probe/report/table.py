@@ -12,11 +12,11 @@ from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
-    sampler_health,
+    sampler_text,
     worker_facts,
 )
 from dwsr_probe.report.summary import missing_records, summarise
-from dwsr_probe.report.verdict import verdict
+from dwsr_probe.report.verdict import make_verdict
 from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_text, seconds_text
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ def print_report(store: Store, file: TextIO, verbose: bool = False) -> None:
     missing = missing_records(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
     outlook = Outlook.of(sample, [names[0].task_name]) if names and names[0].killed else None
-    found = verdict(names, processes, outlook, exit_code, missing)
+    found = make_verdict(names, processes, outlook, exit_code, missing)
     headline, *others = found.lines()
     out.print(Styled(headline, _LEVEL_STYLES.get(found.level, "bold")))
     for line in others:
@@ -103,7 +103,7 @@ def _columns(names: Sequence[NameSummary], shown: Sequence[NameSummary]) -> list
     accounted = any(s.alloc_peaks for s in names)
     failed = any(s.errors or s.killed or s.cancelled for s in names)
     add("count", 2, lambda s: f"{s.count:,}")
-    add("failed", 1 if failed else 11, _outcome)
+    add("failed", 1 if failed else 11, _failed_text)
     if accounted:
         add(
             "own peak, max",
@@ -120,11 +120,11 @@ def _columns(names: Sequence[NameSummary], shown: Sequence[NameSummary]) -> list
     add("rss peak, max", 5, lambda s: bytes_text(s.rss_peak_bytes) + ("*" if s.sampled else ""))
     add("duration, max", 6, lambda s: seconds_text(s.duration_max))
     add("median", 8, lambda s: seconds_text(s.duration_median))
-    add("overlap", 10, lambda s: str(s.overlap))
+    add("overlap", 10, lambda s: str(s.overlap_max))
     return columns
 
 
-def _outcome(summary: NameSummary) -> Styled:
+def _failed_text(summary: NameSummary) -> Styled:
     parts = [
         f"{n:,} {word}"
         for n, word in (
@@ -150,7 +150,7 @@ def _print_names(
     names: Sequence[NameSummary],
     missing: MissingRecords,
 ) -> None:
-    columns = out.tasks([s.task_name for s in shown], _columns(names, shown))
+    columns = out.print_task_table([s.task_name for s in shown], _columns(names, shown))
     text = "\n".join(cell for column in columns for cell in column.cells)
     for mark, note in _FOOTNOTES:
         if mark in text:
@@ -184,7 +184,7 @@ def _process_line(
     parts += map(_device_text, health.get("devices") or ())
     if health.get("pinned_peak_bytes"):
         parts.append(f"page-locked for CuPy {bytes_text(health['pinned_peak_bytes'])}")
-    if verbose and (sampling := sampler_health(record, health)):
+    if verbose and (sampling := sampler_text(record, health)):
         parts.append(sampling)
     parts += process_notes(health)
     return (

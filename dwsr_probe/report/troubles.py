@@ -174,7 +174,7 @@ def _failed_allocations(names: Sequence[NameSummary]) -> list[Sentence]:
     """Tasks whose allocation was refused: these tasks failed, they were not killed."""
     found: list[Sentence] = []
     for summary in sorted((s for s in names if s.ooms), key=lambda s: -s.ooms)[:_NAMED_MOST]:
-        oom = summary.oom  # None: the records of these tasks are lost, and totals only count
+        oom = summary.largest_oom  # None: records are lost, and totals have the count only
         where = "" if oom is None else "host " if oom.get("where") == "host" else "device "
         requested, live = (oom or {}).get("requested_bytes"), (oom or {}).get("live_bytes")
         text = f" ran out of {where}memory in {count_text(summary.ooms, 'task', 'tasks', 'one')}"

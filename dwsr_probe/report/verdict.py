@@ -4,7 +4,7 @@ Every sentence comes from the run's numbers; what the numbers do not show is not
 page shows all sentences on top, the terminal those that a table does not say. A sentence is a
 tuple of texts; names in it are of type Name, so that each view can set them apart.
 
-`verdict` is called by report/table.py and report/html/page.py. report/evidence.py has what the
+`make_verdict` is called by report/table.py and report/html/page.py. report/evidence.py has what the
 sentences are drawn from, report/troubles.py those on what went wrong,
 report/recommendations.py those on what to do. The last two are imported by the functions that
 need them, because most runs do not, and imports are most of what a run costs.
@@ -38,7 +38,7 @@ class Verdict:
         return ["".join(one) for one in (self.headline, *self.troubles, *self.advice[:1])]
 
 
-def verdict(
+def make_verdict(
     names: Sequence[NameSummary],
     processes: Sequence[ProcessRow],
     outlook: Outlook | None = None,
@@ -95,12 +95,12 @@ def _headline(evidence: Evidence) -> tuple[str, str]:
         if nearest and share is not None
         else ""
     )
-    bad, near = _failures(evidence), _doubts(evidence)
-    if bad or near:
+    failures, doubts = _failures(evidence), _doubts(evidence)
+    if failures or doubts:
         was_killed = any(use.was_killed for use in evidence.stopped)
         went_on = "the job went on and ended well" if evidence.exit_code == 0 else ""
-        text = "; ".join(filter(None, [*bad, *near, went_on if was_killed else peaked]))
-        return "bad" if bad else "near", f"{text[0].upper()}{text[1:]}."
+        text = "; ".join(filter(None, [*failures, *doubts, went_on if was_killed else peaked]))
+        return "bad" if failures else "near", f"{text[0].upper()}{text[1:]}."
     if not names:
         return "good", f"No task was marked; {peaked}." if peaked else "No task was marked."
     if share is not None and share >= TIGHT_SHARE:
@@ -194,7 +194,7 @@ def _largest_need(summary: NameSummary, on_device: bool) -> Sentence:
         values, what = summary.alloc_peaks, "of its own"
     else:
         values, what = summary.growths, "of growth in resident size"
-    at_most = "" if values.bounds else " at most"
+    at_most = "" if values.lower_bound_count else " at most"
     typical = (
         f", {bytes_text(values.median, 'at least ')} in the median of {summary.count:,} tasks"
         if summary.count > 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Sentence = tuple[str, ...]  # texts, and names as Name
 
 _NAME_MOST = 48  # characters
-_INPUTS_MOST = 6
+_INPUTS_MOST = 6  # inputs that are described
 
 
 class AtLeast(float):
@@ -25,7 +25,7 @@ class AtLeast(float):
 
 
 class About(float):
-    """Within 5 %: from a histogram, because single records are missing."""
+    """A value from a histogram, correct within 5 %: records of single tasks are missing."""
 
 
 def _sign(n: float, at_least: str = "≥ ") -> str:
@@ -67,9 +67,9 @@ def percent_text(ratio: float | None) -> str:
     )
 
 
-def count_text(n: int, one: str, many: str, word: str = "One") -> str:
-    """ "One task", "2 tasks". word: stands for the number 1."""
-    return f"{word if n == 1 else f'{n:,}'} {one if n == 1 else many}"
+def count_text(n: int, singular: str, plural: str, one: str = "One") -> str:
+    """ "One task", "2 tasks". one: how the number 1 is written ("One", "one" or "1")."""
+    return f"{one if n == 1 else f'{n:,}'} {singular if n == 1 else plural}"
 
 
 class Name(str):
@@ -86,7 +86,7 @@ def process_title(record: TaskRecord) -> str:
 
 
 def line_of(text: str, most: int = _NAME_MOST) -> str:
-    """Any text as one printable line of at most so many characters."""
+    """Any text as one printable line of at most `most` characters."""
     if len(text) > most:
         text = text[: most - 1] + "…"
     return visible(text)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from dwsr_probe.report.lines import Lines, Styled, cells, cut
+from dwsr_probe.report.lines import Lines, Styled, cut, display_width
 
 
 class Terminal(io.StringIO):
@@ -30,7 +30,7 @@ def lines(monkeypatch):
     ("text", "wide"), [("abc", 3), ("µs ≥ –", 6), ("日本", 4), ("e\u0301", 1), ("", 0)]
 )
 def test_cells(text, wide):
-    assert cells(text) == wide
+    assert display_width(text) == wide
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_cells(text, wide):
     ],
 )
 def test_cut(text, most, shown):
-    assert cut(text, most) == shown and cells(shown) <= most
+    assert cut(text, most) == shown and display_width(shown) <= most
 
 
 @pytest.mark.parametrize("columns", range(1, 40))
@@ -57,7 +57,7 @@ def test_nothing_is_lost_by_wrapping(lines, columns):
     lines(columns, out, NO_COLOR="1").print(text[:11], Styled(text[11:30], "red"), text[30:])
     shown = out.getvalue().splitlines()
     assert "".join(shown).replace(" ", "") == text.replace(" ", "") and all(
-        cells(line) <= max(columns, 2) for line in shown
+        display_width(line) <= max(columns, 2) for line in shown
     )
     assert columns < 33 or all(line.strip() == line and line in text for line in shown)
 
@@ -94,5 +94,7 @@ def test_texts_of_the_job_move_no_cursor(lines):
 
 def test_columns_are_aligned_by_cells(lines):
     out = Terminal()
-    lines(80, out, NO_COLOR="1").table(["task", "count"], [["日本", "1"], ["abcdef", "1,000"]])
+    lines(80, out, NO_COLOR="1").print_table(
+        ["task", "count"], [["日本", "1"], ["abcdef", "1,000"]]
+    )
     assert out.getvalue() == "task    count\n日本        1\nabcdef  1,000\n"

@@ -255,7 +255,7 @@ def test_a_bar_on_a_terminal(cli):
     store.set_meta(run="r", host="elsewhere")
     store.close()
     code = (
-        "from dwsr_probe.report import progress; progress._SILENT_S = 0; from dwsr_probe.cli import"
+        "from dwsr_probe.report import progress; progress._DELAY_S = 0; from dwsr_probe.cli import"
         " main; main()"
     )
     ours, theirs = os.openpty()

@@ -11,7 +11,7 @@ from dwsr_probe.predict.history import RunSample
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.summary import summarise
-from dwsr_probe.report.verdict import verdict
+from dwsr_probe.report.verdict import make_verdict
 from dwsr_probe.report.words import AtLeast, bytes_text, percent_text
 from dwsr_probe.total import from_words
 
@@ -66,7 +66,7 @@ def process(peak=500, limit=1000, state="ok", worker=None, name="1-1", told=None
 
 
 def words(records, processes, **more):
-    found = verdict(summarise(records, processes), processes, **more)
+    found = make_verdict(summarise(records, processes), processes, **more)
     return found.level, " ".join(
         "".join(s) for s in (found.headline, *found.troubles, *found.sentences, *found.advice)
     )
@@ -365,7 +365,7 @@ def test_allocations_that_failed_in_tasks_without_a_record():
     total.add(task(1, state="error", oom={"where": "host", "requested_bytes": MIB}))
     processes = [process(told={"records_lost": 1})]
     names = summarise([], processes, {"1-1": [total]})
-    troubles = ["".join(sentence) for sentence in verdict(names, processes).troubles]
+    troubles = ["".join(sentence) for sentence in make_verdict(names, processes).troubles]
     assert "glcm ran out of memory in one task." in troubles
 
 

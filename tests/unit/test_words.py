@@ -6,9 +6,9 @@ from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.compare.table import failed_text
 from dwsr_probe.report.compare.tasks import NameInRun
 from dwsr_probe.report.forecast import input_text, words
-from dwsr_probe.report.processes import process_notes, sampler_health, worker_facts
+from dwsr_probe.report.processes import process_notes, sampler_text, worker_facts
 from dwsr_probe.report.summary import summarise
-from dwsr_probe.report.table import _outcome
+from dwsr_probe.report.table import _failed_text
 from dwsr_probe.report.top.moment import Moment
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.screen import Screen, plain_line
@@ -36,9 +36,9 @@ def said(n):
     return "\n".join(
         [
             *worker_facts({"workers": [{"address": "tcp://x", "nthreads": n}]}),
-            sampler_health(process, {"samples_written": n, "reset_gaps": n}),
+            sampler_text(process, {"samples_written": n, "reset_gaps": n}),
             *process_notes({"untracked_bytes": n, "records_lost": n, "samples_lost": n}),
-            _outcome(failed),
+            _failed_text(failed),
             failed_text(NameInRun(n, errors=n)),
             input_text({"nbytes": n}),
             *words(forecast),

@@ -217,9 +217,9 @@ def _print_table(out: Lines, compared: Comparison) -> None:
         Column("failed", 5 if failed else 10, [row.failed for row in rows]),
         Column("compared by", 11, [row.basis for row in rows], left=True),
     ]
-    shown = out.tasks([row.task_name if row.is_first else "" for row in rows], columns)
+    shown = out.print_task_table([row.task_name if row.is_first else "" for row in rows], columns)
     if columns[-1] not in shown:
-        out.below(
+        out.print_omitted_column(
             [row.task_name for row in rows],
             [
                 row.basis and f"{'compared by' if row.quantity else 'not compared,'} {row.basis}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], object]  # (what, done, total)
 
-MISSING = "a page needs Bokeh: pip install 'dwsr-probe[report]'"
+NEEDS_BOKEH = "a page needs Bokeh: pip install 'dwsr-probe[report]'"
 
 
 def write_page(store: Store, path: str | os.PathLike[str], progress: Progress) -> int:
@@ -31,7 +31,7 @@ def write_page(store: Store, path: str | os.PathLike[str], progress: Progress) -
     try:
         from dwsr_probe.report.html.page import page_of
     except ImportError as error:
-        raise ImportError(f"{MISSING} ({error})") from error
+        raise ImportError(f"{NEEDS_BOKEH} ({error})") from error
     text = page_of(store, progress).encode("utf-8", "replace")
     with destination(path) as file:
         file.write(text)

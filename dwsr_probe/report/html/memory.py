@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN_MOST = 24  # processes with a line of their own: the largest
 POINTS_MOST = 48_000  # of all lines together
 _BATCH_BYTES = 4 << 20
-_UNREAD = np.uint64(1 << 63)  # values from here on: the size could not be read
+_UNREADABLE = np.uint64(1 << 63)  # sizes from here on mean that the size could not be read
 
 
 @dataclass
@@ -52,10 +52,10 @@ def memory_lines(
         for epoch, samples in _batches(store.packed_samples(process)):
             progress("reading samples", done, total)
             done += samples.shape[0]
-            known = samples[:, 1] < _UNREAD
+            known = samples[:, 1] < _UNREADABLE
             rss = samples[known, 1].astype(float)
             peak = np.where(
-                samples[known, 2] < _UNREAD, samples[known, 2], samples[known, 1]
+                samples[known, 2] < _UNREADABLE, samples[known, 2], samples[known, 1]
             ).astype(float)
             buckets.add(epoch + samples[known, 0] / 1e9, rss, rss, peak)
         line = MemoryLine(i, *buckets.folded())

@@ -35,7 +35,7 @@ from dwsr_probe.report.html.tables import (
 from dwsr_probe.report.html.tasks import collect
 from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import limiting_memory, missing_records
-from dwsr_probe.report.verdict import verdict
+from dwsr_probe.report.verdict import make_verdict
 from dwsr_probe.report.words import (
     Name,
     bytes_text,
@@ -70,7 +70,7 @@ def page_of(store: Store, progress: Progress) -> str:
     outlook = Outlook.of(tasks.sample, [s.task_name for s in panels], partial(progress, "learning"))
     progress("writing the page", 0, 1)
     missing = missing_records(processes, store.totals())
-    words = verdict(names, processes, outlook, meta.get("exit_code"), missing)
+    found = make_verdict(names, processes, outlook, meta.get("exit_code"), missing)
     span = time_span(tasks, lines, processes)
     groups = {s.task_name: i for i, s in enumerate(names[:GROUPS])}
     plots = timeline(tasks, lines, processes, span, groups, on_device)
@@ -85,10 +85,10 @@ def page_of(store: Store, progress: Progress) -> str:
     return _fill_template(
         title=escape(line_of(str(meta.get("run") or "a run"), 120)),
         facts=_facts(meta, processes, span),
-        level=words.level,
-        headline=_markup(words.headline),
-        sentences="".join(f"<li>{_markup(s)}</li>" for s in words.troubles + words.sentences),
-        advice="".join(f"<p>{_markup(s)}</p>" for s in words.advice),
+        level=found.level,
+        headline=_markup(found.headline),
+        sentences="".join(f"<li>{_markup(s)}</li>" for s in found.troubles + found.sentences),
+        advice="".join(f"<p>{_markup(s)}</p>" for s in found.advice),
         figures=_cards(processes, names, missing),
         legend=_names_legend(names, chip),
         lines=_lines_legend(

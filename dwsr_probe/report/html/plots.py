@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from dwsr_probe.report.summary import NameSummary, ProcessRow
 
 _PEAK_LEAST = 1 << 16  # bytes: names with smaller peaks get no scatter plot
-_LIMIT_NEAR = 1.8  # a limit above so many times the peak is left out: it would flatten all lines
+# A limit of more than so many times the peak is left out: it would flatten all lines.
+_LIMIT_TO_PEAK_MOST = 1.8
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _memory_axis(
         ]
     )
     limits = [process_limit(health) for _, health in processes]
-    near = [limit for limit in limits if limit and limit <= _LIMIT_NEAR * top]
+    near = [limit for limit in limits if limit and limit <= _LIMIT_TO_PEAK_MOST * top]
     limit = min(near, default=None)
     return limit, float(max(top, limit or 0))
 

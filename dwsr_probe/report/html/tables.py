@@ -11,7 +11,7 @@ from dwsr_probe.board import process_limit
 from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
-    sampler_health,
+    sampler_text,
     worker_facts,
 )
 from dwsr_probe.report.words import (
@@ -132,7 +132,7 @@ def names_table(
             + _bytes(s.rss_peak_bytes)
             + _seconds(s.duration_max)
             + _seconds(s.duration_median)
-            + _cell(f"{s.overlap + 1}", s.overlap)
+            + _cell(f"{s.overlap_max + 1}", s.overlap_max)
             + "</tr>"
         )
     notes = _names_notes(summaries, missing)
@@ -302,7 +302,7 @@ def processes_table(processes: Sequence[ProcessRow], exit_code: int | None) -> s
                 peak / limit if peak and limit else -1,
             )
             + _seconds(record.duration)
-            + _cell(escape(sampler_health(record, health) or "–"), kind="t")
+            + _cell(escape(sampler_text(record, health) or "–"), kind="t")
             + _cell(escape(line_of(notes, 600)) or "–", kind="t")
             + "</tr>"
         )
