@@ -15,7 +15,7 @@ from dwsr_probe.report.html import tasks as tasks_module
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.html.memory import POINTS_MOST, memory_lines
 from dwsr_probe.report.html.page import page_of
-from dwsr_probe.report.html.tasks import Thread, collect
+from dwsr_probe.report.html.tasks import TaskThread, collect_tasks
 from dwsr_probe.store import FILE, Store
 
 MIB = 1 << 20
@@ -132,7 +132,7 @@ def test_a_task_with_an_input_of_unknown_size_keeps_its_dots_and_advice():
                     )
                 ]
             )
-        assert collect(store, [process()], quiet).columns["input"].tolist() == [
+        assert collect_tasks(store, [process()], quiet).columns["input"].tolist() == [
             n * MIB for n in range(1, 13)
         ]
         pages.append(page_of(store, quiet))
@@ -153,27 +153,27 @@ def test_lanes_and_nests():
             task(1, 0.5, 1.0, process="2-2"),
         ]
     )
-    found = collect(store, [process(), process("2-2")], quiet)
+    found = collect_tasks(store, [process(), process("2-2")], quiet)
     assert found.columns["start"].tolist() == [0.5, 1.0, 1.0, 2.0, 2.2, 7.0]
     assert found.columns["depth"].tolist() == [0, 0, 0, 1, 2, 0]
-    assert found.lanes == [Thread(0, 1), Thread(0, 2), Thread(1, 1)]
+    assert found.lanes == [TaskThread(0, 1), TaskThread(0, 2), TaskThread(1, 1)]
     assert found.columns["lane"].tolist() == [2, 0, 1, 0, 0, 0]
 
 
 def test_very_many_threads_share_lanes():
     store = Store.in_memory()
     store.add_tasks(task(i, float(i), 1.5, thread=i) for i in range(1, 501))
-    found = collect(store, [process()], quiet)
+    found = collect_tasks(store, [process()], quiet)
     assert len(found.lanes) == 2 and found.lanes == [None, None]
 
 
 def test_of_too_many_the_largest_and_longest_are_kept(monkeypatch):
-    monkeypatch.setattr(tasks_module, "KEPT_MOST", 100)
+    monkeypatch.setattr(tasks_module, "PLOTTED_MOST", 100)
     store = Store.in_memory()
     store.add_tasks(
         task(i, i / 10, 0.01 if i != 500 else 9.0, own=i, key=str(i)) for i in range(1, 1001)
     )
-    found = collect(store, [process()], quiet)
+    found = collect_tasks(store, [process()], quiet)
     assert (
         found.count == 1000
         and len(found.keys) == 100

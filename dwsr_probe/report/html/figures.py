@@ -24,18 +24,18 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-GROUPS = 6  # task names with a colour of their own; the rest share grey
-LINES = 5  # processes with a colour of their own; page.js and page.css have the same number
-_TIP_STYLES = {
+NAME_COLOURS = 6  # task names with a colour of their own; all others are group 6, in grey
+PROCESS_COLOURS = 5  # processes with a colour of their own; the same in page.js and page.css
+_TOOLTIP_STYLES = {
     "name": "font-weight:600",
     "key": "opacity:.65;font-size:11.5px",
     "facts": "",
     "inputs": "",
     "more": "opacity:.65;font-size:11.5px",
 }
-_TASK_TIP = "".join(
+_TASK_TOOLTIP = "".join(
     f'<div class="tip-{name}" style="max-width:400px;overflow-wrap:anywhere;{style}">@{name}</div>'
-    for name, style in _TIP_STYLES.items()
+    for name, style in _TOOLTIP_STYLES.items()
 )
 
 
@@ -102,7 +102,7 @@ def _plot(name: str, height: int, label: str | None, **options: Any) -> Any:
     return plot
 
 
-def _source(name: str, *columns: str) -> Any:
+def _empty_source(name: str, *columns: str) -> Any:
     return ColumnDataSource({column: [] for column in columns}, name=name)
 
 
@@ -153,16 +153,16 @@ class TimelineFigures:
         )
         self._ticks = _time_axis(seconds)
         self._cursor = Span(dimension="height", line_width=1, name="cursor", line_dash="dotted")
-        self.memory = self._memory(lines, memory_bytes, limit_bytes)
-        self.stack = self._stack(stack_bytes, stack_label)
-        self.spans = self._spans(lanes, labels)
+        self.memory = self._memory_plot(lines, memory_bytes, limit_bytes)
+        self.stack = self._stack_plot(stack_bytes, stack_label)
+        self.spans = self._spans_plot(lanes, labels)
 
-    def _timed(
-        self, name: str, height: int, label: str | None, y_range: Any, last: bool = False
+    def _plot_over_time(
+        self, name: str, height: int, label: str | None, y_range: Any, shows_time_axis: bool = False
     ) -> Any:
         plot = _plot(name, height, label, x_range=self._range, y_range=y_range)
         plot.xaxis.ticker, plot.xaxis.formatter = self._ticks
-        plot.xaxis.visible = last
+        plot.xaxis.visible = shows_time_axis
         plot.xaxis.major_label_policy = NoOverlap(min_distance=12)  # matters in a narrow window
         zoom = BoxZoomTool(dimensions="width")
         # With ctrl only, because a plain wheel scrolls the page
@@ -171,16 +171,16 @@ class TimelineFigures:
         plot.toolbar.active_drag, plot.toolbar.active_scroll = zoom, wheel
         return plot
 
-    def _memory(self, lines: int, memory_bytes: float, limit_bytes: int | None) -> Any:
+    def _memory_plot(self, lines: int, memory_bytes: float, limit_bytes: int | None) -> Any:
         size, unit = unit_of(memory_bytes)
-        plot = self._timed(
+        plot = self._plot_over_time(
             "memory",
             250,
             f"resident, {unit}",
             Range1d(0, 1.06 * memory_bytes / size or 1, name="memory-range"),
         )
         for i in reversed(range(lines)):  # the largest on top
-            source = _source(f"line{i}", "x", "low", "high", "text")
+            source = _empty_source(f"line{i}", "x", "low", "high", "text")
             plot.varea("x", "low", "high", source=source, fill_alpha=0.25, name=f"band{i}")
             line = plot.line("x", "high", source=source, line_width=1.3, name=f"line{i}")
             plot.add_tools(
@@ -197,14 +197,14 @@ class TimelineFigures:
             "y",
             "x1",
             "y",
-            source=_source(
+            source=_empty_source(
                 "peaks", "x0", "x1", "y", "color", "name", "key", "facts", "inputs", "more"
             ),
             line_color="color",
             line_width=2.5,
             line_cap="butt",
         )
-        plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK_TIP))
+        plot.add_tools(HoverTool(renderers=[marks], tooltips=_TASK_TOOLTIP))
         if limit_bytes:
             plot.add_layout(
                 Span(
@@ -229,30 +229,34 @@ class TimelineFigures:
             )
         return plot
 
-    def _stack(self, stack_bytes: float, label: str) -> Any:
+    def _stack_plot(self, stack_bytes: float, label: str) -> Any:
         size, unit = unit_of(stack_bytes)
-        plot = self._timed(
+        plot = self._plot_over_time(
             "stack",
             170,
             f"{label}, {unit}",
             Range1d(0, 1.06 * stack_bytes / size or 1, name="stack-range"),
         )
-        groups = [f"g{i}" for i in range(GROUPS + 1)]
-        areas = plot.varea_stack(groups, x="x", source=_source("stack", "x", *groups))
+        groups = [f"g{i}" for i in range(NAME_COLOURS + 1)]
+        areas = plot.varea_stack(groups, x="x", source=_empty_source("stack", "x", *groups))
         for i, area in enumerate(areas):
             area.name = f"group{i}"
         return plot
 
-    def _spans(self, lanes: int, labels: dict[int, str]) -> Any:
-        plot = self._timed(
-            "spans", min(640, 64 + 15 * max(2, lanes)), None, Range1d(lanes - 0.5, -0.5), last=True
+    def _spans_plot(self, lanes: int, labels: dict[int, str]) -> Any:
+        plot = self._plot_over_time(
+            "spans",
+            min(640, 64 + 15 * max(2, lanes)),
+            None,
+            Range1d(lanes - 0.5, -0.5),
+            shows_time_axis=True,
         )
         bars = plot.quad(
             "x0",
             "x1",
             "top",
             "bottom",
-            source=_source(
+            source=_empty_source(
                 "spans",
                 "x0",
                 "x1",
@@ -270,7 +274,7 @@ class TimelineFigures:
             line_color="edge",
             line_width=1.5,
         )
-        plot.add_tools(HoverTool(renderers=[bars], tooltips=_TASK_TIP))
+        plot.add_tools(HoverTool(renderers=[bars], tooltips=_TASK_TOOLTIP))
         plot.ygrid.grid_line_color = None
         shown = labels if lanes <= 40 else {}
         plot.yaxis.ticker, plot.yaxis.major_label_overrides = FixedTicker(ticks=list(shown)), shown
@@ -292,13 +296,13 @@ def scatter(number: int, unit: str, input_unit: str) -> Any:
     plot.xaxis.axis_label = f"inputs, {input_unit}"
     plot.xaxis.ticker = BasicTicker(desired_num_ticks=5)
     plot.yaxis.ticker = BasicTicker(desired_num_ticks=4)
-    curve = _source(f"curve{number}", "x", "low", "mean", "high")
+    curve = _empty_source(f"curve{number}", "x", "low", "mean", "high")
     plot.varea("x", "low", "high", source=curve, fill_alpha=0.18, name=f"curve-band{number}")
     plot.line("x", "mean", source=curve, line_width=1.5, name=f"curve-line{number}")
     dots = plot.scatter(
         "x",
         "y",
-        source=_source(
+        source=_empty_source(
             f"dots{number}", "x", "y", "color", "name", "key", "facts", "inputs", "more"
         ),
         size=7,
@@ -306,5 +310,5 @@ def scatter(number: int, unit: str, input_unit: str) -> Any:
         line_color=None,
         fill_alpha=0.75,
     )
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=_TASK_TIP))
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=_TASK_TOOLTIP))
     return plot

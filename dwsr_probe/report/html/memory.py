@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dwsr_probe.report.summary import ProcessRow
     from dwsr_probe.store import Store
 
-SHOWN_MOST = 24  # processes with a line of their own: the largest
+LINES_MOST = 24  # one per process: the largest processes
 POINTS_MOST = 48_000  # of all lines together
 _BATCH_BYTES = 4 << 20
 _UNREADABLE = np.uint64(1 << 63)  # sizes from here on mean that the size could not be read
@@ -41,7 +41,7 @@ def memory_lines(
 ) -> list[MemoryLine]:
     """Of the largest processes, the largest first."""
     by_size = sorted(range(len(processes)), key=lambda i: -(processes[i][0].rss_peak_bytes or 0))
-    shown = by_size[:SHOWN_MOST]
+    shown = by_size[:LINES_MOST]
     total = sum(processes[i][1].get("samples_written") or 0 for i in shown)
     done, lines = 0, []
     for i in shown:
@@ -58,29 +58,29 @@ def memory_lines(
                 samples[known, 2] < _UNREADABLE, samples[known, 2], samples[known, 1]
             ).astype(float)
             buckets.add(epoch + samples[known, 0] / 1e9, rss, rss, peak)
-        line = MemoryLine(i, *buckets.folded())
+        line = MemoryLine(i, *buckets.points())
         if line.time.size:
             lines.append(line)
     return lines
 
 
 def _batches(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, np.ndarray]]:
-    """(epoch, samples): pieces of a second each are joined to some hundred thousand samples of one
-    epoch."""
+    """(epoch, samples): the pieces hold a second each; those with the same epoch are joined to
+    batches of about _BATCH_BYTES."""
     held: list[bytes] = []
     size, epoch = 0, 0.0
     for piece_epoch, packed in pieces:
         if held and (piece_epoch != epoch or size >= _BATCH_BYTES):
-            yield epoch, _unpacked(held)
+            yield epoch, _unpack(held)
             held, size = [], 0
         epoch = piece_epoch
         held.append(packed)
         size += len(packed)
     if held:
-        yield epoch, _unpacked(held)
+        yield epoch, _unpack(held)
 
 
-def _unpacked(pieces: Sequence[bytes]) -> np.ndarray:
+def _unpack(pieces: Sequence[bytes]) -> np.ndarray:
     packed = b"".join(pieces)
     return np.frombuffer(packed[: len(packed) - len(packed) % SAMPLE_BYTES], "=u8").reshape(
         -1, SAMPLE_BYTES // 8
@@ -89,7 +89,7 @@ def _unpacked(pieces: Sequence[bytes]) -> np.ndarray:
 
 class _Buckets:
     """Points in order of time. Whenever there are far too many, neighbours in time are merged, so
-    that the memory needed does not grow with the length of the run."""
+    that the memory needed here does not grow with the length of the run."""
 
     def __init__(self, most: int) -> None:
         self._most = max(200, most)
@@ -106,12 +106,14 @@ class _Buckets:
         self._parts.append(np.stack([time, low, np.where(moved, np.maximum(high, mark), high)]))
         self._size += time.size
         if self._size > 16 * self._most:
-            self._parts = [self._fold(np.concatenate(self._parts, axis=1), 4 * self._most)]
+            self._parts = [
+                self._merge_neighbours(np.concatenate(self._parts, axis=1), 4 * self._most)
+            ]
             self._size = self._parts[0].shape[1]
 
     @staticmethod
-    def _fold(points: np.ndarray, most: int) -> np.ndarray:
-        """At most so many points, one per interval of time."""
+    def _merge_neighbours(points: np.ndarray, most: int) -> np.ndarray:
+        """At most `most` points, one per interval of time."""
         if points.shape[1] <= most:
             return points
         time = points[0]
@@ -125,10 +127,10 @@ class _Buckets:
             ]
         )
 
-    def folded(self) -> np.ndarray:
-        """Rows: time, smallest, largest."""
+    def points(self) -> np.ndarray:
+        """All points; the rows are time, smallest and largest value."""
         return (
-            self._fold(np.concatenate(self._parts, axis=1), self._most)
+            self._merge_neighbours(np.concatenate(self._parts, axis=1), self._most)
             if self._parts
             else np.zeros((3, 0))
         )

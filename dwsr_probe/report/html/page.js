@@ -2,7 +2,7 @@
 // ever become text, never markup.
 "use strict";
 (() => {
-  const root = document.documentElement, GROUPS = 7, PROCESSES = 5;
+  const root = document.documentElement, GROUPS = 7, PROCESS_COLOURS = 5;
   const css = name => getComputedStyle(root).getPropertyValue(name).trim();
 
   // -- theme: the system's, until the switch says otherwise
@@ -91,11 +91,12 @@
     });
     for (const renderer of plot.renderers) {
       const [, kind, number] = /^([a-z-]+)(\d+)$/.exec(renderer.name ?? "") ?? [];
-      const main = {value: css(`--p${Math.min(number ?? 0, PROCESSES)}`)};
+      const main = {value: css(`--p${Math.min(number ?? 0, PROCESS_COLOURS)}`)};
       if (kind === "group")
         renderer.glyph.setv({fill_color: {value: shades[number]}, fill_alpha: {value: 0.85}});
       if (kind === "line")
-        renderer.glyph.setv({line_color: main, line_alpha: {value: number < PROCESSES ? 1 : 0.7}});
+        renderer.glyph.setv(
+          {line_color: main, line_alpha: {value: number < PROCESS_COLOURS ? 1 : 0.7}});
       if (kind === "band") renderer.glyph.fill_color = main;
       if (kind === "curve-band") renderer.glyph.fill_color = {value: soft};
       if (kind === "curve-line") renderer.glyph.line_color = {value: soft};

@@ -21,10 +21,10 @@ import numpy as np
 from bokeh.resources import Resources
 
 from dwsr_probe.board import process_limit
-from dwsr_probe.report.html.figures import GROUPS, LINES, FigureSet
+from dwsr_probe.report.html.figures import NAME_COLOURS, PROCESS_COLOURS, FigureSet
 from dwsr_probe.report.html.memory import memory_lines
 from dwsr_probe.report.html.packed import pack
-from dwsr_probe.report.html.plots import has_scatter, scatter_panel, time_span, timeline
+from dwsr_probe.report.html.plots import add_scatter, has_scatter, time_span, timeline_data
 from dwsr_probe.report.html.tables import (
     code,
     devices_table,
@@ -32,7 +32,7 @@ from dwsr_probe.report.html.tables import (
     names_table,
     processes_table,
 )
-from dwsr_probe.report.html.tasks import collect
+from dwsr_probe.report.html.tasks import collect_tasks
 from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import limiting_memory, missing_records
 from dwsr_probe.report.verdict import make_verdict
@@ -62,7 +62,7 @@ _DIRECTORY = files("dwsr_probe.report.html")
 
 def page_of(store: Store, progress: Progress) -> str:
     meta, processes = store.meta(), store.processes()
-    tasks = collect(store, processes, progress)
+    tasks = collect_tasks(store, processes, progress)
     lines = memory_lines(store, processes, progress)
     names = tasks.summaries
     on_device = limiting_memory(names) == "device"
@@ -72,14 +72,14 @@ def page_of(store: Store, progress: Progress) -> str:
     missing = missing_records(processes, store.totals())
     found = make_verdict(names, processes, outlook, meta.get("exit_code"), missing)
     span = time_span(tasks, lines, processes)
-    groups = {s.task_name: i for i, s in enumerate(names[:GROUPS])}
-    plots = timeline(tasks, lines, processes, span, groups, on_device)
+    groups = {s.task_name: i for i, s in enumerate(names[:NAME_COLOURS])}
+    plots = timeline_data(tasks, lines, processes, span, groups, on_device)
     figures = FigureSet("panels")
-    scatters = [scatter_panel(i, s, tasks, outlook, figures) for i, s in enumerate(panels)]
+    scatters = [add_scatter(i, s, tasks, outlook, figures) for i, s in enumerate(panels)]
     data = pack({**plots.head, "scatters": scatters, "panels": figures.json()}, plots.arrays)
 
     def chip(name: str) -> str:
-        return f'<i class="chip g{groups.get(name, GROUPS)}"></i>'
+        return f'<i class="chip g{groups.get(name, NAME_COLOURS)}"></i>'
 
     devices = devices_table(processes)
     return _fill_template(
@@ -117,8 +117,9 @@ def page_of(store: Store, progress: Progress) -> str:
 
 
 def _packed_keys(tasks: CollectedTasks, most: int) -> str:
-    """Within so many bytes. Keys do not compress well, so those of the smallest tasks are left
-    out first. They are apart from the other data, because plots can be drawn without keys."""
+    """The keys of the tasks, packed into at most `most` bytes. Keys do not compress well, so those
+    of the smallest tasks are left out first. Keys are packed apart from the other data, because
+    plots can be drawn without them."""
     by_size = np.argsort(-np.nan_to_num(tasks.columns["own"]), kind="stable")
     kept, keys = len(tasks.keys), tasks.keys
     while len(packed := pack({"keys": keys}, {})) > most and kept:
@@ -152,9 +153,11 @@ def _markup(sentence: Sentence) -> str:
 
 
 def _names_legend(names: Sequence[NameSummary], chip: Callable[[str], str]) -> str:
-    found = [f"<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>" for s in names[:GROUPS]]
-    if len(names) > GROUPS:
-        found.append(f'<span><i class="chip g{GROUPS}"></i>others</span>')
+    found = [
+        f"<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>" for s in names[:NAME_COLOURS]
+    ]
+    if len(names) > NAME_COLOURS:
+        found.append(f'<span><i class="chip g{NAME_COLOURS}"></i>others</span>')
     return "".join(found)
 
 
@@ -162,10 +165,10 @@ def _lines_legend(names: Sequence[str], limit: bool) -> str:
     """Which line is which process: the largest have a colour of their own."""
     found = [
         f'<span><i class="stroke p{i}"></i>{code(name, 60)}</span>'
-        for i, name in enumerate(names[:LINES])
+        for i, name in enumerate(names[:PROCESS_COLOURS])
     ]
-    if len(names) > LINES:
-        others = count_text(len(names) - LINES, "other process", "other processes", "1")
+    if len(names) > PROCESS_COLOURS:
+        others = count_text(len(names) - PROCESS_COLOURS, "other process", "other processes", "1")
         found.append(f'<span><i class="stroke"></i>{others}</span>')
     if limit and names:
         found.append('<span><i class="stroke limit"></i>limit</span>')

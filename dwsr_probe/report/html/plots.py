@@ -10,23 +10,23 @@ import numpy as np
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.report.html.figures import (
-    GROUPS,
+    NAME_COLOURS,
     FigureSet,
     TimelineFigures,
     scatter,
     unit_of,
 )
-from dwsr_probe.report.html.packed import rounded
+from dwsr_probe.report.html.packed import round_for_packing
 from dwsr_probe.report.html.tasks import STATES
 from dwsr_probe.report.words import count_text, line_of
 
 if TYPE_CHECKING:
     from dwsr_probe.report.html.memory import MemoryLine
-    from dwsr_probe.report.html.tasks import CollectedTasks, Columns, Thread
+    from dwsr_probe.report.html.tasks import CollectedTasks, Columns, TaskThread
     from dwsr_probe.report.outlook import Outlook
     from dwsr_probe.report.summary import NameSummary, ProcessRow
 
-_PEAK_LEAST = 1 << 16  # bytes: names with smaller peaks get no scatter plot
+_SCATTER_PEAK_LEAST = 1 << 16  # bytes: names with smaller peaks get no scatter plot
 # A limit of more than so many times the peak is left out: it would flatten all lines.
 _LIMIT_TO_PEAK_MOST = 1.8
 
@@ -52,7 +52,7 @@ class PlotData:
 def time_span(
     tasks: CollectedTasks, lines: Sequence[MemoryLine], processes: Sequence[ProcessRow]
 ) -> TimeSpan:
-    """Of everything that is shown over time."""
+    """The time from the first begin to the last end of everything that is shown."""
     started = [(record.start, record.duration or 0) for record, _ in processes if record.start]
     begins = [start for start, _ in started] + tasks.columns["start"][:1].tolist()
     begin = min(begins or [line.time[0] for line in lines], default=0.0)
@@ -66,7 +66,7 @@ def time_span(
     return TimeSpan(begin, max(1e-3, end - begin))
 
 
-def timeline(
+def timeline_data(
     tasks: CollectedTasks,
     lines: Sequence[MemoryLine],
     processes: Sequence[ProcessRow],
@@ -74,7 +74,8 @@ def timeline(
     groups: Mapping[str, int],
     on_device: bool,
 ) -> PlotData:
-    """The three plots over time. groups: task name → number of its colour."""
+    """The figures of the three plots over time, and their data. groups: task name → number of its
+    colour."""
     columns, peaks = tasks.columns, tasks.columns["gpu" if on_device else "own"]
     limit, memory_bytes = _memory_axis(columns, lines, processes)
     stack_bytes = _largest_stack(columns, peaks)
@@ -112,12 +113,12 @@ def _task_arrays(
     tasks: CollectedTasks, span: TimeSpan, groups: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
     columns = tasks.columns
-    group_of = np.full(len(tasks.names) + 1, GROUPS, "u1")
+    group_of = np.full(len(tasks.names) + 1, NAME_COLOURS, "u1")
     for name, group in groups.items():
         group_of[tasks.number_of[name]] = group
     return {
         "start": np.round((columns["start"] - span.begin) * 1e6),
-        "duration": rounded(np.nan_to_num(columns["duration"])),
+        "duration": round_for_packing(np.nan_to_num(columns["duration"])),
         "name": columns["name"].astype("u2"),
         "state": columns["state"],
         "lane": columns["lane"],
@@ -125,7 +126,7 @@ def _task_arrays(
         "inputs": columns["inputs"].astype("u4"),
         "process": columns["process"].astype("u2"),
         "group": group_of[: len(tasks.names)],
-        **{name: rounded(columns[name]) for name in ("own", "rss", "gpu", "input")},
+        **{name: round_for_packing(columns[name]) for name in ("own", "rss", "gpu", "input")},
     }
 
 
@@ -135,8 +136,8 @@ def _line_arrays(lines: Sequence[MemoryLine], span: TimeSpan) -> dict[str, np.nd
     for i, line in enumerate(lines):
         arrays |= {
             f"time{i}": ((line.time - span.begin) * 1e3).astype(kind),
-            f"low{i}": rounded(line.low),
-            f"high{i}": rounded(line.high),
+            f"low{i}": round_for_packing(line.low),
+            f"high{i}": round_for_packing(line.high),
         }
     return arrays
 
@@ -171,7 +172,9 @@ def _largest_stack(columns: Columns, peaks: np.ndarray) -> float:
     return max(1.0, float(sums.max()), float(own.max()))
 
 
-def _lane_labels(lanes: Sequence[Thread | None], processes: Sequence[ProcessRow]) -> dict[int, str]:
+def _lane_labels(
+    lanes: Sequence[TaskThread | None], processes: Sequence[ProcessRow]
+) -> dict[int, str]:
     """By number of the lane: "thread 2", or "job.py · 2" if there are several processes."""
     labels: dict[int, str] = {}
     counts: dict[int, int] = {}
@@ -189,7 +192,7 @@ def _lane_labels(lanes: Sequence[Thread | None], processes: Sequence[ProcessRow]
 
 
 def process_names(processes: Sequence[ProcessRow]) -> list[str]:
-    """With the host where there are several."""
+    """A title per process; it has the host's name if there are several hosts."""
     several = len({record.host for record, _ in processes if record.host}) > 1
     return [
         line_of(
@@ -204,17 +207,18 @@ def process_names(processes: Sequence[ProcessRow]) -> list[str]:
 def has_scatter(tasks: CollectedTasks, summary: NameSummary) -> bool:
     """Whether a name has inputs of known size, and a peak worth a plot."""
     peak = max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0)
-    return tasks.sample.largest_input_bytes(summary.task_name) > 0 and peak >= _PEAK_LEAST
+    return tasks.sample.largest_input_bytes(summary.task_name) > 0 and peak >= _SCATTER_PEAK_LEAST
 
 
-def scatter_panel(
+def add_scatter(
     number: int,
     summary: NameSummary,
     tasks: CollectedTasks,
     outlook: Outlook | None,
     figures: FigureSet,
 ) -> dict[str, Any]:
-    """Add the figure of one name; return what page.js needs to fill it. trust: for the caption."""
+    """Add the figure of one name to `figures`; return what page.js needs to fill it, and the trust
+    in the model for the caption."""
     kind = "gpu" if summary.limiting_memory == "device" and summary.gpu_peaks else "alloc"
     curve = outlook.curve(summary.task_name, kind) if outlook else None
     name = tasks.number_of[summary.task_name]

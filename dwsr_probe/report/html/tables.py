@@ -44,7 +44,7 @@ def _cell(text: str, value: float | None = None, kind: str = "n") -> str:
     return f'<td class="{kind}"{sort}>{text}</td>'
 
 
-def _bytes(n: float | None, bar_of: float | None = None) -> str:
+def _bytes_cell(n: float | None, bar_of: float | None = None) -> str:
     """bar_of: the bytes of a full bar behind the number."""
     text = bytes_text(n)
     if bar_of and n:
@@ -52,26 +52,26 @@ def _bytes(n: float | None, bar_of: float | None = None) -> str:
     return _cell(text, -1 if n is None else n)
 
 
-def _seconds(s: float | None) -> str:
+def _seconds_cell(s: float | None) -> str:
     return _cell(seconds_text(s), -1 if s is None else s)
 
 
-def _table(element: str, heads: Iterable[str], rows: Iterable[str], foot: str = "") -> str:
-    """heads: those that begin with "<" are aligned on the left."""
+def _table(element: str, headings: Iterable[str], rows: Iterable[str], foot: str = "") -> str:
+    """headings: those that begin with "<" are aligned on the left."""
 
-    def head(text: str) -> str:
+    def heading(text: str) -> str:
         kind, text = ("t", text[1:]) if text.startswith("<") else ("n", text)
         return f'<th class="{kind}" scope="col"><button type="button">{text}</button></th>'
 
     return (
         f'<div class="scroll"><table id="{element}" class=sortable>'
-        f"<thead><tr>{''.join(map(head, heads))}</tr></thead>"
+        f"<thead><tr>{''.join(map(heading, headings))}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
         + (f'<p class="note">{foot}</p>' if foot else "")
     )
 
 
-def _failed(s: NameSummary) -> str:
+def _failed_cell(s: NameSummary) -> str:
     parts = [
         f"{n:,} {word}"
         for n, word in ((s.killed, "killed"), (s.errors, "failed"), (s.cancelled, "cancelled"))
@@ -94,7 +94,7 @@ def names_table(
         if accounted
         else max((s.growth_max_bytes or 0 for s in summaries), default=0)
     )
-    heads = [
+    headings = [
         "<task",
         "count",
         "failed",
@@ -115,28 +115,28 @@ def names_table(
             "<tr>"
             + _cell(chip(s.task_name) + code(s.task_name), kind="t")
             + _cell(f"{s.count:,}", s.count)
-            + _failed(s)
+            + _failed_cell(s)
             + (
-                _bytes(s.alloc_peak_max_bytes, most) + _bytes(s.alloc_peak_median_bytes)
+                _bytes_cell(s.alloc_peak_max_bytes, most) + _bytes_cell(s.alloc_peak_median_bytes)
                 if accounted
                 else ""
             )
             + (
-                _bytes(s.gpu_peak_max_bytes)
+                _bytes_cell(s.gpu_peak_max_bytes)
                 + _cell(limited_by, max(s.device_ratio or 0, s.host_ratio or 0))
                 if devices
                 else ""
             )
-            + _bytes(s.growth_max_bytes, None if accounted else most)
-            + _bytes(s.growth_median_bytes)
-            + _bytes(s.rss_peak_bytes)
-            + _seconds(s.duration_max)
-            + _seconds(s.duration_median)
+            + _bytes_cell(s.growth_max_bytes, None if accounted else most)
+            + _bytes_cell(s.growth_median_bytes)
+            + _bytes_cell(s.rss_peak_bytes)
+            + _seconds_cell(s.duration_max)
+            + _seconds_cell(s.duration_median)
             + _cell(f"{s.overlap_max + 1}", s.overlap_max)
             + "</tr>"
         )
     notes = _names_notes(summaries, missing)
-    return _table("names", heads, rows, " ".join(notes))
+    return _table("names", headings, rows, " ".join(notes))
 
 
 def _names_notes(summaries: Sequence[NameSummary], missing: MissingRecords) -> list[str]:
@@ -176,8 +176,8 @@ def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
         devices = record.gpu_peak_bytes if record.gpu else None
         state = escape(record.state or "–")
 
-        def peak(n: float | None, killed: bool = record.state == "killed") -> str:
-            return _bytes(AtLeast(n) if killed and n is not None else n)
+        def peak_cell(n: float | None, killed: bool = record.state == "killed") -> str:
+            return _bytes_cell(AtLeast(n) if killed and n is not None else n)
 
         rows.append(
             f"<tr{place}>"
@@ -191,11 +191,11 @@ def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
                 kind="t",
             )
             + _cell(escape(inputs_text(record.inputs, record.inputs_omitted)) or "–", kind="t")
-            + _bytes(record.input_bytes)
-            + peak(record.alloc_peak_bytes)
-            + (peak(devices) if any(r.gpu for r in records) else "")
-            + peak(record.rss_peak_bytes)
-            + _seconds(record.duration)
+            + _bytes_cell(record.input_bytes)
+            + peak_cell(record.alloc_peak_bytes)
+            + (peak_cell(devices) if any(r.gpu for r in records) else "")
+            + peak_cell(record.rss_peak_bytes)
+            + _seconds_cell(record.duration)
             + _cell(f"{seconds_text(start)}", start)
             + _cell(
                 f'<span class="{"bad" if state in ("killed", "error") else ""}">{state}</span>',
@@ -233,13 +233,13 @@ def devices_table(processes: Sequence[ProcessRow]) -> str:
                 "<tr>"
                 + _cell(code(process_title(record), 80), kind="t")
                 + _cell(f"{device['device']} {escape(line_of(device.get('name') or ''))}", kind="t")
-                + _bytes(peak, limit)
-                + _bytes(limit)
+                + _bytes_cell(peak, limit)
+                + _bytes_cell(limit)
                 + _cell(
                     percent_text(peak / limit if limit else None), peak / limit if limit else -1
                 )
                 + "".join(
-                    _bytes(device.get(name))
+                    _bytes_cell(device.get(name))
                     for name in (
                         "pool_total_bytes",
                         "unseen_bytes",
@@ -295,13 +295,13 @@ def processes_table(processes: Sequence[ProcessRow], exit_code: int | None) -> s
                 f'<span class="{bad}">{escape(process_outcome(record, health, exit_code))}</span>',
                 kind="t",
             )
-            + _bytes(peak, limit)
-            + _bytes(limit)
+            + _bytes_cell(peak, limit)
+            + _bytes_cell(limit)
             + _cell(
                 percent_text(peak / limit if peak and limit else None),
                 peak / limit if peak and limit else -1,
             )
-            + _seconds(record.duration)
+            + _seconds_cell(record.duration)
             + _cell(escape(sampler_text(record, health) or "–"), kind="t")
             + _cell(escape(line_of(notes, 600)) or "–", kind="t")
             + "</tr>"

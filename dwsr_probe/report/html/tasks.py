@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Columns = dict[str, np.ndarray]
 
-KEPT_MOST = 100_000  # in the plots; the summaries have all
-LARGEST_MOST = 20
+PLOTTED_MOST = 100_000  # tasks in the plots; the summaries have all
+LARGEST_MOST = 20  # rows in the table of the largest tasks
 LANES_MOST = 64
 STATES = ("ok", "error", "cancelled", "killed", "running")
 _KEY_LENGTH_MOST, _INPUTS_MOST, _NAMES_MOST = 160, 10_000, 5_000
@@ -45,7 +45,7 @@ _COLUMN_TYPES = {
 
 
 @dataclass(frozen=True)
-class Thread:
+class TaskThread:
     process: int  # index in store.processes(); -1: unknown
     number: int
 
@@ -58,7 +58,7 @@ class CollectedTasks:
     columns: Columns = field(default_factory=dict)  # of the tasks kept, in order of start
     keys: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)  # texts, by number
-    lanes: list[Thread | None] = field(default_factory=list)  # None: several threads share it
+    lanes: list[TaskThread | None] = field(default_factory=list)  # None: several threads share it
     largest: list[TaskRecord] = field(default_factory=list)
     sample: RunSample = field(default_factory=RunSample)
     number_of: dict[str, int] = field(default_factory=dict)  # name as recorded → number
@@ -81,8 +81,10 @@ class _Numbers(dict[str, int]):
         return self[text]
 
 
-def collect(store: Store, processes: Sequence[ProcessRow], progress: Progress) -> CollectedTasks:
-    """Tasks of the whole run."""
+def collect_tasks(
+    store: Store, processes: Sequence[ProcessRow], progress: Progress
+) -> CollectedTasks:
+    """Read all tasks of the run once."""
     numbers: dict[str, int] = {}
     names = _Numbers(_NAMES_MOST, "other names")
     inputs = _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
@@ -143,13 +145,13 @@ def collect(store: Store, processes: Sequence[ProcessRow], progress: Progress) -
         sample=sample,
         number_of=numbers,
     )
-    _keep(tasks, {name: np.concatenate(parts) for name, parts in columns.items()})
+    _set_columns(tasks, {name: np.concatenate(parts) for name, parts in columns.items()})
     return tasks
 
 
 class _LargestTasks:
-    """Heaps by memory and by whether the task was killed: a killed task's peak is a lower bound,
-    so that killed and other tasks are ranked apart."""
+    """The largest tasks of the run, in heaps by memory and by whether the task was killed. A killed
+    task's peak is a lower bound, so it is not compared with the peaks of other tasks."""
 
     def __init__(self) -> None:
         self._heaps: dict[tuple[Memory, bool], list[tuple[int, int, TaskRecord]]] = {}
@@ -172,7 +174,7 @@ class _LargestTasks:
             heappushpop(heap, entry)
 
     def ranked(self, memory: Memory) -> list[TaskRecord]:
-        """In the order that the names have."""
+        """The largest first, in the order of rank_by_need, as the names are."""
         need = attrgetter("gpu_peak_bytes" if memory == "device" else "own_peak_bytes")
         records = [
             record
@@ -185,12 +187,12 @@ class _LargestTasks:
         return by_need[:LARGEST_MOST]
 
 
-def _keep(tasks: CollectedTasks, found: Columns) -> None:
-    """Set the columns in order of start; of too many tasks keep the largest and the longest. Then
-    compute lanes and depths."""
+def _set_columns(tasks: CollectedTasks, found: Columns) -> None:
+    """Set tasks.columns, sorted by start, and tasks.keys and tasks.lanes. Of more than PLOTTED_MOST
+    tasks only the largest and the longest are kept."""
     known = np.flatnonzero(~np.isnan(found["start"]))
-    if known.size > KEPT_MOST:
-        half = KEPT_MOST // 2
+    if known.size > PLOTTED_MOST:
+        half = PLOTTED_MOST // 2
         by_need = known[np.argsort(-np.nan_to_num(found["own"][known]), kind="stable")]
         rest = by_need[half:]
         known = np.concatenate(
@@ -208,7 +210,7 @@ def _keep(tasks: CollectedTasks, found: Columns) -> None:
     tasks.columns["depth"] = _depths(tasks.columns)
 
 
-def _lanes(columns: Columns) -> tuple[np.ndarray, list[Thread | None]]:
+def _lanes(columns: Columns) -> tuple[np.ndarray, list[TaskThread | None]]:
     """The lane of each task, and the thread of each lane, in order of process and first task. If
     there are very many threads, those that never overlapped share a lane."""
     pairs = (
@@ -243,13 +245,13 @@ def _lanes(columns: Columns) -> tuple[np.ndarray, list[Thread | None]]:
         users[lane].append(threads[:, thread])
         lane_of[thread] = lane
     return lane_of[number].astype("u2"), [
-        Thread(*map(int, some[0])) if len(some) == 1 else None for some in users
+        TaskThread(*map(int, some[0])) if len(some) == 1 else None for some in users
     ]
 
 
 def _depths(columns: Columns) -> np.ndarray:
-    """For each task, the number of tasks of the same thread that it ran inside. The outer ones
-    include its bytes."""
+    """For each task, the number of tasks that it ran inside, in the same thread. The outer tasks'
+    figures include its bytes."""
     depths = np.zeros(columns["start"].size, "u1")
     open_ends: dict[tuple[int, int], list[float]] = {}
     for i, (thread, start, end) in enumerate(
