@@ -140,7 +140,7 @@ def _compare(
     a, b = (open_run(path, say) for path in paths)
     compared = Comparison(a, b)
     _show_comparison(compared, form, output, growth_limit)
-    objections = [] if growth_limit is None else compared.failures(growth_limit)
+    objections = [] if growth_limit is None else compared.objections(growth_limit)
     if not objections:
         return 0
     if growth_limit is not None and (form == "html" or output):

@@ -175,14 +175,14 @@ def test_other_block_sizes_are_compared_per_byte():
     worse = Comparison(
         store_of([task("x", 3 * MIB)] * 10), store_of([task("x", 32 * MIB, 8 * MIB)] * 10)
     )
-    assert worse.names[0].verdict == "grew" and worse.failures(0.1) == [
+    assert worse.names[0].verdict == "grew" and worse.objections(0.1) == [
         ("x", "own peak grew by 33.3 % (per input byte)")
     ]
     # smaller blocks with a constant part: more per byte, less per task, no failure
     small = Comparison(
         store_of([task("x", 24 * MIB, 8 * MIB)] * 10), store_of([task("x", 4 * MIB)] * 10)
     )
-    assert small.names[0].verdict == "grew" and small.failures(0.1) == []
+    assert small.names[0].verdict == "grew" and small.objections(0.1) == []
 
 
 def bars(page):
@@ -302,9 +302,13 @@ def test_the_largest_can_grow_alone():
     b = [task("x", 10 * MIB)] * 32 + [task("x", 30 * MIB)] * 8
     compared = Comparison(store_of(a), store_of(b))
     (d,) = compared.names[0].differences
-    assert (d.verdict, d.change, d.largest_change) == ("largest grew", 0, 2) and compared.failures(
-        0.1
-    ) == [("x", "own peak of the largest grew by 200.0 % (same inputs)")]
+    assert (d.verdict, d.change, d.largest_change) == (
+        "largest grew",
+        0,
+        2,
+    ) and compared.objections(0.1) == [
+        ("x", "own peak of the largest grew by 200.0 % (same inputs)")
+    ]
     assert only(a, b[:33]).verdict == "within noise"  # one of many may be chance
 
 
@@ -357,7 +361,7 @@ def test_killed_new_and_vanished():
         ("fresh", "new"),
         ("old", "vanished"),
     ]
-    assert compared.names[0].note == "none of its tasks ended well in B" and compared.failures(
+    assert compared.names[0].note == "none of its tasks ended well in B" and compared.objections(
         0.1
     ) == [("x", "4 killed, none in the reference")]
 

@@ -19,8 +19,8 @@ from dwsr_probe.report.compare.difference import (
     TaskValue,
     TestedDifference,
     find_difference,
-    judge,
     make_strata,
+    set_verdicts,
     typical_change,
 )
 from dwsr_probe.report.compare.tasks import (
@@ -70,24 +70,26 @@ class NameComparison:
 
     @property
     def verdict(self) -> str:
-        """The gravest of its quantities; "new" or "vanished" if only one run has the name."""
+        """The gravest verdict on one of its quantities; "new" or "vanished" if only one run has the
+        name."""
         if not self.a.count or not self.b.count:
             return "vanished" if self.a.count else "new"
         verdicts = (d.verdict for d in self.differences)
         return min(verdicts, key=_BY_GRAVITY.index, default="cannot tell")
 
     @property
-    def was_killed_first_in_b(self) -> bool:
+    def has_killed_only_in_b(self) -> bool:
         return bool(self.b.killed and not self.a.killed)
 
-    def rank(self) -> tuple[bool, int, float, str]:
-        """Sorts the gravest first; where there is no verdict on a change, the largest first."""
+    def sort_key(self) -> tuple[bool, int, float, str]:
+        """Names with tasks killed only in B come first, then the gravest verdicts. Names with the
+        same verdict are sorted by their change, or by B's median if there is none."""
         if self.verdict in ("grew", "largest grew", "shrank", "cannot tell"):
             weights = [max(d.change, d.largest_change, -d.change) for d in self.differences]
         else:
             weights = [d.b_median_bytes for d in self.differences]
         return (
-            not self.was_killed_first_in_b,
+            not self.has_killed_only_in_b,
             _BY_GRAVITY.index(self.verdict),
             -max(weights, default=0.0),
             self.task_name,
@@ -95,10 +97,10 @@ class NameComparison:
 
 
 class Comparison:
-    """Of two stores. names: the gravest first. runs: facts about A and about B."""
+    """The comparison of two stores. names: the gravest verdict first. runs: facts about A and B."""
 
     def __init__(self, a: Store, b: Store) -> None:
-        self.runs = [_facts(a), _facts(b)]
+        self.runs = [_run_facts(a), _run_facts(b)]
         names_a, names_b = read_names(a), read_names(b)
         self.names: list[NameComparison] = []
         tested: list[TestedDifference] = []
@@ -108,15 +110,15 @@ class Comparison:
                 names_a.get(task_name) or NameInRun(),
                 names_b.get(task_name) or NameInRun(),
             )
-            found = _compare(name)
+            found = _compare_name(name)
             name.differences = [one.difference for one in found]
             tested += found
             self.names.append(name)
         for family in _FAMILIES:
-            judge([one for one in tested if one.difference.quantity in family])
-        self.names.sort(key=NameComparison.rank)
+            set_verdicts([one for one in tested if one.difference.quantity in family])
+        self.names.sort(key=NameComparison.sort_key)
 
-    def failures(self, limit: float) -> list[Objection]:
+    def objections(self, limit: float) -> list[Objection]:
         """Significant growth beyond the limit, and killed tasks of a name that had none in the
         reference."""
         found = []
@@ -128,7 +130,7 @@ class Comparison:
                     basis = "" if d.basis == ALL else f" ({d.basis})"
                     why = f"{d.quantity} {largest}grew by {100 * grew:.1f} %{basis}"
                     found.append(Objection(name.task_name, why))
-            if name.was_killed_first_in_b:
+            if name.has_killed_only_in_b:
                 why = f"{name.b.killed:,} killed, none in the reference"
                 found.append(Objection(name.task_name, why))
         return found
@@ -136,7 +138,7 @@ class Comparison:
     def to_json(self, limit: float | None = None) -> str:
         gate: dict[str, Any] = {}
         if limit is not None:
-            failures = [one._asdict() for one in self.failures(limit)]
+            failures = [one._asdict() for one in self.objections(limit)]
             gate = {"fail_above": limit, "failures": failures}
         return json.dumps(
             {
@@ -166,7 +168,7 @@ def _json_row(name: NameComparison) -> dict[str, Any]:
     }
 
 
-def _facts(store: Store) -> dict[str, Any]:
+def _run_facts(store: Store) -> dict[str, Any]:
     meta, processes = store.meta(), store.processes()
     peaks = [record.rss_peak_bytes for record, _ in processes]
     return {
@@ -178,15 +180,16 @@ def _facts(store: Store) -> dict[str, Any]:
     }
 
 
-def _compare(name: NameComparison) -> list[TestedDifference]:
-    """Fill in durations and note; return the differences, which have no verdict yet."""
+def _compare_name(name: NameComparison) -> list[TestedDifference]:
+    """Compare the quantities of one name; return the differences, which have no verdict yet. Sets
+    the durations and the note of `name`."""
     a, b = name.a, name.b
     if not a.count or not b.count:
         return []
     if not a.tasks or not b.tasks:
         name.note = f"none of its tasks ended well in {'A' if not a.tasks else 'B'}"
         return []
-    _compare_durations(name)
+    _set_durations(name)
     in_a, in_b = ({key for task in side.tasks for key in task.peaks} for side in (a, b))
     known = in_a & in_b
     found = []
@@ -205,7 +208,7 @@ def _compare(name: NameComparison) -> list[TestedDifference]:
     return found
 
 
-def _compare_durations(name: NameComparison) -> None:
+def _set_durations(name: NameComparison) -> None:
     a, b = (
         [TaskValue(task, task.duration) for task in side.tasks if task.duration is not None]
         for side in (name.a, name.b)

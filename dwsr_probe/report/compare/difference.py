@@ -37,7 +37,7 @@ from dwsr_probe.report.compare.tasks import (
 from dwsr_probe.report.words import bytes_text
 
 ALPHA = 0.05
-SAME, SAME_OUTPUT, PER_BYTE, PER_OUTPUT_BYTE, ALL = (
+SAME_INPUTS, SAME_OUTPUT, PER_INPUT_BYTE, PER_OUTPUT_BYTE, ALL = (
     "same inputs",
     "same output",
     "per input byte",
@@ -47,7 +47,8 @@ SAME, SAME_OUTPUT, PER_BYTE, PER_OUTPUT_BYTE, ALL = (
 
 
 class Threshold(NamedTuple):
-    """The least difference that counts. Figures below `floor_bytes` count as that much."""
+    """The least difference that counts, as a share and in bytes. For shares, a reference below
+    `floor_bytes` counts as `floor_bytes`."""
 
     share: float
     floor_bytes: int
@@ -63,8 +64,8 @@ THRESHOLDS = {
 
 @dataclass
 class Difference:
-    """change and largest_change are shares: 0.2 is 20 % more. They are of tasks that may be
-    compared. All fields are part of the JSON format."""
+    """change and largest_change are shares: 0.2 is 20 % more. They are computed from the tasks that
+    may be compared. All fields are part of the JSON format."""
 
     quantity: str
     basis: str
@@ -78,8 +79,8 @@ class Difference:
     change_bytes: float
     largest_change: float
     largest_change_bytes: float
-    # The medians whose ratio is `change`: of the typical stratum; per byte: at the size of A's
-    # inputs
+    # The medians that `change` is computed from, of the typical stratum. If figures are per byte,
+    # they are scaled to the size of A's inputs.
     a_like_bytes: float
     b_like_bytes: float
     # Adjusted for all names; None: the test could not have found a difference at ALPHA
@@ -91,7 +92,7 @@ class Difference:
     @property
     def sizes_differ(self) -> bool:
         """The runs had other block sizes, so figures are per byte."""
-        return self.basis in (PER_BYTE, PER_OUTPUT_BYTE)
+        return self.basis in (PER_INPUT_BYTE, PER_OUTPUT_BYTE)
 
     def growth_above(self, limit: float) -> float | None:
         """The significant growth, as a share, if it is more than `limit`; else None. With other
@@ -115,7 +116,7 @@ class TestedDifference:
     difference: Difference
     typical: PValue  # of the typical task
     largest: PValue  # of the largest tasks
-    too_few: bool  # tasks for any test
+    too_few: bool  # with so few tasks no test could be significant
 
 
 @dataclass
@@ -137,7 +138,7 @@ def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
     by_inputs: dict[str, Stratum] = defaultdict(lambda: ([], []))
     for side, values in enumerate((a, b)):
         for one in values:
-            by_inputs[one.task.inputs][side].append(one.value)
+            by_inputs[one.task.inputs_key][side].append(one.value)
     shared = [group for group in by_inputs.values() if group[0] and group[1]]
     sources = all(one.task.is_source for one in a)
     in_shared = max(
@@ -146,7 +147,7 @@ def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
     )
     if in_shared >= 0.5:
         nothing_known = len(by_inputs) == 1 and "" in by_inputs
-        return Strata(ALL if nothing_known else SAME_OUTPUT if sources else SAME, shared)
+        return Strata(ALL if nothing_known else SAME_OUTPUT if sources else SAME_INPUTS, shared)
     sized_a, sized_b = ([one for one in values if one.task.input_bytes] for values in (a, b))
     if len(sized_a) >= 0.9 * len(a) and len(sized_b) >= 0.9 * len(b):
         size = median(one.task.input_bytes or 0 for one in sized_a)
@@ -154,7 +155,9 @@ def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
             [one.value / (one.task.input_bytes or 1) * size for one in values]
             for values in (sized_a, sized_b)
         ]
-        return Strata(PER_OUTPUT_BYTE if sources else PER_BYTE, [(scaled[0], scaled[1])], size)
+        return Strata(
+            PER_OUTPUT_BYTE if sources else PER_INPUT_BYTE, [(scaled[0], scaled[1])], size
+        )
     return Strata(ALL, [([one.value for one in a], [one.value for one in b])])
 
 
@@ -189,9 +192,11 @@ def find_difference(quantity: str, side_a: NameInRun, side_b: NameInRun) -> Test
     strata, floor = make_strata(a, b), THRESHOLDS[quantity].floor_bytes
     changes = _changes(strata.groups, floor)
     change = _weighted_median([(c.share, c.weight) for c in changes])
-    # What is shown beside the change has its direction: medians of the stratum nearest to it.
+    # The medians shown beside the change are those of the stratum whose change is nearest to it, so
+    # that they differ in the same direction.
     typical = min(changes, key=lambda c: abs(c.share - change))
-    # Values on one scale: the median of both runs, or the test of the largest would not be fair.
+    # The test of the largest needs all strata on one scale: values are divided by the median of
+    # both runs in their stratum.
     scales = [max(median([*x, *y]), floor) for x, y in strata.groups]
     scaled = [
         ([value / scale for value in x], [value / scale for value in y])
@@ -221,7 +226,7 @@ def find_difference(quantity: str, side_a: NameInRun, side_b: NameInRun) -> Test
             f"blocks: {bytes_text(strata.size_bytes)} in A, {bytes_text(b_size)} in B;"
             f" B's tasks needed {bytes_text(difference.b_median_bytes)} in the median"
         )
-    elif strata.basis == ALL and {x.task.inputs for x in a} != {x.task.inputs for x in b}:
+    elif strata.basis == ALL and {x.task.inputs_key for x in a} != {x.task.inputs_key for x in b}:
         difference.note = "inputs differ, and their sizes are not known"
     return TestedDifference(
         difference,
@@ -245,9 +250,9 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     return pairs[-1][0]
 
 
-def judge(tested: Sequence[TestedDifference]) -> None:
-    """Set p and verdict of one family of differences: the typical and the largest tasks of all
-    names."""
+def set_verdicts(tested: Sequence[TestedDifference]) -> None:
+    """Set p, largest_p and verdict of all differences of one family. The p-values of the family,
+    of typical and of largest tasks, are adjusted together."""
     adjusted = holm([p for one in tested for p in (one.typical, one.largest)], ALPHA)
     for i, one in enumerate(tested):
         d = one.difference

@@ -3,7 +3,7 @@ correction for multiple comparisons. Called by compare/difference.py.
 
 The null hypothesis of both tests: it does not matter which run a task belongs to. Neither test
 assumes a distribution. Each test also returns the least p that it could have found with these
-figures. With few tasks, or figures that are all alike, even that one is not significant.
+figures. With few tasks, or figures that are all alike, even the least p is not significant.
 
 Pure Python: a comparison needs no extra.
 """
@@ -16,8 +16,8 @@ from itertools import groupby
 from math import comb, erfc, prod, sqrt
 from typing import NamedTuple
 
-_EXACT_MOST = 20  # tasks in one stratum; with more, the normal approximation is as good
-_EXACT_ALL = 24  # tasks in all strata
+_EXACT_STRATUM_MOST = 20  # tasks in one stratum; with more, the normal approximation is as good
+_EXACT_TOTAL_MOST = 24  # tasks in all strata
 _SUPPORT_MOST = 20_000  # different values of the statistic
 
 Stratum = tuple[list[float], list[float]]  # A's and B's figures that may be compared
@@ -25,7 +25,7 @@ Stratum = tuple[list[float], list[float]]  # A's and B's figures that may be com
 
 class PValue(NamedTuple):
     p: float
-    least: float  # that the test could have found with these figures
+    least: float  # the smallest p that the test could have found with these figures
 
 
 _NO_EVIDENCE = PValue(1.0, 1.0)
@@ -104,8 +104,8 @@ def _exact_distribution(parts: Sequence[_Ranks]) -> dict[float, float] | None:
     """Weighted deviation → probability, of all strata together; None where that is too much
     work."""
     if (
-        max(part.size for part in parts) > _EXACT_MOST
-        or sum(part.size for part in parts) > _EXACT_ALL
+        max(part.size for part in parts) > _EXACT_STRATUM_MOST
+        or sum(part.size for part in parts) > _EXACT_TOTAL_MOST
     ):
         return None
     table = {0.0: 1.0}

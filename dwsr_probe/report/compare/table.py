@@ -126,11 +126,11 @@ def summary_lines(compared: Comparison, limit: float | None) -> list[str]:
             " compared per byte, at the size of A's blocks"
         )
     if limit is not None:
-        failures = compared.failures(limit)
-        lines += [f"FAILED: {line_of(name)}: {why}" for name, why in failures]
+        objections = compared.objections(limit)
+        lines += [f"FAILED: {line_of(name)}: {why}" for name, why in objections]
         above = f"above {100 * limit:g} %"
         lines.append(
-            f"{len(failures):,} {above}" if failures else f"nothing {above} and beyond noise"
+            f"{len(objections):,} {above}" if objections else f"nothing {above} and beyond noise"
         )
         undecided = [
             line_of(name.task_name)
@@ -161,7 +161,7 @@ def print_comparison(compared: Comparison, limit: float | None, file: TextIO) ->
 
 
 @dataclass
-class _Row:
+class _TableRow:
     """One quantity of a name. Figures of the name as a whole stand in its first row only."""
 
     task_name: str
@@ -178,10 +178,10 @@ class _Row:
     basis: str = ""
 
 
-def _rows(name: NameComparison) -> list[_Row]:
+def _rows(name: NameComparison) -> list[_TableRow]:
     style = _STYLES.get(name.verdict, "")
     rows = [
-        _Row(
+        _TableRow(
             name.task_name,
             is_first=i == 0,
             verdict=Styled(verdict_text(d), _STYLES.get(d.verdict, "")),
@@ -193,7 +193,7 @@ def _rows(name: NameComparison) -> list[_Row]:
             basis=basis_text(d),
         )
         for i, d in enumerate(name.differences)
-    ] or [_Row(name.task_name, True, Styled(name.verdict, style), basis=name.note)]
+    ] or [_TableRow(name.task_name, True, Styled(name.verdict, style), basis=name.note)]
     first = rows[0]
     first.duration_change = change_text(name.duration_change)
     first.count = arrow(f"{name.a.count:,}", f"{name.b.count:,}")

@@ -24,9 +24,9 @@ _SOURCE_RATIO = 64
 
 @dataclass(slots=True)
 class ComparedTask:
-    """inputs and input_bytes are those of the output where is_source is true."""
+    """inputs_key and input_bytes describe the output where is_source is true."""
 
-    inputs: str  # types and shapes, as a key; "": not known
+    inputs_key: str  # types and shapes; "": not known
     input_bytes: int | None
     is_source: bool
     peaks: dict[str, int]  # of QUANTITIES those that are known
@@ -48,7 +48,7 @@ class NameInRun:
         return {state: n for state, n in counts.items() if n}
 
 
-class _Row(NamedTuple):
+class _StoredTask(NamedTuple):
     """The fields of a stored task that are used here; nested ones are JSON text."""
 
     task_name: str
@@ -66,7 +66,7 @@ class _Row(NamedTuple):
     duration: float | None
 
 
-_values_of = itemgetter(*map(FIELDS.index, _Row._fields))
+_used_values = itemgetter(*map(FIELDS.index, _StoredTask._fields))
 
 
 class _Inputs(NamedTuple):
@@ -75,11 +75,11 @@ class _Inputs(NamedTuple):
 
 
 def read_names(store: Store) -> dict[str, NameInRun]:
-    """By task name."""
+    """Task name → its tasks in this run."""
     names: dict[str, NameInRun] = defaultdict(NameInRun)
     cache: dict[str | None, _Inputs] = {}  # by JSON text: most tasks share their inputs' text
     for values in store.rows():
-        row = _Row._make(_values_of(values))
+        row = _StoredTask._make(_used_values(values))
         name = names[row.task_name]
         name.count += 1
         name.errors += row.state == "error"
@@ -90,7 +90,7 @@ def read_names(store: Store) -> dict[str, NameInRun]:
     return names
 
 
-def _compared_task(row: _Row, cache: dict[str | None, _Inputs]) -> ComparedTask:
+def _compared_task(row: _StoredTask, cache: dict[str | None, _Inputs]) -> ComparedTask:
     is_source = bool(row.output_bytes and row.output_bytes > _SOURCE_RATIO * (row.input_bytes or 0))
     text = f"[{row.output}]" if is_source and row.output else row.inputs
     inputs = cache.get(text)
@@ -104,7 +104,7 @@ def _compared_task(row: _Row, cache: dict[str | None, _Inputs]) -> ComparedTask:
     return ComparedTask(key, size, is_source, _peaks(row), row.duration)
 
 
-def _peaks(row: _Row) -> dict[str, int]:
+def _peaks(row: _StoredTask) -> dict[str, int]:
     peaks = {}
     if row.alloc_peak_bytes is not None:
         peaks[OWN_PEAK] = row.alloc_peak_bytes
