@@ -44,12 +44,12 @@ def main() -> None:
 
 
 def _run_without_click(words: list[str]) -> None:
-    """Does not return if the options are plain; returns if click must read them."""
+    """Runs the command and exits. Returns only if click must read the options."""
     gc.disable()  # until all is loaded: modules are no garbage, and collecting takes time
-    from dwsr_probe.cli.options import read
+    from dwsr_probe.cli.options import read_options
     from dwsr_probe.cli.running import OPTIONS, run
 
-    found = read(OPTIONS, words)
+    found = read_options(OPTIONS, words)
     if found:
         chosen, command = found
         try:

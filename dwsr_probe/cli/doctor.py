@@ -9,8 +9,8 @@ from dwsr_probe.cli.checks import State, libraries, machine, trial
 CHECKS = (  # in the order of the lines
     machine.kernel,
     machine.python,
-    machine.package,
-    machine.switch,
+    machine.shadowed_package,
+    machine.off_switch,
     machine.board_directory,
     trial.peaks,
     trial.allocations,

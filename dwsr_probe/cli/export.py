@@ -12,7 +12,7 @@ import click
 from dwsr_probe.cli import fail
 from dwsr_probe.cli.listening import access_options, parse_listen
 
-ROUND_S = 0.5
+COLLECT_PERIOD_S = 0.5
 
 
 @click.command("export")
@@ -83,24 +83,25 @@ def command(
             machine, *parse_listen(listen), Access(**access), discovery=True, advertise=advertise
         )
         server.start()
-        target = _announce(file_sd, advertise or f"{socket.gethostname()}:{server.port}")
+        target = _write_file_sd(file_sd, advertise or f"{socket.gethostname()}:{server.port}")
     except ServeError as error:
         fail(error)
     say(f"metrics at {server.url}/metrics")
     if warning := server.warning():
         say(warning)
     try:
-        while not wait_for(ending, ROUND_S):
+        while not wait_for(ending, COLLECT_PERIOD_S):
             machine.collect()
     finally:
         if target:
-            _withdraw(target)
+            _remove_file(target)
         server.stop()
     sys.exit(0)
 
 
-def _announce(path: str | None, address: str) -> str | None:
-    """Writes a file_sd file, as a whole or not at all. Returns its path; None: without one."""
+def _write_file_sd(path: str | None, address: str) -> str | None:
+    """Write the file of --file-sd, completely or not at all. Return its path; None without the
+    option."""
     if path is None:
         return None
     from dwsr_probe.export.server import ServeError
@@ -111,13 +112,13 @@ def _announce(path: str | None, address: str) -> str | None:
             json.dump([{"targets": [address], "labels": {"dwsr_kind": "exporter"}}], f)
         os.replace(part, path)
     except OSError as error:
-        _withdraw(part)
+        _remove_file(part)
         raise ServeError(f"cannot write {path}: {error}") from error
     return path
 
 
-def _withdraw(path: str) -> None:
+def _remove_file(path: str) -> None:
     try:
         os.unlink(path)
-    except OSError:  # somebody was faster
+    except OSError:  # somebody else removed it, or it was never written
         pass

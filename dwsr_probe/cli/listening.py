@@ -9,33 +9,33 @@ ACCESS = (
     Option(
         "--tls-cert",
         "cert",
-        of=Path(),
+        value_type=Path(),
         metavar="FILE",
         help="Serve HTTPS with this certificate (PEM).",
     ),
     Option(
         "--tls-key",
         "key",
-        of=Path(),
+        value_type=Path(),
         metavar="FILE",
         help="Its key, if it is not in the same file.",
     ),
     Option(
         "--token-file",
-        of=Path(),
+        value_type=Path(),
         metavar="FILE",
         help="Ask for the bearer token in this file's first line.",
     ),
     Option(
         "--basic-file",
-        of=Path(),
+        value_type=Path(),
         metavar="FILE",
         help="Ask for user:password as in this file's first line.",
     ),
     Option(
         "--allow-host",
         "allow_hosts",
-        of=Text(),
+        value_type=Text(),
         multiple=True,
         metavar="NAME",
         help=(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dwsr_probe.report.compare.comparison import Comparison
     from dwsr_probe.store import Store
 
-FORMS = ("table", "json", "csv", "parquet", "html")
+FORMATS = ("table", "json", "csv", "parquet", "html")
 EXIT_GREW, EXIT_NOT_COMPARED, EXIT_USAGE = 1, 2, 2
 
 
@@ -24,7 +24,7 @@ EXIT_GREW, EXIT_NOT_COMPARED, EXIT_USAGE = 1, 2, 2
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMS),
+    type=click.Choice(FORMATS),
     default="table",
     show_default=True,
     help=(
@@ -83,7 +83,7 @@ def command(
     from dwsr_probe.say import say
     from dwsr_probe.store import StoreError
 
-    growth_limit = _share_of(limit)
+    growth_limit = _parse_percent(limit)
     if compare and run:
         fail("--compare takes two runs and no third", EXIT_USAGE)
     if compare and form in ("csv", "parquet"):
@@ -95,7 +95,7 @@ def command(
         if compare:
             exit_code = _compare(compare, form, output, growth_limit)
         else:
-            _show(open_run(run, say), form, output, verbose)
+            _show_run(open_run(run, say), form, output, verbose)
     except StoreError as error:
         fail(error, exit_failed)
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -115,8 +115,8 @@ def command(
     sys.exit(exit_code)
 
 
-def _share_of(text: str | None) -> float | None:
-    """0.1 of "10%" and of "10"."""
+def _parse_percent(text: str | None) -> float | None:
+    """0.1 for "10%" and for "10"; exits with a message if the text is no percentage."""
     if text is None:
         return None
     try:
@@ -152,7 +152,7 @@ def _compare(
     return EXIT_GREW
 
 
-def _show(store: Store, form: str, output: str | None, verbose: bool) -> None:
+def _show_run(store: Store, form: str, output: str | None, verbose: bool) -> None:
     from dwsr_probe.report.output import destination
 
     if form == "html":
@@ -173,8 +173,8 @@ def _show(store: Store, form: str, output: str | None, verbose: bool) -> None:
             except ImportError as error:
                 fail(f"{NEEDS_PYARROW} ({error})")
         else:
-            with _as_text(file) as lines:
-                _print(store, form, lines, verbose)
+            with _as_text(file) as stream:
+                _print_text(store, form, stream, verbose)
 
 
 def _show_comparison(
@@ -185,17 +185,17 @@ def _show_comparison(
     if form == "html" and not output:
         output = os.path.join(compared.runs[1]["directory"] or "", "compare.html")
         print(output)
-    with destination(output) as file, _as_text(file) as lines:
+    with destination(output) as file, _as_text(file) as stream:
         if form == "table":
             from dwsr_probe.report.compare.table import print_comparison
 
-            print_comparison(compared, growth_limit, lines)
+            print_comparison(compared, growth_limit, stream)
         elif form == "html":
             from dwsr_probe.report.compare.page import page_of
 
-            lines.write(page_of(compared, growth_limit))
+            stream.write(page_of(compared, growth_limit))
         else:
-            lines.write(compared.to_json(growth_limit) + "\n")
+            stream.write(compared.to_json(growth_limit) + "\n")
 
 
 @contextmanager
@@ -208,32 +208,32 @@ def _as_text(file: IO[bytes]) -> Iterator[TextIO]:
         finally:
             sys.stdout.flush()
         return
-    lines = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
+    stream = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
     try:
-        yield lines
+        yield stream
     finally:
-        lines.detach()  # flushes; the file stays open for its owner
+        stream.detach()  # flushes; the file stays open for its owner
 
 
-def _print(store: Store, form: str, lines: TextIO, verbose: bool) -> None:
+def _print_text(store: Store, form: str, stream: TextIO, verbose: bool) -> None:
     if form == "table":
         from dwsr_probe.report.table import print_report
 
         if store.directory:
-            _print_heading(store, lines)
-        print_report(store, lines, verbose)
+            _print_heading(store, stream)
+        print_report(store, stream, verbose)
         return
     for record in store.tasks():
-        print(record.to_json(), file=lines)
+        print(record.to_json(), file=stream)
     for record, _ in store.processes():
-        print(record.to_json(), file=lines)
+        print(record.to_json(), file=stream)
 
 
-def _print_heading(store: Store, lines: TextIO) -> None:
+def _print_heading(store: Store, stream: TextIO) -> None:
     meta = store.meta()
     code = meta.get("exit_code")
     outcome = "still running, or its parent was killed" if code is None else f"exit code {code}"
-    print(f"run {meta.get('run')}: {outcome}", file=lines)
+    print(f"run {meta.get('run')}: {outcome}", file=stream)
 
 
 def _write_page(store: Store, path: str) -> None:

@@ -27,7 +27,7 @@ OPTIONS = (
     Option(
         "-o",
         "--output",
-        of=Path(),
+        value_type=Path(),
         metavar="DIR",
         help="The run directory. [dwsr-runs/<time>-<name>]",
     ),
@@ -38,7 +38,7 @@ OPTIONS = (
     *(option_of(setting) for setting in SETTINGS if setting.option),
     Option(
         "--metrics",
-        of=Text(),
+        value_type=Text(),
         metavar="[ADDR:]PORT",
         help=(
             "Serve /metrics and /dwsr/tasks of all processes of the job there while it runs;"
@@ -48,7 +48,7 @@ OPTIONS = (
     Option(
         "--linger",
         "linger_s",
-        of=Range(float, 0, 3600),
+        value_type=Range(float, 0, 3600),
         default=0.0,
         metavar="S",
         help="Keep the metrics for so many seconds after the job, for the last scrape.",
@@ -84,10 +84,8 @@ def _run(
     from dwsr_probe import launch
 
     try:
-        metrics_port, status = (
-            _metrics_port(metrics, linger_s, quiet, access),
-            _status(command, quiet),
-        )
+        metrics_port = _make_metrics_port(metrics, linger_s, quiet, access)
+        status = _make_status(command, quiet)
         gc.freeze()  # modules that are loaded by now stay to the end
         gc.enable()
         code, directory = launch.run(command, output, settings, strict, metrics_port, status)
@@ -96,10 +94,10 @@ def _run(
         sys.exit(launch.EXIT_STRICT)
     if directory and not quiet and sys.stderr is not None:
         _print_table(directory, verbose, launch.say)
-    _leave(code)
+    _exit_with(code)
 
 
-def _metrics_port(
+def _make_metrics_port(
     metrics: str | None, linger_s: float, quiet: bool, access: dict[str, Any]
 ) -> RunMetricsPort | None:
     """The port of --metrics; None without one."""
@@ -114,7 +112,7 @@ def _metrics_port(
     return RunMetricsPort(address, port, Access(**access), linger_s, quiet)
 
 
-def _status(command: list[str], quiet: bool) -> Status | None:
+def _make_status(command: list[str], quiet: bool) -> Status | None:
     """The status in the terminal's title; None where there is none."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         return None
@@ -136,7 +134,7 @@ def _print_table(directory: str, verbose: bool, say: Callable[[str], None]) -> N
         say(f"cannot print the table: {error!r}; dwsr-probe report {directory} may")
 
 
-def _leave(code: int) -> NoReturn:
+def _exit_with(code: int) -> NoReturn:
     """Exit with the command's exit code. Python would exit with 120 if it cannot flush our own
     streams."""
     gc.freeze()  # without it, the interpreter's last collection visits every object

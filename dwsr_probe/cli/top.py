@@ -99,8 +99,8 @@ def command(
 
     def login(token: str | None, basic: str | None) -> tuple[str | None, str | None, str | None]:
         return (
-            token and _secret(token, "the token"),
-            basic and _secret(basic, "user:password"),
+            token and _read_secret(token, "the token"),
+            basic and _read_secret(basic, "user:password"),
             ca_file,
         )
 
@@ -130,7 +130,7 @@ def command(
         fail(error, 2)
 
 
-def _secret(path: str, what: str) -> str:
+def _read_secret(path: str, what: str) -> str:
     from dwsr_probe.export.server import ServeError, read_secret
 
     try:

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from dwsr_probe.cli import run
-from dwsr_probe.cli.options import read
+from dwsr_probe.cli.options import read_options
 from dwsr_probe.cli.running import OPTIONS
 
 
@@ -70,10 +70,10 @@ LEFT = [
 
 @pytest.mark.parametrize("words", READ)
 def test_as_click(words):
-    assert read(OPTIONS, words.split()) == by_click(words.split()) is not None
+    assert read_options(OPTIONS, words.split()) == by_click(words.split()) is not None
 
 
 @pytest.mark.parametrize("words", LEFT)
 def test_left_to_click(words):
     """Help, errors and rare spellings: what click says of them is what the user sees."""
-    assert read(OPTIONS, words.split()) is None
+    assert read_options(OPTIONS, words.split()) is None

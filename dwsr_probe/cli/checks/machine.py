@@ -46,8 +46,8 @@ def package_directory() -> str:
     return os.path.dirname(package)
 
 
-def package() -> Finding | None:
-    """Only where programs started in this directory would import another dwsr_probe."""
+def shadowed_package() -> Finding | None:
+    """Concerns only current directories from which programs would import another dwsr_probe."""
     here = os.getcwd()
     if not os.path.isfile(os.path.join(here, "dwsr_probe", "__init__.py")):
         return None
@@ -62,7 +62,7 @@ def package() -> Finding | None:
     )
 
 
-def switch() -> Finding | None:
+def off_switch() -> Finding | None:
     from dwsr_probe.settings import SWITCH, switched_off
 
     if not switched_off():

@@ -44,7 +44,8 @@ class Trial:
 
 
 class TrialError(Exception):
-    """The trial failed; the text is its last line on stderr."""
+    """The trial failed; the text is the probe's message or the last line on stderr. Returned, not
+    raised, so that `cache` keeps it for the other check."""
 
 
 def run_python(script: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -67,7 +68,7 @@ def run_python(script: str, timeout_s: float) -> subprocess.CompletedProcess[str
 
 
 @cache
-def _result() -> Trial | TrialError:
+def _run_trial() -> Trial | TrialError:
     try:
         done = run_python(_SCRIPT, timeout_s=60)
         if done.returncode == 0:
@@ -83,7 +84,7 @@ def _result() -> Trial | TrialError:
 def peaks() -> Finding:
     from dwsr_probe import _core
 
-    trial = _result()
+    trial = _run_trial()
     if isinstance(trial, TrialError):
         return failed(
             "peaks",
@@ -110,7 +111,7 @@ def peaks() -> Finding:
 
 
 def sampler() -> Finding:
-    trial = _result()
+    trial = _run_trial()
     if isinstance(trial, TrialError):
         return failed("sampler", "the trial failed")
     overloaded = "the machine is overloaded; task peaks do not depend on the sampler"
