@@ -30,9 +30,11 @@ _BY_ERRNO = {
 }
 
 
-def failure_text(error: OSError, directory: str, worked: bool = False) -> str:
-    """One line: what failed, why, what to do. worked: a board could be made in that directory
-    when the run, or this program, began."""
+def failure_text(error: OSError, directory: str, worked_before: bool = False) -> str:
+    """One line: what failed, why, what to do.
+
+    worked_before: a board could be made in that directory when the run, or this program, began.
+    """
     if error.strerror == "use descriptors":
         return (
             f"cannot start: the limit on open files (ulimit -n) is below {_core.DESCRIPTORS_LEAST};"
@@ -44,7 +46,7 @@ def failure_text(error: OSError, directory: str, worked: bool = False) -> str:
         else os.strerror(error.errno or 0)
     )
     advice = _BY_ERRNO.get(error.errno or 0, "run dwsr-probe doctor")
-    if error.errno in (errno.EPERM, errno.EACCES) and worked:
+    if error.errno in (errno.EPERM, errno.EACCES) and worked_before:
         advice = (
             f"this process runs as another user (uid {os.geteuid()}) than the first one, or in a"
             " sandbox: run dwsr-probe there to measure it"

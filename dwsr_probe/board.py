@@ -14,9 +14,9 @@ import time
 from dwsr_probe import _core
 from dwsr_probe.dataclass import NamedTuple, dataclass
 from dwsr_probe.origin import Origin
-from dwsr_probe.probe import SPAWNED
+from dwsr_probe.probe import SPAWNED_NAME
 from dwsr_probe.process import own_pid_namespace, process_exists, process_key
-from dwsr_probe.record import SERIAL, SOURCES, TaskRecord, record_of
+from dwsr_probe.record import RSS_PEAK_SOURCES, SERIAL_INDEX, TaskRecord, record_of
 from dwsr_probe.sample import unpack_samples
 from dwsr_probe.total import from_words
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Device = dict[str, Any]
 
 SUFFIX = ".board"
-_STALE_NS = 2_000_000_000
+_STALE_NS = 2_000_000_000  # without a heartbeat
 _EXEC_TAKES_NS = 50_000_000
 
 
@@ -68,8 +68,9 @@ class Frames:
     texts_needed: int  # so many texts must be on the board for the frames to be unpacked
 
 
-class RunningTask(NamedTuple):
-    """serial: order of begin in its process. slot: its place on the board."""
+class RunningSlot(NamedTuple):
+    """A slot of the board with a running task. serial: order of begin in its process. slot: the
+    number of the slot."""
 
     serial: int
     slot: int
@@ -128,7 +129,7 @@ class Board(Origin):
         facts = self.facts() if facts is None else facts
         workers, given = facts.get("workers"), facts.get("name")
         if (
-            self.task_name == SPAWNED
+            self.task_name == SPAWNED_NAME
             and isinstance(workers, list)
             and len(workers) == 1
             and isinstance(workers[0], dict)
@@ -186,7 +187,7 @@ class Board(Origin):
         new, self._texts_end = self._reader.texts_from(self._texts_end)
         self.texts += new
 
-    def records(self, position: int = 0, most: int = 100_000) -> tuple[list[Raw], int]:
+    def raw_records(self, position: int = 0, most: int = 100_000) -> tuple[list[Raw], int]:
         """At most `most` finished tasks from `position` on as raw tuples, oldest first, and the
         position behind them. An empty list: there are no more."""
         found = self.frames(position, most)
@@ -205,7 +206,7 @@ class Board(Origin):
         """Finished tasks, oldest first."""
         position = 0
         while True:
-            raws, position = self.records(position)
+            raws, position = self.raw_records(position)
             if not raws:
                 return
             yield from (record_of(self, raw) for raw in raws)
@@ -220,7 +221,7 @@ class Board(Origin):
         packed, index = self.packed_samples(index)
         return list(unpack_samples(packed)), index
 
-    def running(self, live: Live | None = None, all_slots: bool = False) -> list[RunningTask]:
+    def running(self, live: Live | None = None, all_slots: bool = False) -> list[RunningSlot]:
         """The running tasks. Their peaks include the peak of the present window.
 
         all_slots: search every slot, because the counter of a dead process may be wrong.
@@ -235,7 +236,7 @@ class Board(Origin):
             )
             if window is not None and window > (record.rss_peak_bytes or 0):
                 record.rss_peak_bytes = window
-            found.append(RunningTask(raw[0][SERIAL] or 0, slot, record))
+            found.append(RunningSlot(raw[0][SERIAL_INDEX] or 0, slot, record))
         return found
 
     def process_record(self, live: Live, state: str | None) -> TaskRecord:
@@ -266,7 +267,7 @@ class Board(Origin):
         return Snapshot(
             self.process_record(live, "running"),
             [task.record for task in self.running(live)],
-            {**live, "rss_source": SOURCES.get(live["rss_source"] or 0)},
+            {**live, "rss_source": RSS_PEAK_SOURCES.get(live["rss_source"] or 0)},
             self.devices(),
         )
 
@@ -289,8 +290,8 @@ class Board(Origin):
         return (now - last if now >= last else now) / 1e9
 
     def is_alive(self, live: Live) -> bool:
-        """The process exists and still is the program that made this board. A closed board of a
-        living process counts as alive."""
+        """Whether the process exists and still runs the program that made this board. A closed
+        board of a living process counts as alive."""
         # negative for a board of another machine or of an earlier boot
         age_ns = time.monotonic_ns() - (live["heartbeat_ns"] or 0)
         stale = not 0 <= age_ns <= max(_STALE_NS, 4 * (live["sampler_period_ns"] or 0))
@@ -303,8 +304,8 @@ class Board(Origin):
         return closed or not (stale or self.tried_to_exec(live)) or self._is_mapped()
 
     def tried_to_exec(self, live: Live) -> bool:
-        """The process tried to exec another program and was silent afterwards. The sampler may
-        still have run for a moment on the way into exec."""
+        """Whether the process called exec and has written no heartbeat since, except in the first
+        50 ms: the sampler may still run for a moment on the way into exec."""
         exec_ns = live["exec_ns"] or 0
         return (
             live["state"] == _core.BOARD_OPEN
@@ -367,8 +368,8 @@ def list_boards(directory: str | os.PathLike[str]) -> list[str]:
         return []
 
 
-def created(path: str) -> float:
-    """When a board was made, in epoch seconds, according to its name; 0 if the name has no date."""
+def created_at(path: str) -> float:
+    """When a board was made, in epoch seconds, from its file name; 0 if the name has no date."""
     try:
         return int(os.path.basename(path).removesuffix(SUFFIX).rpartition("-")[2]) / 1e6
     except ValueError:

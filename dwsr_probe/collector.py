@@ -3,8 +3,8 @@
 Called by `run`'s parent between events, by `report` for a run whose parent is gone, by `export`
 for all boards of the machine, and by Dask workers for single boards (read_board).
 
-One round is one transaction. A board is removed only after the transaction that holds the last of
-it. A board that cannot be read costs one line on stderr and nothing else.
+One round is one transaction. A board is removed only after the transaction that stores its last
+data. A board that cannot be read costs one line on stderr and nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         def commit(self) -> None: ...
         def rollback(self) -> None: ...
         def merge_samples(self) -> None: ...
-        def others_wrote(self) -> bool: ...
+        def notice_other_writers(self) -> bool: ...
         def has_ended(self, process: str) -> bool: ...
         def lost_of(self, process: str) -> int: ...
         def progress_of(self, process: str) -> tuple[int, int]: ...
@@ -72,24 +72,24 @@ class Collector:
     ) -> None:
         self.store, self.run, self.directory, self._say = store, run, directory, say
         self._on_round, self._remove = on_round, remove
-        self._counting = on_round is not None or store.counts
+        self._wants_totals = on_round is not None or store.wants_totals
         self._news: list[News] = []
         self._followed: dict[str, FollowedBoard] = {}  # by path
         self._ignored = set(earlier)  # paths: of other runs, unreadable, or stored already
-        self._awaited: int | None = None  # pid of the command
+        self._expected_exit: int | None = None  # pid of the command, until its exit is noted
         self._exits: dict[int, Exit] = {}  # by pid
         self.pids: set[int] = set()  # processes that had a board in this run
         self.replaced: set[int] = set()  # of these: now another program, without a board
         self.stored = 0  # tasks
 
-    def await_exit(self, pid: int) -> None:
+    def expect_exit(self, pid: int) -> None:
         """The caller is the parent of this process and will call note_exit. Until then the end of
         the process is not stored, because only the parent sees how it ended."""
-        self._awaited = pid
+        self._expected_exit = pid
 
     def note_exit(self, pid: int, state: str, signal: int | None = None) -> None:
         self._exits[pid] = Exit(state, signal)
-        self._awaited = None
+        self._expected_exit = None
 
     # -- discovery
 
@@ -125,7 +125,8 @@ class Collector:
         followed.records_lost = self.store.lost_of(process)
         followed.ended = self.store.has_ended(process)
 
-    def _readable(self) -> Iterator[tuple[FollowedBoard, Live]]:
+    def _read_live(self) -> Iterator[tuple[FollowedBoard, Live]]:
+        """The live counters of all boards that can be read."""
         for followed in self._followed.values():
             if not followed.damaged:
                 try:
@@ -134,18 +135,19 @@ class Collector:
                     continue  # the next round reports it
                 yield followed, live
 
-    def living(self) -> Iterator[tuple[Board, Live]]:
-        """The boards that are followed and can be read, with their live counters."""
-        for followed, live in self._readable():
+    def readable_boards(self) -> Iterator[tuple[Board, Live]]:
+        """The followed boards that can be read, with their live counters. Their processes may have
+        ended since the last round."""
+        for followed, live in self._read_live():
             yield followed.board, live
 
     # -- rounds
 
-    def pressure(self) -> float:
+    def highest_fill_level(self) -> float:
         """How much of the fullest ring has not been stored, 0 to 1. Finds new boards, and reads
         only the live counters of each."""
         self._find_boards()
-        return max((one.fill_level(live) for one, live in self._readable()), default=0.0)
+        return max((one.fill_level(live) for one, live in self._read_live()), default=0.0)
 
     def round(self) -> int:
         """Store what is new. Returns how many of the run's processes are alive."""
@@ -155,11 +157,11 @@ class Collector:
             return 0
         self.store.begin()
         try:
-            if self.store.others_wrote():  # another collector, perhaps of the same boards
+            if self.store.notice_other_writers():  # another collector, perhaps of the same boards
                 for followed in self._followed.values():
                     self._read_progress(followed)
             for path, followed in self._followed.items():
-                if self._follow(followed):
+                if self._store_new_or_report(followed):
                     alive += 1
                 else:
                     ended.append(path)
@@ -183,15 +185,15 @@ class Collector:
                     pass
         return alive
 
-    def _follow(self, followed: FollowedBoard) -> bool:
-        """Store what is new on a board. False: its process is dead and all of it is stored. A
-        damaged board stays on the list until its process ends."""
+    def _store_new_or_report(self, followed: FollowedBoard) -> bool:
+        """The same as store_new, but a board that cannot be read is reported once. A damaged board
+        stays on the list until its process ends."""
         board = followed.board
         if followed.ended:
             return False
         if not followed.damaged:
             try:
-                return self.follow_once(followed)
+                return self.store_new(followed)
             # ValueError, TypeError: values that no probe writes, but that pass the checks of _core
             except (_core.BoardError, ValueError, TypeError) as error:
                 followed.damaged = True
@@ -201,12 +203,13 @@ class Collector:
                 self._say(explain(board.path, damage) + "; what was read before is kept")
         return process_exists(board.pid, board.start_ticks)
 
-    def follow_once(self, followed: FollowedBoard) -> bool:
-        """The same for a board that can be read."""
+    def store_new(self, followed: FollowedBoard) -> bool:
+        """Store what is new on a board. False: its process is dead and all of it is stored.
+        BoardError, ValueError or TypeError if it cannot be read."""
         board = followed.board
         # Asked before the rings are read, so that nothing which is written in between is lost.
         alive = self._is_unfinished(board, board.live())
-        unpack = self._counting and not board.has_totals
+        unpack = self._wants_totals and not board.has_totals
         count, rows = followed.store_records(self.store, unpack)
         followed.store_samples(self.store)
         live = board.live()
@@ -232,17 +235,17 @@ class Collector:
             live["state"] == _core.BOARD_OPEN or not self._has_newer(board)
         ):
             return True
-        return board.pid == self._awaited and not process_exists(board.pid, board.start_ticks)
+        return board.pid == self._expected_exit and not process_exists(board.pid, board.start_ticks)
 
     def _put_totals(
         self, followed: FollowedBoard, rows: list[Row], health: dict[str, Any], alive: bool
     ) -> None:
         """Store the totals of a process that is dead, or whose records were lost; of all processes
-        if somebody counts."""
-        if alive and not followed.records_lost and not self._counting:
+        if the caller or the store wants totals."""
+        if alive and not followed.records_lost and not self._wants_totals:
             return
         news = followed.news(rows, health, alive)
-        if news.totals is None and not self._counting:
+        if news.totals is None and not self._wants_totals:
             return
         self.store.put_totals(news)
         if self._on_round is not None:
@@ -284,7 +287,7 @@ def read_board_into(sink: Sink, path: str) -> None:
     try:
         store: Any = sink  # without rounds, a Sink is all that the collector uses
         collector = Collector(store, board.run, os.path.dirname(path), say=lambda text: None)
-        collector.follow_once(FollowedBoard(board))
+        collector.store_new(FollowedBoard(board))
     finally:
         board.close()
 
@@ -293,7 +296,7 @@ class Contents:
     """The contents of boards in plain lists, which can be pickled. Their elements are what the
     methods of a store take as arguments."""
 
-    counts = True
+    wants_totals = True
 
     def __init__(self) -> None:
         self.rows: list[Row] = []

@@ -6,9 +6,9 @@ Called by the collector, which follows all boards of a run.
 from __future__ import annotations
 
 from dwsr_probe.board import process_limit
-from dwsr_probe.record import SOURCES, compiled_from_row
+from dwsr_probe.record import RSS_PEAK_SOURCES, compiled_from_row
 from dwsr_probe.sample import SAMPLE_BYTES
-from dwsr_probe.total import News, count_last
+from dwsr_probe.total import News, add_last_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from dwsr_probe.record import Row, TaskRecord
 
     class Sink(Protocol):
-        """Where the contents of boards go. counts: whether totals are wanted in every round, not
-        only where records were lost."""
+        """Where the contents of boards go.
 
-        counts: bool
+        wants_totals: whether totals are put there in every round, not only where records were
+        lost.
+        """
+
+        wants_totals: bool
 
         def add_frames(self, board: Board, found: Frames) -> None: ...
         def add_rows(self, rows: list[Row]) -> None: ...
@@ -83,8 +86,8 @@ class FollowedBoard:
         )
 
     def store_records(self, sink: Sink, unpack: bool) -> tuple[int, list[Row]]:
-        """Store the finished tasks that are new, as they are packed. Returns their number, and
-        their rows if these are wanted (unpack).
+        """Store the new finished tasks as they are packed on the board. Returns their number and,
+        if `unpack` is true, their rows.
 
         Unpacking is left to readers: the parent of a run has 0.6 µs for a record.
         """
@@ -136,7 +139,7 @@ class FollowedBoard:
         board = self.board
         health = {
             **{name: live[name] for name in _HEALTH_COUNTERS},
-            "rss_peak_source": SOURCES.get(live["rss_source"] or 0),
+            "rss_peak_source": RSS_PEAK_SOURCES.get(live["rss_source"] or 0),
             "limit_bytes": board.limit_bytes,
             "period_ns": board.header["period_ns"],
             "signal": signal,
@@ -158,12 +161,13 @@ class FollowedBoard:
             and not alive
             and max((total.last_seq for total in totals), default=0) < self.last_seq
         ):
-            count_last(totals, self._last_record())
+            add_last_record(totals, self._last_record())
         return News(
             self.board.process, totals, rows, self.records_lost, process_limit(health), alive
         )
 
     def _last_record(self) -> TaskRecord:
+        """The newest record on the board."""
         if self.last_packed:
             from_row = compiled_from_row()
             return from_row(self.board.rows(self.last_packed)[-1])

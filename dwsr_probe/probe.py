@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What a process of multiprocessing is called until it knows its own name
-SPAWNED = "multiprocessing"
+SPAWNED_NAME = "multiprocessing"
 # The words before "Process" in the default names of multiprocessing's and loky's processes
 _CONTEXTS = ("", "Fork", "Spawn", "ForkServer", "Loky", "LokyInitMain")
 
@@ -63,16 +63,16 @@ def start(
         ("gc", gc),
     ):
         if value is not None:
-            chosen = chosen.but(**{name: value})
+            chosen = chosen.replace(**{name: value})
     try:
         start_board(chosen, process_name())
     except OSError as error:
         if error.strerror == "start":  # the probe runs already
             return True
-        worked = bool(chosen.run) or _settings is not None
+        worked_before = bool(chosen.run) or _settings is not None
         say_once(
             "start",
-            f"{failure_text(error, chosen.board_dir, worked)}. This process runs unprobed",
+            f"{failure_text(error, chosen.board_dir, worked_before)}. This process runs unprobed",
             chosen,
         )
         return False
@@ -84,7 +84,7 @@ def start(
 
 
 def _say_no_room(error: OSError) -> None:
-    text = failure_text(error, _settings.board_dir if _settings else "", worked=True)
+    text = failure_text(error, _settings.board_dir if _settings else "", worked_before=True)
     say_once("room", f"{text}. The tasks of this process are not measured", _settings)
 
 
@@ -112,7 +112,7 @@ def start_board(settings: Settings, name: str) -> None:
     if settings.alloc:
         unseen.watch()
     when_imported("multiprocessing.util", _follow_forks)
-    if name == SPAWNED:
+    if name == SPAWNED_NAME:
         when_imported("multiprocessing.spawn", _follow_spawned)
     if "cupy" in sys.modules:
         when_imported("cupy", _hook_cupy_late)
@@ -183,7 +183,7 @@ def process_name(argv: Sequence[str] | None = None) -> str:
     if kind == "-c":
         if "multiprocessing.forkserver import" in value:
             return "fork server"
-        return SPAWNED if "multiprocessing" in value else "python -c"
+        return SPAWNED_NAME if "multiprocessing" in value else "python -c"
     if kind == "-m":
         return value
     if kind == "script":

@@ -38,18 +38,18 @@ STATES = {
     _core.TASK_CANCELLED: "cancelled",
     _core.TASK_KILLED: "killed",
 }
-SOURCES = {_core.RSS_KERNEL: "kernel", _core.RSS_SAMPLED: "sampled"}
+RSS_PEAK_SOURCES = {_core.RSS_KERNEL: "kernel", _core.RSS_SAMPLED: "sampled"}
 ATTRIBUTIONS = {_core.ATTRIBUTION_EXACT: "exact", _core.ATTRIBUTION_SHARED: "shared"}
 
 
-def _of(source: str, default: "Any" = None, **options: "Any") -> "Any":
+def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any":
     """A field that is not simply the word of the same name on the board.
 
-    source: the expression that row_of computes it with. It may use `board` (origin.Origin), the
-    words of the board as {name}, `running`, the texts name, key, inputs and output, and gpu and
-    oom. Nested fields are JSON text.
+    expression: the source text that row_of computes the field with. It may use `board`
+    (origin.Origin), the words of the board as {name}, `running`, the texts name, key, inputs and
+    output, and gpu and oom. Nested fields are JSON text.
     """
-    return field(**options or {"default": default}, metadata={"source": source})
+    return field(**options or {"default": default}, metadata={"expression": expression})
 
 
 @dataclass(slots=True)
@@ -57,37 +57,37 @@ class TaskRecord:
     """`kind` is "task", or "process" for a process's own row, which is not a task."""
 
     # order of end in its process, from 1; None while it runs
-    seq: int | None = _of("None if running else {seq}")
-    run: str | None = _of("board.run")
-    host: str | None = _of("board.host")
-    pid: int | None = _of("board.pid")
-    process: str | None = _of("board.process")  # pid and start time: pids recur
-    worker: str | None = _of("board.worker_of({worker})")
+    seq: int | None = _computed("None if running else {seq}")
+    run: str | None = _computed("board.run")
+    host: str | None = _computed("board.host")
+    pid: int | None = _computed("board.pid")
+    process: str | None = _computed("board.process")  # pid and start time: pids recur
+    worker: str | None = _computed("board.worker_of({worker})")
     thread: int | None = None
-    key: str | None = _of("key or None")
-    task_name: str = _of("name", "")
-    state: str = _of("STATES.get({state}, 'error')", "running")
-    start: float | None = _of("board.epoch_of({start_ns} or 0)")  # epoch seconds
-    duration: float | None = _of("None if running else ({duration_ns} or 0) / 1e9")  # seconds
-    inputs: list = _of("inputs or '[]'", default_factory=list)
-    inputs_omitted: int = _of("{inputs_omitted} or 0", 0)
+    key: str | None = _computed("key or None")
+    task_name: str = _computed("name", "")
+    state: str = _computed("STATES.get({state}, 'error')", "running")
+    start: float | None = _computed("board.epoch_of({start_ns} or 0)")  # epoch seconds
+    duration: float | None = _computed("None if running else ({duration_ns} or 0) / 1e9")  # seconds
+    inputs: list = _computed("inputs or '[]'", default_factory=list)
+    inputs_omitted: int = _computed("{inputs_omitted} or 0", 0)
     input_bytes: int | None = None
-    output: dict | None = _of("output or None")
+    output: dict | None = _computed("output or None")
     output_bytes: int | None = None
     rss_before_bytes: int | None = None
     rss_peak_bytes: int | None = None
-    rss_peak_source: str | None = _of("SOURCES.get({rss_source})")
-    rss_error_bytes: int | None = _of("board.rss_error_bytes")
+    rss_peak_source: str | None = _computed("RSS_PEAK_SOURCES.get({rss_source})")
+    rss_error_bytes: int | None = _computed("board.rss_error_bytes")
     alloc_peak_bytes: int | None = None
     alloc_end_bytes: int | None = None
     alloc_count: int | None = None
     gc_freed_bytes: int | None = None
     # per device; [] if it allocated on none
-    gpu: list | None = _of("gpu and devices_text(gpu) if gpu != () else '[]'")
-    oom: dict | None = _of("oom and oom_text(oom)")
+    gpu: list | None = _computed("gpu and devices_text(gpu) if gpu != () else '[]'")
+    oom: dict | None = _computed("oom and oom_text(oom)")
     overlap: int | None = None
-    attribution: str | None = _of("ATTRIBUTIONS.get({attribution})")
-    kind: str = _of("'task'", "task")
+    attribution: str | None = _computed("ATTRIBUTIONS.get({attribution})")
+    kind: str = _computed("'task'", "task")
     pinned_peak_bytes: int | None = None  # page-locked host memory from CuPy
     pinned_end_bytes: int | None = None
     page_faults: int | None = None  # minor and major, of the task's own thread
@@ -107,7 +107,7 @@ class TaskRecord:
     @property
     def gpu_peak_bytes(self) -> int | None:
         """The task's peak on the device where it is largest; None if devices were not followed."""
-        return largest_device(self.gpu)
+        return largest_device_peak(self.gpu)
 
     @property
     def known_input_bytes(self) -> int | None:
@@ -133,7 +133,7 @@ def growth_of(rss_peak: int | None, rss_before: int | None) -> int | None:
     return None if rss_peak is None or rss_before is None else max(0, rss_peak - rss_before)
 
 
-def largest_device(devices: "list[dict[str, Any]] | None") -> int | None:
+def largest_device_peak(devices: "list[dict[str, Any]] | None") -> int | None:
     """The peak on the device where it is largest. devices: the field `gpu` of a record."""
     return max((d["peak_bytes"] for d in devices), default=0) if isinstance(devices, list) else None
 
@@ -145,7 +145,7 @@ def _type_of(annotation: "Any") -> type:
 
 
 FIELDS = tuple(f.name for f in fields(TaskRecord))
-# The type of a field, None aside: int, float or str, or object for lists and dicts
+# The type of a field where it is not None: int, float, str, or object for lists and dicts
 TYPES: dict[str, type] = {f.name: _type_of(f.type) for f in fields(TaskRecord)}
 NESTED = tuple(name for name, kind in TYPES.items() if kind is object)  # JSON text in the run store
 # The value of a field that a stored run of an earlier version lacks
@@ -156,7 +156,7 @@ DEFAULTS: "dict[str, Any]" = {
     for f in fields(TaskRecord)
 }
 _WORD_INDEXES = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
-SERIAL = _WORD_INDEXES["serial"]
+SERIAL_INDEX = _WORD_INDEXES["serial"]  # in the words of a raw tuple
 
 
 def devices_text(found: "Sequence[Words] | str") -> str:
@@ -214,9 +214,9 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
 
     board: an origin.Origin.
     """
-    sources = (f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord))
+    expressions = (f.metadata.get("expression", f"{{{f.name}}}") for f in fields(TaskRecord))
     words = {name: f"words[{index}]" for name, index in _WORD_INDEXES.items()}
-    values = (source.format_map(words) for source in sources)
+    values = (expression.format_map(words) for expression in expressions)
     return _compiled(
         "row_of",
         "(board, raw):\n"
@@ -226,7 +226,7 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
         devices_text=devices_text,
         oom_text=oom_text,
         STATES=STATES,
-        SOURCES=SOURCES,
+        RSS_PEAK_SOURCES=RSS_PEAK_SOURCES,
         ATTRIBUTIONS=ATTRIBUTIONS,
     )
 
@@ -260,7 +260,7 @@ json_of_row = _compile_json_of_row()
 json_of_row.__doc__ = "A row as one line of JSON."
 
 
-def json_of(text: str, otherwise: "Any") -> "Any":
+def parse_json(text: str, otherwise: "Any") -> "Any":
     """The parsed text, or `otherwise` if it is not JSON. Slots carry no checksum, and a damaged
     slot must not stop its reader."""
     try:
@@ -269,24 +269,24 @@ def json_of(text: str, otherwise: "Any") -> "Any":
         return otherwise
 
 
-def nested_of(name: str, text: str | None) -> "Any":
+def parse_nested(name: str, text: str | None) -> "Any":
     """A nested field of a row, parsed. A text that is not JSON counts as absent."""
     if text is None:
         return [] if name == "inputs" else None
-    return json_of(text, [] if name == "inputs" else None)
+    return parse_json(text, [] if name == "inputs" else None)
 
 
 @cache
 def compiled_from_row() -> "Callable[..., TaskRecord]":
-    """from_row(row, nested=nested_of): a row as a record. nested(field, JSON text) parses the
+    """from_row(row, nested=parse_nested): a row as a record. nested(field, JSON text) parses the
     nested fields."""
     values = (f"nested({name!r}, {name})" if name in NESTED else name for name in FIELDS)
     return _compiled(
         "from_row",
-        f"(row, nested=nested_of):\n    {', '.join(FIELDS)} = row\n    return"
+        f"(row, nested=parse_nested):\n    {', '.join(FIELDS)} = row\n    return"
         f" TaskRecord({', '.join(values)})",
         TaskRecord=TaskRecord,
-        nested_of=nested_of,
+        parse_nested=parse_nested,
     )
 
 

@@ -12,10 +12,10 @@ import sqlite3
 import time
 
 from dwsr_probe import _core
-from dwsr_probe.board import Board, created, explain, list_boards
+from dwsr_probe.board import Board, created_at, explain, list_boards
 from dwsr_probe.collector import Collector, read_board_into
 from dwsr_probe.process import process_exists
-from dwsr_probe.say import remove_marks
+from dwsr_probe.say import remove_said_files
 from dwsr_probe.settings import Settings
 from dwsr_probe.store import FILE, Store, StoreError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], object]
 
-HOME = "dwsr-runs"  # where `run` makes its directories, below the current one
+RUNS_DIRECTORY = "dwsr-runs"  # where `run` makes its directories, below the current one
 
 
 def _note_path() -> str:
@@ -72,7 +72,7 @@ def _holds_run(directory: str) -> bool:
 def _runs_here() -> list[str]:
     """The runs below ./dwsr-runs."""
     try:
-        with os.scandir(HOME) as entries:
+        with os.scandir(RUNS_DIRECTORY) as entries:
             return [os.path.abspath(entry.path) for entry in entries if _holds_run(entry.path)]
     except OSError:
         return []
@@ -116,16 +116,17 @@ def find_run(word: str | None, say: Say) -> str:
     """
     if word and _holds_run(word):
         return word
-    directory = _named(word) if word else last_run()
+    directory = _find_by_name(word) if word else last_run()
     say(f"the run is {directory}" if word else f"the last run is {directory}")
     return directory
 
 
-def _named(word: str) -> str:
+def _find_by_name(word: str) -> str:
+    """By the name of the directory, else by the name of the run. StoreError if there is none."""
     noted = _noted()
     if os.path.basename(word) == word:
         for directory in [
-            os.path.join(HOME, word),
+            os.path.join(RUNS_DIRECTORY, word),
             *([os.path.join(os.path.dirname(noted), word)] if noted else []),
         ]:
             if _holds_run(directory):
@@ -136,8 +137,8 @@ def _named(word: str) -> str:
             if _name_of(directory) == word:
                 return directory
     raise StoreError(
-        f"{word} holds no run ({FILE} is missing), and no run of this name is in {HOME}; name a"
-        " directory that `dwsr-probe run` wrote"
+        f"{word} holds no run ({FILE} is missing), and no run of this name is in {RUNS_DIRECTORY};"
+        " name a directory that `dwsr-probe run` wrote"
     )
 
 
@@ -161,7 +162,7 @@ def sweep(directory: str, older_s: float = 7 * 86_400, unfinished_s: float = 360
     """
     removed, now = 0, time.time()
     for path in list_boards(directory):
-        if now - created(path) < min(older_s, unfinished_s):
+        if now - created_at(path) < min(older_s, unfinished_s):
             continue  # without opening it: there may be thousands
         try:
             try:
@@ -215,7 +216,7 @@ def collect_leftovers(directory: str, say: Say) -> None:
             return  # its boards are on that host
         if process_exists(meta.get("parent", 0), meta.get("parent_ticks", 0)):
             return
-        remove_marks(Settings(run=meta["run"], board_dir=meta["board_dir"]))
+        remove_said_files(Settings(run=meta["run"], board_dir=meta["board_dir"]))
         alive = Collector(store, meta["run"], meta["board_dir"], say).round()
         if not alive and "exit_code" in meta:
             store.finish()

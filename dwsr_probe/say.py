@@ -49,17 +49,18 @@ def say_once(kind: str, text: str, settings: Settings | None = None) -> None:
     run, in the first of a process and its forked children."""
     if kind not in KINDS or (
         _core.say_first(KINDS.index(kind))
-        and _is_first_of_run(kind, settings or Settings.from_environ())
+        and _claim_for_run(kind, settings or Settings.from_environ())
     ):
         say(text)
 
 
-def _is_first_of_run(kind: str, settings: Settings) -> bool:
-    """The process that creates the mark is the first. Marks are in /tmp, because processes of
-    another user cannot reach the boards."""
+def _claim_for_run(kind: str, settings: Settings) -> bool:
+    """True for the first process of the run that calls this for a kind of failure: the one that
+    creates the file. The files are in /tmp, because processes of another user cannot reach the
+    boards."""
     if not settings.run:
         return True
-    for path in _marks(kind, settings):
+    for path in _said_paths(kind, settings):
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             return True
@@ -70,16 +71,17 @@ def _is_first_of_run(kind: str, settings: Settings) -> bool:
     return True
 
 
-def _marks(kind: str, settings: Settings) -> Sequence[str]:
-    """Paths of the file that says that a line was printed, the second for want of the first."""
+def _said_paths(kind: str, settings: Settings) -> Sequence[str]:
+    """Paths of the file that says that a line was printed. The second is used if the first cannot
+    be created."""
     name = f"{settings.run}.{kind}.said".replace("/", "_")
     return f"/tmp/dwsr-probe-{name}", os.path.join(settings.board_dir, name)
 
 
-def remove_marks(settings: Settings) -> None:
-    """Called when the run is over."""
+def remove_said_files(settings: Settings) -> None:
+    """Remove the files of _claim_for_run. Called when the run is over."""
     for kind in KINDS:
-        for path in _marks(kind, settings):
+        for path in _said_paths(kind, settings):
             try:
                 os.unlink(path)
             except (OSError, ValueError):

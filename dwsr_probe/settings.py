@@ -27,8 +27,8 @@ BOARD_MEMORY_LEAST_BYTES = 256 << 20
 class Setting:
     """A row of SETTINGS whose value is any text.
 
-    option: as click has it; None for what `run` decides itself. unit: the setting's value is the
-    option's value times this.
+    option: the option as click declares it; None for what `run` decides itself.
+    unit: the setting's value is the option's value times this.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Setting:
         self.option, self.metavar, self.help, self.unit = option, metavar, help, unit
 
     def accept(self, value: Any) -> Any:
-        """The value as it is used: of its type and within its limits."""
+        """The value in the setting's type and within its limits."""
         return value
 
     def to_text(self, value: Any) -> str:
@@ -63,13 +63,13 @@ class FlagSetting(Setting):
         return bool(value)
 
     def to_text(self, value: bool) -> str:
-        return "1" if value else self._off
+        return "1" if value else self._off_text
 
     def from_text(self, text: str) -> bool:
-        return text != self._off
+        return text != self._off_text
 
     @property
-    def _off(self) -> str:
+    def _off_text(self) -> str:
         return "0" if self.default else ""
 
 
@@ -77,13 +77,13 @@ class NumberSetting(Setting):
     """A number from `least` to `most`. Numbers beyond are moved to the limit."""
 
     def __init__(
-        self, name: str, of: Callable[[Any], Any], least: float, most: float, **row: Any
+        self, name: str, convert: Callable[[Any], Any], least: float, most: float, **row: Any
     ) -> None:
         super().__init__(name, **row)
-        self.of, self.least, self.most = of, least, most
+        self.convert, self.least, self.most = convert, least, most
 
     def accept(self, value: Any) -> Any:
-        value = self.of(value)
+        value = self.convert(value)
         is_nan = value != value
         return self.default if is_nan else min(max(value, self.least), self.most)
 
@@ -92,7 +92,7 @@ class NumberSetting(Setting):
 
     def from_text(self, text: str) -> Any:
         try:
-            return self.of(text)
+            return self.convert(text)
         except ValueError:
             return self.default
 
@@ -120,7 +120,7 @@ SETTINGS = (
     DirectorySetting("board_dir"),
     NumberSetting(
         "period_ms",
-        of=float,
+        convert=float,
         least=0.1,
         most=1000.0,
         default=1.0,
@@ -144,7 +144,7 @@ SETTINGS = (
     ),
     NumberSetting(
         "alloc_from",  # bytes
-        of=int,
+        convert=int,
         least=4 << 10,
         most=64 << 20,
         default=4 << 10,
@@ -186,8 +186,8 @@ class Settings:
         if values:
             raise TypeError(f"no such setting: {', '.join(values)}")
 
-    def but(self, **changes: Any) -> Settings:
-        """The same with some values changed."""
+    def replace(self, **changes: Any) -> Settings:
+        """A copy with some values changed."""
         return Settings(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     def to_environ(self) -> dict[str, str]:
@@ -199,7 +199,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """What cannot be read is the default."""
+        """A variable that cannot be read has its default."""
         return cls(
             **{
                 setting.name: setting.from_text(environ.get(setting.environment, ""))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Words = Sequence[int | None]
 
 OUTCOMES = ("ok", "error", "cancelled")
+# alloc: own peaks. growth: growth of the resident size. bare: growth of those tasks alone that have
+# no own peak, because allocations were not accounted.
 HISTOGRAMS = ("alloc", "growth", "duration", "bare")
 _FIRST_BITS, _CELLS_OF_OCTAVE, _OCTAVES = 10, 10, 30  # as in csrc/totals.c
 _FIELDS = tuple(name for name in _core.TOTAL_FIELDS if name not in ("turn", "name"))
@@ -39,7 +41,7 @@ class DevicePeaks(NamedTuple):
 class Total:
     """One attribute per field of the board.
 
-    name: None in the entry that all names share that found no entry of their own.
+    name: None in the entry that counts all tasks whose names found no entry of their own.
     devices: by the number of the GPU.
     """
 
@@ -230,8 +232,8 @@ def bare_cell_of(value: int) -> int:
     return 0 if value <= 1 << 20 else min(11, 1 + ((value - 1).bit_length() - 21) // 2)
 
 
-def count_last(totals: list[Total], record: TaskRecord) -> None:
-    """Add the last record of a dead process, unless its totals count it already.
+def add_last_record(totals: list[Total], record: TaskRecord) -> None:
+    """Add the last record of a dead process to its totals, unless they count it already.
 
     A process publishes a record first and counts it second. It may be killed in between.
     """

@@ -131,9 +131,9 @@ def option_of(setting: Setting) -> Option:
     if isinstance(setting, NumberSetting):
         unit = setting.unit or 1
         least, most, default = (
-            setting.of(value / unit) for value in (setting.least, setting.most, default)
+            setting.convert(value / unit) for value in (setting.least, setting.most, default)
         )
-        value_type = Range(setting.of, least, most)
+        value_type = Range(setting.convert, least, most)
     elif isinstance(setting, FlagSetting):
         default = default or None  # click shows the default of --x/--no-x only
     else:

@@ -34,7 +34,7 @@ from dwsr_probe.launch.command import (
 )
 from dwsr_probe.launch.directory import CannotProbe, NewRun, create_run
 from dwsr_probe.runs import remember
-from dwsr_probe.say import remove_marks, say
+from dwsr_probe.say import remove_said_files, say
 from dwsr_probe.settings import Settings
 
 TYPE_CHECKING = False
@@ -149,7 +149,7 @@ def run(
         if metrics:
             metrics.close()
         if new:
-            remove_marks(settings)
+            remove_said_files(settings)
         while signal.sigtimedwait(FORWARDED, 0):  # they were meant for the command, which has ended
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -173,7 +173,7 @@ class _Rounds:
     def round_if_due(self) -> None:
         try:
             is_due = time.monotonic() >= self._next_s or (
-                not self.failing and self._collector.pressure() > _FILL_LEVEL_MOST
+                not self.failing and self._collector.highest_fill_level() > _FILL_LEVEL_MOST
             )
         except Exception as error:
             self._failed(error)
@@ -224,7 +224,7 @@ def _follow(
     """Store the boards of the command until it has ended, and then how it ended."""
     pid, started, begin_s = spawned.pid, time.time(), time.monotonic()
     raise_descriptor_limit()
-    collector.await_exit(pid)
+    collector.expect_exit(pid)
     if metrics:
         metrics.start()
     rounds = _Rounds(collector, store.directory)

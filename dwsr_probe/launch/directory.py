@@ -13,7 +13,7 @@ from dwsr_probe import _core
 from dwsr_probe.advice import failure_text
 from dwsr_probe.launch.command import run_name
 from dwsr_probe.process import start_ticks
-from dwsr_probe.runs import HOME, sweep
+from dwsr_probe.runs import RUNS_DIRECTORY, sweep
 from dwsr_probe.say import say
 from dwsr_probe.settings import SWITCH, switched_off
 from dwsr_probe.store import FILE, Store, StoreError
@@ -64,7 +64,7 @@ def create_run(command: Command, chosen: str | None, settings: Settings) -> NewR
     sweep(settings.board_dir)
     made: list[str] = []
     try:
-        default = os.path.join(HOME, f"{stamp}-{name}")
+        default = os.path.join(RUNS_DIRECTORY, f"{stamp}-{name}")
         store = Store.create(_free_directory(chosen, default, made))
         store.set_meta(
             run=settings.run,

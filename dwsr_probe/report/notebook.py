@@ -15,7 +15,7 @@ from functools import cached_property, wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dwsr_probe.record import FIELDS, NESTED, TYPES, json_of, largest_device
+from dwsr_probe.record import FIELDS, NESTED, TYPES, largest_device_peak, parse_json
 from dwsr_probe.report.html import write_page
 from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
@@ -103,7 +103,7 @@ class Run:
         frame["rss_growth_bytes"] = (frame["rss_peak_bytes"] - frame["rss_before_bytes"]).clip(
             lower=0
         )
-        frame["gpu_peak_bytes"] = pd.array(frame["gpu"].map(largest_device), dtype="Int64")
+        frame["gpu_peak_bytes"] = pd.array(frame["gpu"].map(largest_device_peak), dtype="Int64")
         return frame
 
     @cached_property
@@ -271,7 +271,9 @@ def _column(name: str, values: Sequence[Any]) -> Any:
         except ValueError:
             return pd.Series(
                 [
-                    json_of(value, [] if name == "inputs" else None) if value is not None else None
+                    parse_json(value, [] if name == "inputs" else None)
+                    if value is not None
+                    else None
                     for value in values
                 ],
                 dtype=object,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dwsr_probe.record import largest_device
+from dwsr_probe.record import largest_device_peak
 from dwsr_probe.report.distribution import Distribution
 from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
 
@@ -86,7 +86,7 @@ class Summary(pd.DataFrame):
 def summary_of(tasks: Any) -> Summary:
     """The largest own peak first. tasks: a DataFrame with the record's columns."""
     growth = (tasks["rss_peak_bytes"] - tasks["rss_before_bytes"]).clip(lower=0)
-    device = [largest_device(devices) for devices in tasks["gpu"]]
+    device = [largest_device_peak(devices) for devices in tasks["gpu"]]
     tasks = tasks.assign(
         rss_growth_bytes=growth,
         gpu_peak_bytes=pd.array(device, dtype="Int64"),

@@ -91,7 +91,9 @@ class Status:
         from dwsr_probe.live.process import least_headroom_bytes, read_process
         from dwsr_probe.report.words import bytes_text, line_of
 
-        processes = [read_process(board, live, tasks=False) for board, live in collector.living()]
+        processes = [
+            read_process(board, live, tasks=False) for board, live in collector.readable_boards()
+        ]
         running = sum(process.live["running"] or 0 for process in processes)
         rss = sum(process.live["rss_bytes"] or 0 for process in processes)
         headroom = least_headroom_bytes(processes)

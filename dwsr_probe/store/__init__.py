@@ -63,7 +63,7 @@ class Store(Reader):
     """One run. `Store.create` for the collector, `Store.open` for readers."""
 
     # Whether the collector is to put totals here in every round, not only where records were lost.
-    counts = False
+    wants_totals = False
 
     def __init__(self, directory: str | None, connection: sqlite3.Connection) -> None:
         super().__init__(directory, connection)

@@ -7,7 +7,7 @@ task's name.
 
 from __future__ import annotations
 
-from dwsr_probe.record import FIELDS, TYPES, TaskRecord, json_of, nested_of
+from dwsr_probe.record import FIELDS, TYPES, TaskRecord, parse_json, parse_nested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def row(found: Row) -> Row:
             _good_row_types.clear()
         _good_row_types.add(row_types)
     if found[_GPU] is not None:
-        _devices("gpu of a task", json_of(found[_GPU], []), ("peak_bytes",))
+        _devices("gpu of a task", parse_json(found[_GPU], []), ("peak_bytes",))
     return found
 
 
@@ -99,8 +99,8 @@ class Nested:
             return self._parsed[name, text]
         except KeyError:
             pass
-        value = nested_of(name, text)
-        if name == "inputs":  # nested_of returned [] for a text that cannot be parsed
+        value = parse_nested(name, text)
+        if name == "inputs":  # parse_nested returned [] for a text that cannot be parsed
             for given in _objects("inputs of a task", value):
                 _check("shape of an input", given.get("shape"), (list,))
                 _check("nbytes of an input", given.get("nbytes"), _NUMBER)

@@ -62,7 +62,7 @@ class Reader:
     def __init__(self, directory: str | None, connection: sqlite3.Connection) -> None:
         self.directory = directory  # None: in memory
         self._db = connection
-        self._data_version: int | None = None  # SQLite's, at the last call of others_wrote
+        self._data_version: int | None = None  # SQLite's, at the last call of notice_other_writers
         self._origins: dict[str, Origin] = {}  # by process
         self._origin_texts: dict[str, str] = {}  # the JSON that they were made of
         # the piece of frames that was unpacked last
@@ -223,7 +223,7 @@ class Reader:
 
     # -- progress: asked by collectors
 
-    def others_wrote(self) -> bool:
+    def notice_other_writers(self) -> bool:
         """Whether another connection has written since the last call."""
         before, self._data_version = self._data_version, self._value("PRAGMA data_version")
         return self._data_version != before

@@ -19,7 +19,7 @@ import pytest
 from dwsr_probe import _core
 from dwsr_probe.board import Board
 from dwsr_probe.collector import read_board_into
-from dwsr_probe.record import SERIAL, record_of
+from dwsr_probe.record import SERIAL_INDEX, record_of
 from dwsr_probe.store import Store
 from tests.conftest import permitted, processes, tasks, wait_until
 
@@ -93,13 +93,13 @@ def check_board(path, counts):
     expect(not board.is_alive(live), "the dead process counts as alive")
     seqs, ended, position, last_serial = [], [[] for _ in counts], 0, None
     while True:
-        raws, position = board.records(position)
+        raws, position = board.raw_records(position)
         if not raws:
             break
         for raw in raws:
             record = record_of(board, raw)
             seqs.append(record.seq)
-            last_serial = raw[0][SERIAL]
+            last_serial = raw[0][SERIAL_INDEX]
             if (
                 record.task_name in ("x", "x" * 40, "x" * 200)
                 and record.state == "ok"
@@ -392,7 +392,7 @@ def test_twenty_thousand_mutated_boards(board_dir, tmp_path):
                 live = board.live()
                 for _, _, record in board.running(live):
                     assert record.state == "running" and isinstance(record.task_name, str)
-                raws, _ = board.records(chance.choice((0, 8 * chance.randrange(20_000))))
+                raws, _ = board.raw_records(chance.choice((0, 8 * chance.randrange(20_000))))
                 for raw in raws[:3]:
                     assert set(record_of(board, raw).task_name) <= {"n"}
                 board.samples(0)
@@ -523,7 +523,7 @@ def test_a_command_that_is_dead_before_it_is_waited_for(cli, board_dir):
     assert start_ticks(dead.pid) is None
     collector = Collector(Store.in_memory(), "", str(board_dir), print)
     collector.run = None
-    collector.await_exit(dead.pid)
+    collector.expect_exit(dead.pid)
     assert collector.round() == 1 and len(list(board_dir.glob("*.board"))) == 1
     dead.wait()
     collector.note_exit(dead.pid, "killed", 9)

@@ -197,7 +197,7 @@ def test_where_clear_refs_is_missing_it_is_sampled_and_says_so(board_dir, tmp_pa
         with _core.task("t"):
             pass
         board = Board(_core.board_path())
-        (raw,) = board.records()[0]
+        (raw,) = board.raw_records()[0]
         assert record_of(board, raw).rss_peak_source == "sampled"
     finally:
         _core.stop(remove=True)

@@ -38,10 +38,10 @@ def test_a_ring_fills_until_it_is_stored(probe, board_dir):
     for _ in range(2000):
         with task("t"):
             pass
-    full = collector.pressure()
+    full = collector.highest_fill_level()
     assert 0 < full <= 1
     assert collector.round() == 1 and collector.stored == store.task_count() == 2000
-    assert collector.pressure() < full
+    assert collector.highest_fill_level() < full
 
 
 def test_lost_records_are_counted(probe):

@@ -88,13 +88,17 @@ def test_a_line_is_json_whatever_is_in_it():
 
 
 def test_a_figure_of_the_board_needs_one_line_here():
-    """A field without a source is the board's word of the same name; every other word is used by
-    some source, or only by readers of boards."""
+    """A field without an expression is the board's word of the same name; every other word is used
+    by some expression, or only by readers of boards."""
     of_readers = {"serial", "parent"}
-    sources = {f.name: f.metadata.get("source", f"{{{f.name}}}") for f in fields(TaskRecord)}
-    used = {word for source in sources.values() for word in re.findall(r"{(\w+)}", source)}
+    expressions = {
+        f.name: f.metadata.get("expression", f"{{{f.name}}}") for f in fields(TaskRecord)
+    }
+    used = {word for text in expressions.values() for word in re.findall(r"{(\w+)}", text)}
     assert used | of_readers == set(_core.TASK_FIELDS) and not used & of_readers
-    assert all(sources[name] == f"{{{name}}}" for name in ("thread", "alloc_peak_bytes", "overlap"))
+    assert all(
+        expressions[name] == f"{{{name}}}" for name in ("thread", "alloc_peak_bytes", "overlap")
+    )
 
 
 def test_what_a_task_needed_is_derived_in_one_place():

@@ -12,10 +12,10 @@ from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.words import About, AtLeast
 from dwsr_probe.total import (
     Total,
+    add_last_record,
     cell_bounds,
     cell_of,
     cell_value,
-    count_last,
     from_json,
     from_words,
 )
@@ -143,10 +143,10 @@ def test_a_record_that_was_published_and_not_counted():
     chance = random.Random(3)
     totals, last = [empty("a"), empty("b")], record(chance, 9, "a")
     totals[1].add(record(chance, 8, "b"))
-    count_last(totals, last)
-    count_last(totals, last)  # it is counted now
+    add_last_record(totals, last)
+    add_last_record(totals, last)  # it is counted now
     assert [t.count for t in totals] == [1, 1] and totals[0].last_seq == 9
-    count_last(totals, record(chance, 10, "new"))
+    add_last_record(totals, record(chance, 10, "new"))
     assert [(t.name, t.count) for t in totals] == [("a", 1), ("b", 1), ("new", 1)]
 
 

@@ -112,7 +112,7 @@ class OwnProcessSource(Source):
                 if piece_row >= len(piece_rows):
                     piece, piece_row = piece + 1, 0
         while len(rows) < most:
-            raws, position = board.records(position, most - len(rows))
+            raws, position = board.raw_records(position, most - len(rows))
             if not raws:
                 break
             rows += [row_of(board, raw) for raw in raws]

@@ -29,7 +29,7 @@ class RecentRecords:
     again and must not count twice. Readers hold `lock`.
     """
 
-    counts = True
+    wants_totals = True
 
     def __init__(self, most: int) -> None:
         self.totals, self.lock = Totals(histograms_most=HISTOGRAMS_MOST), threading.RLock()
@@ -97,7 +97,7 @@ class RecentRecords:
     def lost_total(self) -> int:
         return self._lost_ended + sum(self.lost.values())
 
-    def others_wrote(self) -> bool:
+    def notice_other_writers(self) -> bool:
         return False
 
     def has_ended(self, process: str) -> bool:

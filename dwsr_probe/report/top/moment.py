@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dwsr_probe.export.totals import checked_devices
-from dwsr_probe.record import growth_of, largest_device
+from dwsr_probe.record import growth_of, largest_device_peak
 from dwsr_probe.report.words import line_of
 
 RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the screen stays live
@@ -139,5 +139,5 @@ def task_row(
         valid_number(get("alloc_end_bytes")),
         own_peak(get),
         limit,
-        largest_device(devices) if devices else None,
+        largest_device_peak(devices) if devices else None,
     )
