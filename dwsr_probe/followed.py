@@ -63,7 +63,7 @@ _HEALTH_COUNTERS = (
 class FollowedBoard:
     def __init__(self, board: Board) -> None:
         self.board = board
-        self.seq = self.sample_index = 0  # up to here it is stored: as in store.Progress
+        self.seq = self.sample_index = 0  # up to here it is stored: as in store.StoredProgress
         self.records_lost = self.samples_lost = 0
         self.position = 0  # in the board's ring of records
         self.damaged = False

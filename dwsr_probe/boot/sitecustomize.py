@@ -11,7 +11,8 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 
 
-def _chain():  # type: () -> None
+def _run_users_sitecustomize():  # type: () -> None
+    """Import the sitecustomize that Python would have found without this folder."""
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _here]
     mine = sys.modules.pop("sitecustomize", None)
     try:
@@ -50,6 +51,6 @@ def _boot():  # type: () -> None
 
 
 try:
-    _chain()
+    _run_users_sitecustomize()
 finally:
     _boot()

@@ -89,7 +89,7 @@ def _run(
         gc.freeze()  # modules that are loaded by now stay to the end
         gc.enable()
         code, directory = launch.run(command, output, settings, strict, metrics_port, status)
-    except launch.Strict as error:
+    except launch.ProbeRequired as error:
         launch.say(f"{error}. Nothing was run (--strict)")
         sys.exit(launch.EXIT_STRICT)
     if directory and not quiet and sys.stderr is not None:

@@ -24,9 +24,9 @@ from dwsr_probe.launch.command import (
     WATCHED,
     CommandEnd,
     Spawned,
-    failed_exec,
     hold_closed_streams,
     python_path,
+    reap_failed_exec,
     spawn,
     spawn_without_pipe,
     wait_for_end,
@@ -74,8 +74,8 @@ _RETRY_S = 5.0  # after a failure of the store
 _GRACE_S = 0.3  # for children that are about to end when the command has ended
 
 
-class Strict(Exception):
-    """The probe cannot work, and the user asked to run nothing in that case."""
+class ProbeRequired(Exception):
+    """The probe cannot work, and --strict says to run nothing in that case."""
 
 
 def run(
@@ -94,14 +94,14 @@ def run(
     try:
         new = create_run(command, directory, settings)
     except CannotProbe as problem:
-        _run_unprobed(str(problem), strict)
+        _warn_or_refuse(str(problem), strict)
     if new and metrics:
         try:
             metrics.open(new.store, settings)
         except metrics.Error as problem:
             if strict:
                 new.discard()
-                raise Strict(str(problem)) from problem
+                raise ProbeRequired(str(problem)) from problem
             say(f"{problem}. The job runs without metrics")
             metrics = None
     environ = dict(os.environ)
@@ -111,20 +111,20 @@ def run(
         environ["PYTHONPATH"] = python_path(environ.get("PYTHONPATH"))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     # If SIGCHLD were ignored, the kernel would not keep the exit code.
-    on_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sigchld_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:
-            spawned = spawn(command, environ, mask, on_child)
+            spawned = spawn(command, environ, mask, sigchld_handler)
         except OSError as problem:  # no descriptors for a pipe, or no processes left
             if new:
                 new.discard()
-                _run_unprobed(f"cannot follow the command: {problem}", strict)
+                _warn_or_refuse(f"cannot follow the command: {problem}", strict)
             new = None
             spawned = spawn_without_pipe(command, mask)
         if spawned.error:
             if new:
                 new.discard()
-            code, reason = failed_exec(command, spawned)
+            code, reason = reap_failed_exec(command, spawned)
             say(f"cannot run {command[0]}: {reason}")
             return code, None
         if not new:
@@ -155,15 +155,16 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _run_unprobed(reason: str, strict: bool) -> None:
+def _warn_or_refuse(reason: str, strict: bool) -> None:
+    """Say that the command will run without the probe; with --strict, run nothing."""
     if strict:
-        raise Strict(reason)
+        raise ProbeRequired(reason)
     say(f"{reason}. The job runs unprobed")
 
 
 class _Rounds:
-    """Calls the collector's rounds at the right moments. A failure is reported once and tried
-    again later; the boards stay until then."""
+    """Calls the collector's rounds when they are due. The first failure is reported. After a
+    failure the round is tried again later, and the boards stay until then."""
 
     def __init__(self, collector: Collector, directory: str | None) -> None:
         self._collector, self._directory = collector, directory
@@ -176,7 +177,7 @@ class _Rounds:
                 not self.failing and self._collector.highest_fill_level() > _FILL_LEVEL_MOST
             )
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
             return
         if is_due:
             self.round()
@@ -189,10 +190,10 @@ class _Rounds:
             self.failing = False
             return alive
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
             return 0
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         self.failing = True
         self._next_s = time.monotonic() + _RETRY_S
         if not self._reported:

@@ -79,9 +79,7 @@ def with_interpreter(command: Command) -> Command:
     ):
         return command  # the last case: an installed script, which a shell would find too
     return (
-        [os.path.join(".", program), *rest]
-        if _names_interpreter(program)
-        else [sys.executable, *command]
+        [os.path.join(".", program), *rest] if _has_shebang(program) else [sys.executable, *command]
     )
 
 
@@ -91,7 +89,8 @@ def _is_on_path(program: str) -> bool:
     return any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in paths)
 
 
-def _names_interpreter(program: str) -> bool:
+def _has_shebang(program: str) -> bool:
+    """Whether the file is executable and begins with #!."""
     try:
         with open(program, "rb") as file:
             return os.access(program, os.X_OK) and file.read(2) == b"#!"
@@ -99,8 +98,9 @@ def _names_interpreter(program: str) -> bool:
         return False
 
 
-def run_name(command: Command) -> str:
-    """A word for the run's directory: the script of an interpreter, or else the program."""
+def short_name(command: Command) -> str:
+    """The command in one word, for the run's name and directory: the script or module that an
+    interpreter runs, or else the program."""
     program = os.path.basename(command[0])
     kind, value = program_of(command) if program.startswith("python") else ("", "")
     stem = (
@@ -137,10 +137,13 @@ def hold_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
-def spawn(command: Command, environ: Mapping[str, str], mask: Set[int], on_child: Any) -> Spawned:
+def spawn(
+    command: Command, environ: Mapping[str, str], mask: Set[int], sigchld_handler: Any
+) -> Spawned:
     """fork and exec. Not vfork, which would make the parent's whole size the floor.
 
-    mask: the signal mask of the command. on_child: its disposition of SIGCHLD.
+    mask: the signal mask of the command. sigchld_handler: its handler of SIGCHLD, as signal.signal
+    returned it.
     """
     readable, writable = os.pipe()
     pid = os.fork()
@@ -149,7 +152,9 @@ def spawn(command: Command, environ: Mapping[str, str], mask: Set[int], on_child
             # Python ignores these two signals; the command must not inherit that.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            signal.signal(signal.SIGCHLD, on_child if on_child is not None else signal.SIG_DFL)
+            signal.signal(
+                signal.SIGCHLD, sigchld_handler if sigchld_handler is not None else signal.SIG_DFL
+            )
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.write(writable, b"%d " % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
             os.execvpe(command[0], command, environ)
@@ -180,8 +185,8 @@ def spawn_without_pipe(command: Command, mask: Set[int]) -> Spawned:
         return Spawned(0, error.errno or errno.ENOEXEC)
 
 
-def failed_exec(command: Command, spawned: Spawned) -> tuple[int, str]:
-    """The exit code, as a shell has it, and the reason."""
+def reap_failed_exec(command: Command, spawned: Spawned) -> tuple[int, str]:
+    """Wait for the child whose exec failed. Returns a shell's exit code for it, and the reason."""
     if spawned.pid:
         os.waitpid(spawned.pid, 0)
     missing = spawned.error in (errno.ENOENT, errno.ENOTDIR) or (

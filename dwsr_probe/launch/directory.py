@@ -11,7 +11,7 @@ import time
 
 from dwsr_probe import _core
 from dwsr_probe.advice import failure_text
-from dwsr_probe.launch.command import run_name
+from dwsr_probe.launch.command import short_name
 from dwsr_probe.process import start_ticks
 from dwsr_probe.runs import RUNS_DIRECTORY, sweep
 from dwsr_probe.say import say
@@ -52,7 +52,7 @@ def create_run(command: Command, chosen: str | None, settings: Settings) -> NewR
     chosen: the directory that the user named, or None.
     """
     started = time.time()
-    name = run_name(command)
+    name = short_name(command)
     if switched_off():
         raise CannotProbe(f"the probe is switched off ({SWITCH}=off)")
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))

@@ -28,7 +28,7 @@ from dwsr_probe.store.file import (
     open_existing,
     upgrade,
 )
-from dwsr_probe.store.reader import Progress, Reader, SampleRange, StoredProcess
+from dwsr_probe.store.reader import SampleRange, StoredProcess, StoredProgress, StoreReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE",
-    "Progress",
-    "Reader",
     "SampleRange",
     "Store",
     "StoreError",
+    "StoreReader",
     "StoredProcess",
+    "StoredProgress",
     "filesystem_of",
     "is_network",
 ]
 
-_MERGE_AFTER_S = 600.0
+_MERGE_AFTER_S = 600.0  # age of samples that are merged into one range a second
 _MERGE_EVERY_S = 60.0
 _INSERT_TASK = (
     f"INSERT OR IGNORE INTO tasks (position, {', '.join(FIELDS)}) VALUES"
@@ -59,7 +59,7 @@ _INSERT_TASK = (
 )
 
 
-class Store(Reader):
+class Store(StoreReader):
     """One run. `Store.create` for the collector, `Store.open` for readers."""
 
     # Whether the collector is to put totals here in every round, not only where records were lost.
@@ -165,7 +165,7 @@ class Store(Reader):
         )
 
     def _put_origin(self, board: Board) -> None:
-        """Store what rows need beside the frames of this board, as far as it is new."""
+        """Store the origin and the texts that this board's frames refer to, if they are new."""
         process, now = board.process, board.to_json()
         if process not in self._stored_text_counts:
             self._stored_text_counts[process] = self._value(
@@ -187,7 +187,7 @@ class Store(Reader):
             self._stored_text_counts[process] = len(board.texts)
 
     def put_totals(self, news: News) -> None:
-        """The exact sums of a process, if it has them."""
+        """Store the totals of a process, if its board has them."""
         changed = [
             (number, one)
             for number, one in enumerate(news.totals or ())
@@ -208,8 +208,8 @@ class Store(Reader):
         )
 
     def add_samples(self, process: str, first: int, packed: bytes, epoch: float) -> None:
-        """A piece of a board's ring as it is: a thousand samples a second must cost next to
-        nothing.
+        """Store a piece of a board's ring without unpacking it: a thousand samples a second must
+        cost next to nothing.
 
         first: number of its first sample. epoch: the date when the board's clock was 0.
         """
@@ -227,7 +227,8 @@ class Store(Reader):
         )
 
     def add_merged(self, rows: Iterable[tuple[str, float, int, int, int | None, int]]) -> None:
-        """Rows of the process and a SampleRange of one second; joined with what is stored."""
+        """Rows: the process, then the fields of a SampleRange of one second. A range that is stored
+        already for that second is extended."""
         self._db.executemany(
             "INSERT INTO merged VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET rss_min_bytes ="
             " MIN(rss_min_bytes, excluded.rss_min_bytes), rss_max_bytes = MAX(rss_max_bytes,"

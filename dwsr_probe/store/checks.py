@@ -64,11 +64,12 @@ _HEALTH_COUNTS = frozenset(
 )
 _ROW_TYPES_MOST = 4096
 _GPU, _TASK_NAME = FIELDS.index("gpu"), FIELDS.index("task_name")
-_good_row_types: set[Types] = set()  # a run has few different ones
+# The types of rows that were checked already. A run has few different ones.
+_good_row_types: set[Types] = set()
 
 
-def row(found: Row) -> Row:
-    """A row of the table of tasks, unchanged."""
+def checked_row(found: Row) -> Row:
+    """A row of the table of tasks, unchanged; ValueError if a value has a wrong type."""
     row_types = tuple(map(type, found))
     if row_types not in _good_row_types:
         for name, value, types in zip(FIELDS, found, _ROW, strict=True):
@@ -79,11 +80,11 @@ def row(found: Row) -> Row:
             _good_row_types.clear()
         _good_row_types.add(row_types)
     if found[_GPU] is not None:
-        _devices("gpu of a task", parse_json(found[_GPU], []), ("peak_bytes",))
+        _check_devices("gpu of a task", parse_json(found[_GPU], []), ("peak_bytes",))
     return found
 
 
-class Nested:
+class NestedParser:
     """Parses the nested fields of many rows, for record.from_row.
 
     Most texts recur. So each text is parsed and checked once, and records share its value.
@@ -101,11 +102,11 @@ class Nested:
             pass
         value = parse_nested(name, text)
         if name == "inputs":  # parse_nested returned [] for a text that cannot be parsed
-            for given in _objects("inputs of a task", value):
+            for given in _checked_objects("inputs of a task", value):
                 _check("shape of an input", given.get("shape"), (list,))
                 _check("nbytes of an input", given.get("nbytes"), _NUMBER)
         elif name == "gpu" and value is not None:
-            _devices("gpu of a task", value, ("peak_bytes",))
+            _check_devices("gpu of a task", value, ("peak_bytes",))
         else:
             _check(f"{name} of a task", value, (dict,))
         if len(self._parsed) >= self._MOST:
@@ -114,32 +115,34 @@ class Nested:
         return value
 
 
-def process(record: dict[str, Any], health: dict[str, Any]) -> tuple[TaskRecord, dict[str, Any]]:
+def checked_process(
+    record: dict[str, Any], health: dict[str, Any]
+) -> tuple[TaskRecord, dict[str, Any]]:
     """The record of a process, without fields that this version does not know, and its health."""
     for what, found in (("record", record), ("health", health)):
         if type(found) is not dict:
             raise ValueError(f"{what} of a process is {repr(found)[:60]}, not an object")
     for name, types in _RECORD.items():
         _check(f"{name} of a process", record.get(name), types)
-    _numbers("of a process", health)
-    for worker in _objects("workers of a process", health.get("workers") or []):
-        _numbers("of a worker", worker)
-    _devices("devices of a process", health.get("devices") or [])
+    _check_figures("of a process", health)
+    for worker in _checked_objects("workers of a process", health.get("workers") or []):
+        _check_figures("of a worker", worker)
+    _check_devices("devices of a process", health.get("devices") or [])
     return TaskRecord(**{name: value for name, value in record.items() if name in _RECORD}), health
 
 
-def meta(found: dict[str, Any]) -> dict[str, Any]:
+def checked_meta(found: dict[str, Any]) -> dict[str, Any]:
     for name, types in _META.items():
         _check(name, found.get(name), types)
     return found
 
 
-def numbers(what: str, found: Iterable[object]) -> None:
+def check_numbers(what: str, found: Iterable[object]) -> None:
     for value in found:
         _check(what, value, _NUMBER)
 
 
-def blob(what: str, epoch: object, packed: bytes, piece_bytes: int) -> None:
+def check_packed(what: str, epoch: object, packed: bytes, piece_bytes: int) -> None:
     _check(f"epoch of {what}", epoch, _NUMBER)
     _check(what, packed, (bytes,))
     if len(packed) % piece_bytes:
@@ -151,7 +154,7 @@ def _check(what: str, value: object, types: Types) -> None:
         raise ValueError(f"{what} is {repr(value)[:60]}, not {_NAMES_OF_TYPES[types]}")
 
 
-def _objects(what: str, found: Any) -> list[dict[str, Any]]:
+def _checked_objects(what: str, found: Any) -> list[dict[str, Any]]:
     _check(what, found, (list,))
     for one in found:
         if type(one) is not dict:
@@ -159,18 +162,19 @@ def _objects(what: str, found: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _devices(what: str, found: Any, needed: tuple[str, ...] = ()) -> None:
-    for device in _objects(what, found):
+def _check_devices(what: str, found: Any, needed: tuple[str, ...] = ()) -> None:
+    for device in _checked_objects(what, found):
         if type(device.get("device")) is not int or any(
             type(device.get(name)) not in _NUMBER for name in needed
         ):
             raise ValueError(
                 f"{what} have {repr(device)[:60]} in them, without a number that they need"
             )
-        _numbers("of a device", device)
+        _check_figures("of a device", device)
 
 
-def _numbers(whose: str, found: dict[str, Any]) -> None:
+def _check_figures(whose: str, found: dict[str, Any]) -> None:
+    """Check those values that the views calculate with (_HEALTH_COUNTS)."""
     for name, value in found.items():
         if name.endswith(("_bytes", "_ns")) or name in _HEALTH_COUNTS:
             _check(f"{name} {whose}", value, _NUMBER)

@@ -1,7 +1,7 @@
 """Everything that can be asked of a stored run: tasks, processes, totals, samples.
 
-`Reader` is the reading half of `Store`. Reports, `top`, the predictor and the collector call it.
-Every value is checked when it is read (store/checks.py). A value that dwsr-probe wrote and that
+`StoreReader` is the reading half of `Store`. Reports, `top`, the predictor and the collector call
+it. Every value is checked when it is read (store/checks.py). A value that dwsr-probe wrote and that
 cannot be read back was damaged or changed by somebody: StoreError.
 """
 
@@ -40,7 +40,7 @@ class StoredProcess(NamedTuple):
     health: dict[str, Any]
 
 
-class Progress(NamedTuple):
+class StoredProgress(NamedTuple):
     """How far a process is stored. seq: of its last task; sample_index: number of its next
     sample."""
 
@@ -58,7 +58,7 @@ class SampleRange(NamedTuple):
     samples: int
 
 
-class Reader:
+class StoreReader:
     def __init__(self, directory: str | None, connection: sqlite3.Connection) -> None:
         self.directory = directory  # None: in memory
         self._db = connection
@@ -95,7 +95,7 @@ class Reader:
     def meta(self) -> dict[str, Any]:
         """What `run` noted about the run: its name, command, start, host, ..."""
         with self._damage_is_an_error():
-            return checks.meta(
+            return checks.checked_meta(
                 {k: json.loads(v) for k, v in self._db.execute("SELECT key, value FROM meta")}
             )
 
@@ -115,8 +115,9 @@ class Reader:
             yield from _merged_by_seq(packed, loose) if loose else packed
 
     def tasks(self) -> Iterator[TaskRecord]:
-        """The same as records. Records share equal nested fields: do not change these."""
-        rows, nested, from_row = self.rows(), checks.Nested(), compiled_from_row()
+        """The same tasks as records. Equal nested fields are one object in all records: do not
+        change them."""
+        rows, nested, from_row = self.rows(), checks.NestedParser(), compiled_from_row()
         while True:
             with self._damage_is_an_error():
                 batch = [from_row(row, nested) for row in islice(rows, _BATCH_ROWS)]
@@ -128,7 +129,7 @@ class Reader:
         found = self._db.execute(f"SELECT {self._columns} FROM tasks {where}", values)
         while batch := found.fetchmany(_BATCH_ROWS):
             with self._damage_is_an_error():
-                batch = list(map(checks.row, batch))
+                batch = list(map(checks.checked_row, batch))
             yield from batch
 
     def _packed_rows(self, process: str) -> Iterator[Row]:
@@ -140,8 +141,8 @@ class Reader:
             yield from rows
 
     def _origin(self, process: str) -> Origin:
-        """What rows need beside the frames of a process. It is read again each time: while the run
-        goes on, texts and workers are added."""
+        """The origin of a process, with the texts that its frames refer to. It is read again each
+        time, because a running job adds texts and workers."""
         found = self._db.execute(
             "SELECT origin, layout FROM origins WHERE process = ?", (process,)
         ).fetchone()
@@ -168,7 +169,7 @@ class Reader:
             (position, most),
         ).fetchall()
         with self._damage_is_an_error():
-            found = [(row[0], checks.row(row[1:])) for row in loose]
+            found = [(row[0], checks.checked_row(row[1:])) for row in loose]
             found += self._packed_after(position, most)
         return sorted(found, key=itemgetter(0))[:most]
 
@@ -216,7 +217,7 @@ class Reader:
         """In order of start."""
         with self._damage_is_an_error():
             found = [
-                StoredProcess(*checks.process(json.loads(record), json.loads(health)))
+                StoredProcess(*checks.checked_process(json.loads(record), json.loads(health)))
                 for record, health in self._db.execute("SELECT record, health FROM processes")
             ]
         return sorted(found, key=lambda one: one.record.start or 0)
@@ -224,7 +225,7 @@ class Reader:
     # -- progress: asked by collectors
 
     def notice_other_writers(self) -> bool:
-        """Whether another connection has written since the last call."""
+        """True if another connection has written since the last call."""
         before, self._data_version = self._data_version, self._value("PRAGMA data_version")
         return self._data_version != before
 
@@ -242,7 +243,7 @@ class Reader:
         packed = self._frames_count("WHERE process = ?", process)
         return self.progress_of(process).seq - packed - rows
 
-    def progress_of(self, process: str) -> Progress:
+    def progress_of(self, process: str) -> StoredProgress:
         seq = self._value("SELECT MAX(seq) FROM tasks WHERE process = ?", process)
         packed = (
             self._value("SELECT MAX(last_seq) FROM frames WHERE process = ?", process)
@@ -250,7 +251,7 @@ class Reader:
             else 0
         )
         index = self._value("SELECT MAX(next) FROM samples WHERE process = ?", process)
-        return Progress(max(seq or 0, packed or 0), index or 0)
+        return StoredProgress(max(seq or 0, packed or 0), index or 0)
 
     # -- samples
 
@@ -262,7 +263,7 @@ class Reader:
             (process,),
         ):
             with self._damage_is_an_error():
-                checks.numbers("a sample", row)
+                checks.check_numbers("a sample", row)
             yield SampleRange(*row)
 
     def packed_samples(self, process: str) -> Iterator[tuple[float, bytes]]:
@@ -277,7 +278,7 @@ class Reader:
             (process,),
         ):
             with self._damage_is_an_error():
-                checks.blob("samples", epoch, packed, SAMPLE_BYTES)
+                checks.check_packed("samples", epoch, packed, SAMPLE_BYTES)
             yield epoch, packed
 
     def samples(self, process: str) -> Iterator[SampleRange]:

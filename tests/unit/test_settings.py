@@ -8,7 +8,7 @@ import pytest
 
 from dwsr_probe.boot.start import cannot_be_probed, options_keep_probe_out
 from dwsr_probe.cli.running import OPTIONS
-from dwsr_probe.launch.command import run_name
+from dwsr_probe.launch.command import short_name
 from dwsr_probe.probe import child_name, is_housekeeping, process_name
 from dwsr_probe.settings import (
     ALLOW_HOSTS,
@@ -244,7 +244,7 @@ def test_housekeeping_is_not_probed(argv, hidden):
     ],
 )
 def test_the_run_is_named_after_the_script(command, name):
-    assert run_name(command) == name
+    assert short_name(command) == name
 
 
 @pytest.mark.parametrize(
