@@ -79,7 +79,7 @@ def board_path():
 cdef object when_room_is_missing = None
 
 
-def expect_tasks():
+def make_room_for_tasks():
     """Make room for tasks now instead of at the begin of the first task."""
     with nogil:
         probe_expect_tasks()
@@ -107,7 +107,11 @@ cdef void report_missing_room() noexcept:
 cdef uint64_t restart_ns = 0  # the sampler restarts after this moment of the monotonic clock
 
 
-def fork_announced():
+def announce_fork():
+    """Call before a fork. The sampler is then not restarted inside fork.
+
+    resume_after_fork restarts it, or the next task begin.
+    """
     probe_announce_fork()
 
 
@@ -120,7 +124,7 @@ cdef int restart_sampler(void *unused) noexcept:
     return 0
 
 
-def fork_done(bint later):
+def resume_after_fork(bint later):
     """The parent's side of a fork: restart the sampler.
 
     later: restart it 5 ms later, when the main thread runs Python code, or at the next task begin.
@@ -132,12 +136,16 @@ def fork_done(bint later):
 
 # -- notes for readers of the board
 
-def say_first(unsigned kind):
-    """Whether this process and its forked relatives have not printed this kind of message yet."""
+def claim_message(unsigned kind):
+    """True for the first call with this kind in this process and its forked relatives.
+
+    The caller then prints the message.
+    """
     return probe_claim_message(kind) != 0
 
 
 def note_exec():
+    """Note on the board that this process is about to exec another program."""
     probe_note_exec()
 
 
@@ -146,7 +154,7 @@ def set_facts(bytes text):
     return probe_set_facts(<const char *>text, len(text)) == 0
 
 
-def note_hooks(uint64_t kind):
+def note_dask_hooks(uint64_t kind):
     """kind: one of DASK_HOOKS_*."""
     probe_note_dask_hooks(kind)
 
@@ -206,10 +214,10 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 
 # -- the other units of this shared object
 
-# unit → the names that Python finds in `_core`
+# Cython unit → its names that Python finds in `_core`
 UNITS = {
     "dwsr_probe.binding.features": ("describe_inputs", "describe_output"),
-    "dwsr_probe.binding.tasks": ("OpenTask", "adopt", "task", "use_foreign_count", "use_gc"),
+    "dwsr_probe.binding.tasks": ("OpenTask", "adopt", "task", "use_foreign_counter", "use_gc"),
     "dwsr_probe.binding.graph_tasks": (
         "begin_graph_task", "end_graph_task", "end_with_message", "use_key_split", "use_workers"),
     "dwsr_probe.binding.board_layout": (
@@ -225,22 +233,22 @@ UNITS = {
         "ATTRIBUTION_EXACT", "ATTRIBUTION_SHARED",
         "HEADER_FIELDS", "HEADER_TEXTS", "LIVE_FIELDS", "TASK_FIELDS", "TASK_DEVICE_FIELDS",
         "OOM_FIELDS", "DEVICE_FIELDS", "TOTAL_FIELDS", "TOTAL_DEVICE_FIELDS", "SAMPLE_FIELDS"),
-    "dwsr_probe.binding.board_reader": ("BoardError", "Layout", "REASONS", "Reader"),
+    "dwsr_probe.binding.board_reader": ("BoardError", "BoardReader", "Layout", "REASONS"),
     "dwsr_probe.gpu.hook": (
-        "Allocator", "forget_allocator", "gpu_devices_used", "identify_device", "is_ours",
-        "note_device", "note_gpu_hook", "note_nvml", "use_cupy"),
+        "Allocator", "forget_allocator", "gpu_devices_used", "is_ours", "note_device",
+        "note_device_identity", "note_gpu_hook", "note_nvml", "use_cupy"),
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
 cdef tuple cimported = ("dwsr_probe.binding.features", "dwsr_probe.binding.tasks")
-cdef object loading = RLock()
+cdef object load_lock = RLock()
 
 
 cdef object load_unit(str unit):
     """Import a unit, whose init function is in this file (PEP 489 allows several in one).
 
-    `cimported` are loaded before the units that cimport them.
+    The units in `cimported` are loaded first, because other units cimport them.
     """
-    with loading:
+    with load_lock:
         module = sys.modules.get(unit)
         if module is not None:
             return module

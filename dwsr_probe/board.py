@@ -82,7 +82,7 @@ class Board(Origin):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self._reader = _core.Reader(path)
+        self._reader = _core.BoardReader(path)
         header: Header = dict(zip(_core.HEADER_FIELDS, self._reader.header(), strict=True))
         self.header = header
         texts = {
@@ -169,13 +169,13 @@ class Board(Origin):
             ]
             self._addresses_text = text
 
-    def frames(self, position: int = 0, most: int = 100_000, after: int = 0) -> Frames:
-        """Finished tasks from `position` on, without those whose seq is not above `after`.
+    def frames(self, position: int = 0, most: int = 100_000, after_seq: int = 0) -> Frames:
+        """Finished tasks from `position` on, without those whose seq is not above `after_seq`.
 
         Also reads the texts and addresses that rows of them need. These are on the board before
         the task that refers to them ends.
         """
-        found = Frames(*self._reader.frames(position, most, after))
+        found = Frames(*self._reader.frames(position, most, after_seq))
         if found.count:
             self._read_texts()
             self._read_addresses()

@@ -94,7 +94,7 @@ class FollowedBoard:
         board, stored = self.board, 0
         rows: list[Row] = []
         while True:
-            found = board.frames(self.position, after=self.seq)
+            found = board.frames(self.position, after_seq=self.seq)
             self.position = found.position
             if not found.any_read:
                 return stored, rows

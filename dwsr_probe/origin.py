@@ -59,7 +59,7 @@ class Origin:
 
     def unpack(self, packed: bytes) -> list[Raw]:
         """Frames as tuples of words and texts; ValueError if they are damaged."""
-        return self.layout.records(packed, self.texts)
+        return self.layout.unpack(packed, self.texts)
 
     def rows(self, packed: bytes) -> list[Row]:
         """Frames as rows in the order of record.FIELDS."""

@@ -79,7 +79,7 @@ def start(
     _settings = chosen
     _install_hooks()
     if expect_tasks:
-        _core.expect_tasks()
+        _core.make_room_for_tasks()
     return True
 
 
@@ -241,12 +241,12 @@ def _before_fork() -> None:
     monitor = _monitor()
     if monitor is not None:
         monitor.stop()
-    _core.fork_announced()
+    _core.announce_fork()
 
 
 def _after_fork_in_parent() -> None:
     # Python warns of forks in programs with threads. From 3.13 on it counts them after this.
-    _core.fork_done(later=sys.version_info >= (3, 13))
+    _core.resume_after_fork(later=sys.version_info >= (3, 13))
     monitor = _monitor()
     if monitor is not None:
         monitor.start_again()
@@ -255,7 +255,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     monitor = _monitor()
     if monitor is not None:
-        monitor.forked()
+        monitor.reset_after_fork()
     if _settings is None:
         return
     start(settings=_settings, expect_tasks=False)

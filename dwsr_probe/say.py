@@ -48,7 +48,7 @@ def say_once(kind: str, text: str, settings: Settings | None = None) -> None:
     """say(), but only in the first process of the run that reports this kind of failure; without a
     run, in the first of a process and its forked children."""
     if kind not in KINDS or (
-        _core.say_first(KINDS.index(kind))
+        _core.claim_message(KINDS.index(kind))
         and _claim_for_run(kind, settings or Settings.from_environ())
     ):
         say(text)

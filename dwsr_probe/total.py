@@ -147,7 +147,7 @@ class News:
 def from_words(
     words: Words, devices: Sequence[Words], cells: Sequence[Histogram], texts: Sequence[str]
 ) -> Total:
-    """A total from the tuples of _core.Reader.totals. texts: of the board, by their number."""
+    """A total from the tuples of _core.BoardReader.totals. texts: of the board, by their number."""
     total, fields = Total(), dict(zip(_core.TOTAL_FIELDS, words, strict=True))
     number: int | None = fields["name"]
     total.name = texts[number] if number is not None and number < len(texts) else None

@@ -30,7 +30,7 @@ def watch() -> None:
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
             # Python's own mimalloc maps memory in ways that look like reservations. A count that is
             # a new object each time marks every task.
-            _core.use_foreign_count(object)
+            _core.use_foreign_counter(object)
         else:
             when_imported("pyarrow", _hook_pyarrow)
 
@@ -48,7 +48,7 @@ def unwatch() -> None:
     global _watching, _watching_pools
     _watching = _watching_pools = False
     forget(_hook_pools, _hook_pyarrow)
-    _core.use_foreign_count(None)
+    _core.use_foreign_counter(None)
     while _replacements:
         _replacements.pop().undo()
 
@@ -85,4 +85,4 @@ def _hook_pyarrow(pyarrow: Any) -> None:
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
         # Arrow before 19 has no count: all tasks are marked
-        _core.use_foreign_count(getattr(pool, "num_allocations", object))
+        _core.use_foreign_counter(getattr(pool, "num_allocations", object))

@@ -67,7 +67,7 @@ cdef tuple devices_tuple(const task_device *devices, int count):
 
 
 cdef tuple running_tuple(running_task *t):
-    """A task in a slot, in the form of Layout.records.
+    """A task in a slot, in the form of Layout.unpack.
 
     The sampler's figures are used if their serial number is that of this task.
     """
@@ -134,7 +134,7 @@ cdef class Layout:
             words(&r.task, sizeof(task_fields) // 8), self.text_at(&r, TEXT_name, texts), key,
             self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom)
 
-    def records(self, bytes packed not None, list texts not None):
+    def unpack(self, bytes packed not None, list texts not None):
         """The frames as tuples (words, name, key, inputs, output, devices, failed allocation).
 
         words: by TASK_FIELDS. inputs, output: JSON. devices: each as words by TASK_DEVICE_FIELDS;
@@ -154,7 +154,7 @@ cdef class Layout:
         return found
 
 
-cdef class Reader:
+cdef class BoardReader:
     """A board file. Its content is checked before use: BoardError if it is not a valid board."""
     cdef board_reader reader
     cdef readonly Layout layout
@@ -241,13 +241,14 @@ cdef class Reader:
             free(s)
         return found
 
-    def frames(self, uint64_t position, uint64_t most=100_000, uint64_t after=0,
+    def frames(self, uint64_t position, uint64_t most=100_000, uint64_t after_seq=0,
                uint64_t size=262144):
         """Finished tasks from `position` on, at most `most`, packed as they are on the board.
 
-        Tasks whose seq is not above `after` are left out. The rest can surely be unpacked. Returns
-        (position behind them, whether any were read, packed, count, first seq, last seq,
-        last serial, number of texts that they refer to). If none were read, there are no more.
+        Tasks whose seq is not above `after_seq` are left out. All others have been unpacked once as
+        a check. Returns (position behind them, whether any were read, packed, count, first seq,
+        last seq, last serial, number of texts that they refer to). If none were read, there are no
+        more.
         """
         cdef char *buffer = <char *>malloc(size)
         cdef const char *at
@@ -268,11 +269,11 @@ cdef class Reader:
                 for i in range(TEXT_COUNT):
                     if r.numbers[i] != ABSENT and r.numbers[i] >= texts:
                         texts = r.numbers[i] + 1
-                if seq <= after:
+                if seq <= after_seq:
                     skipped = at - buffer + frame
                 elif first == 0:
                     first = seq
-                if seq > after:
+                if seq > after_seq:
                     read += 1
                 at += frame
                 left -= frame

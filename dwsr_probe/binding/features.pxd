@@ -9,7 +9,7 @@ cdef enum:
 
 cdef enum kind_of_type:
     UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, DEVICE_ARRAY
-    SIZED, FRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
+    SIZED, DATAFRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
 
 cdef struct listing:
     char text[INPUTS_TEXT_MOST]  # a JSON list
@@ -22,7 +22,7 @@ cdef struct listing:
 
 cdef void open_listing(listing *l) noexcept
 cdef void close_listing(listing *l) noexcept
-cdef bint is_full(listing *l, Py_ssize_t left, bint constant) noexcept
+cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept
 cdef int add_value(listing *l, object value, int depth, object known_bytes, bint constant) except -1
 cdef int add_items(listing *l, object items, int kind, int depth, bint constant) except -1
 cdef int add_constants(listing *l, object node, int depth) except -1

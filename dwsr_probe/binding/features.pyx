@@ -19,16 +19,17 @@ cdef enum:
     AXES_MOST = 32
 
 
-# (library, class) → where its instances keep their size. Looked up once per type and base.
-cdef dict KINDS = {
+# (library, class) → kind: how the size of an instance is read. Looked up once per type and base.
+cdef dict KIND_BY_CLASS_NAME = {
     ("builtins", "bytes"): RAW, ("builtins", "bytearray"): RAW, ("builtins", "memoryview"): ARRAY,
     ("builtins", "list"): SEQUENCE, ("builtins", "tuple"): SEQUENCE,
     ("builtins", "set"): SET, ("builtins", "frozenset"): SET, ("builtins", "dict"): MAPPING,
     ("numpy", "ndarray"): NDARRAY, ("numpy", "generic"): ARRAY,
     ("cupy", "ndarray"): DEVICE_ARRAY, ("sparse", "SparseArray"): ARRAY, ("torch", "Tensor"): ARRAY,
     ("xarray", "DataArray"): ARRAY, ("xarray", "Variable"): ARRAY, ("xarray", "Dataset"): SIZED,
-    ("pandas", "DataFrame"): FRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): ARRAY,
-    ("pandas", "ExtensionArray"): ARRAY, ("cudf", "DataFrame"): FRAME, ("cudf", "Series"): COLUMN,
+    ("pandas", "DataFrame"): DATAFRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): ARRAY,
+    ("pandas", "ExtensionArray"): ARRAY,
+    ("cudf", "DataFrame"): DATAFRAME, ("cudf", "Series"): COLUMN,
     ("pyarrow", "Table"): ARROW, ("pyarrow", "RecordBatch"): ARROW, ("pyarrow", "Array"): ARROW,
     ("pyarrow", "ChunkedArray"): ARROW, ("pyarrow", "Buffer"): ARROW,
     ("scipy", "_cs_matrix"): CSR, ("scipy", "_coo_base"): CSR, ("cupyx", "_data_matrix"): CSR,
@@ -38,9 +39,9 @@ cdef dict KINDS = {
 cdef tuple KNOWN_LIBRARIES = (
     "builtins", "numpy", "cupy", "cupyx", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow",
     "scipy", "dask", "distributed", "geopandas")
-# type → kind. Subclasses of the scalars are not scalars. Only types of known libraries are added:
-# the job's own classes are not kept alive here.
-cdef dict kinds = {
+# type → kind. Subclasses of the scalars do not count as scalars. Only types of known libraries are
+# added, so that the job's own classes are not kept alive here.
+cdef dict kind_by_type = {
     t: SCALAR
     for t in (
         bool, int, float, complex, str, type(None), slice, type(Ellipsis), type, range)}
@@ -51,8 +52,8 @@ cdef object ndarray_nbytes = None, ndarray_shape = None, ndarray_dtype = None
 cdef object object_size = sys.getsizeof
 
 
-# NumPy's array as every compiled extension knows it. layout_is_known compares this struct with the
-# attributes of a real array before it is used.
+# NumPy's array as every compiled extension knows it. Before this struct is used,
+# compare_ndarray_layout compares it with the attributes of a real array.
 cdef extern from *:
     """
     typedef struct {
@@ -80,8 +81,11 @@ cdef uint64_t last_dtype_bytes = 0
 cdef bint last_dtype_objects = False
 
 
-cdef bint layout_is_known(object array):
-    """Called once, with the first array."""
+cdef bint compare_ndarray_layout(object array):
+    """Set ndarray_layout by comparing the struct with a real array; True if it fits.
+
+    Called once, with the first array.
+    """
     global ndarray_layout
     cdef dwsr_ndarray *a
     try:
@@ -141,7 +145,7 @@ cdef object bases_of = type.__dict__["__mro__"].__get__
 
 
 cdef int kind_of(type t):
-    found = kinds.get(t)
+    found = kind_by_type.get(t)
     if found is not None:
         return found
     cdef int kind = UNKNOWN
@@ -150,7 +154,8 @@ cdef int kind_of(type t):
         module = type.__getattribute__(base, "__module__")
         if type(module) is not str:
             continue
-        kind = KINDS.get((module.partition(".")[0], type.__getattribute__(base, "__name__")), -1)
+        library, name = module.partition(".")[0], type.__getattribute__(base, "__name__")
+        kind = KIND_BY_CLASS_NAME.get((library, name), -1)
         if kind < 0:
             continue
         if kind == NDARRAY:  # its C layout is read, so no other class of this name must pass
@@ -166,7 +171,7 @@ cdef int kind_of(type t):
     else:
         kind = UNKNOWN
     if known:
-        kinds[t] = kind
+        kind_by_type[t] = kind
     return kind
 
 
@@ -212,10 +217,10 @@ cdef bytes name_of_dtype(object dtype):
     return found
 
 
-cdef object frame_bytes(object frame):
+cdef object dataframe_bytes(object dataframe):
     """Bytes of a DataFrame's columns and index. Objects count as their pointers."""
-    total = frame.index.nbytes
-    for array in frame._mgr.arrays:
+    total = dataframe.index.nbytes
+    for array in dataframe._mgr.arrays:
         total += array.nbytes
     return total
 
@@ -240,10 +245,10 @@ cdef tuple shape_dtype_nbytes(object value, int kind):
         return None, None, bytearray.__len__(value)
     if kind == SCALAR:
         return None, None, object_size(value)
-    if kind == FRAME:
+    if kind == DATAFRAME:
         shape = value.shape
         try:
-            return shape, None, frame_bytes(value)
+            return shape, None, dataframe_bytes(value)
         except Exception:
             return shape, None, None
     if kind == COLUMN:
@@ -323,7 +328,8 @@ cdef uint64_t add_described(listing *l, object value, int kind, object known_byt
     """
     cdef uint64_t nbytes
     cdef bint ok
-    if kind == NDARRAY and (ndarray_layout == 1 or ndarray_layout == 0 and layout_is_known(value)):
+    if kind == NDARRAY and (
+            ndarray_layout == 1 or ndarray_layout == 0 and compare_ndarray_layout(value)):
         return add_ndarray(l, value, known_bytes)
     shape = dtype = found = None
     try:
@@ -381,8 +387,11 @@ cdef int add_value(
     return 0
 
 
-cdef bint is_full(listing *l, Py_ssize_t left, bint constant) noexcept:
-    """Whether no more values are described. Then the `left` values that remain are only counted."""
+cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept:
+    """If no more values can be described, count the `left` remaining ones as omitted; return True.
+
+    Omitted constants are not counted.
+    """
     if l.count < VALUES_MOST and l.visited < VISITED_MOST:
         return False
     if not constant:
@@ -398,25 +407,25 @@ cdef int add_items(listing *l, object items, int kind, int depth, bint constant)
     cdef Py_ssize_t i = 0
     if isinstance(items, tuple):
         while i < len(<tuple>items):
-            if is_full(l, len(<tuple>items) - i, constant):
+            if omit_rest_if_full(l, len(<tuple>items) - i, constant):
                 return 0
             add_value(l, (<tuple>items)[i], depth + 1, None, constant)
             i += 1
     elif isinstance(items, list):
         while i < len(<list>items):
-            if is_full(l, len(<list>items) - i, constant):
+            if omit_rest_if_full(l, len(<list>items) - i, constant):
                 return 0
             add_value(l, (<list>items)[i], depth + 1, None, constant)
             i += 1
     elif kind == MAPPING:
         for item in (<dict>items).values():
-            if is_full(l, len(<dict>items) - i, constant):
+            if omit_rest_if_full(l, len(<dict>items) - i, constant):
                 return 0
             add_value(l, item, depth + 1, None, constant)
             i += 1
     else:  # exactly a set or frozenset
         for item in items:
-            if is_full(l, len(items) - i, constant):
+            if omit_rest_if_full(l, len(items) - i, constant):
                 return 0
             add_value(l, item, depth + 1, None, constant)
             i += 1

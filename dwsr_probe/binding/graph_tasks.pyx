@@ -6,7 +6,7 @@ from csrc.board_layout cimport ABSENT
 from csrc.probe cimport probe_active
 from dwsr_probe.binding.features cimport (
     SEQUENCE, VALUES_MOST, add_constants, add_items, add_value, byte_count, close_listing,
-    describe_one, is_full, listing, open_listing)
+    describe_one, listing, omit_rest_if_full, open_listing)
 from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
 
 cdef object split_key = None  # dask.utils.key_split
@@ -15,12 +15,16 @@ cdef object register_worker = None, input_sizes = None  # of dwsr_probe.dask.wor
 
 
 def use_key_split(function):
+    """function: dask.utils.key_split."""
     global split_key
     split_key = function
 
 
 def use_workers(register, sizes_of_inputs):
-    """register(worker) : its index in the facts. sizes_of_inputs(worker, key): dict key, bytes."""
+    """register(worker): the worker's index in the facts.
+
+    sizes_of_inputs(worker, key): dict, key of an input → its bytes.
+    """
     global register_worker, input_sizes
     register_worker, input_sizes = register, sizes_of_inputs
 
@@ -48,7 +52,7 @@ cdef void list_graph_inputs(listing *l, object node, object data, object sizes) 
     try:
         if type(data) is dict:
             for name, value in (<dict>data).items():
-                if is_full(l, len(<dict>data) - i, False):
+                if omit_rest_if_full(l, len(<dict>data) - i, False):
                     break
                 add_value(l, value, 1, None if sizes is None else (<dict>sizes).get(name), False)
                 i += 1

@@ -17,4 +17,4 @@ cdef OpenTask begin_task(
     bytes name, bytes key, const listing *inputs, bint shared, uint64_t worker)
 cdef int end_task(
     OpenTask opened, bytes output, uint64_t output_bytes, bint cancelled, object error) except -1
-cdef void call_before_begin(begin_check check) noexcept
+cdef void set_begin_check(begin_check check) noexcept

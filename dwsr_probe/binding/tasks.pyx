@@ -33,34 +33,37 @@ cdef extern from "Python.h":
 
 cdef object collect = None  # gc.collect, or None: no collections
 cdef bint collect_after = False
-cdef object count_of_foreign = None  # a function, or None
+cdef object foreign_counter = None  # counts allocations that the accounting does not see, or None
 cdef begin_check check_before_begin = NULL
 
 
 def use_gc(function, bint after):
-    """Call this collector before each task, and also after it, to measure floating garbage."""
+    """function: collects garbage before each task; None: no collections.
+
+    after: also collect after each task, to measure what the task left as garbage.
+    """
     global collect, collect_after
     collect, collect_after = function, after
 
 
-def use_foreign_count(function):
+def use_foreign_counter(function):
     """`function` counts allocations that the accounting does not see (those of Arrow's pool).
 
     If the count changes during a task, the task's attribution is shared. None: no such function.
     """
-    global count_of_foreign
-    count_of_foreign = function
+    global foreign_counter
+    foreign_counter = function
 
 
-cdef void call_before_begin(begin_check check) noexcept:
-    """`check` is called before each task begins; NULL: nothing is."""
+cdef void set_begin_check(begin_check check) noexcept:
+    """Have `check` called before each task begins; NULL: no check."""
     global check_before_begin
     check_before_begin = check
 
 
-cdef object foreign_allocations():
+cdef object count_foreign_allocations():
     try:
-        return count_of_foreign()
+        return foreign_counter()
     except Exception:
         return None
 
@@ -109,8 +112,8 @@ cdef OpenTask begin_task(
     cdef task_handle begun
     if collect is not None:
         collect()
-    if count_of_foreign is not None:
-        opened.foreign_count = foreign_allocations()
+    if foreign_counter is not None:
+        opened.foreign_count = count_foreign_allocations()
     b.name = text(at=<const char *>name, len=len(name))
     b.key = text(at=<const char *>key, len=len(key))
     b.inputs = text(at=NULL, len=0)
@@ -151,8 +154,9 @@ cdef int end_task(
     e.shared = e.out_of_memory = 0
     try:  # Ctrl-C may arrive in any of these, and the task ends all the same
         if error is not None:
-            read_error(&e, error)
-        e.shared = count_of_foreign is not None and foreign_allocations() != opened.foreign_count
+            set_end_state(&e, error)
+        if foreign_counter is not None:
+            e.shared = count_foreign_allocations() != opened.foreign_count
         if collect is not None and collect_after:
             e.gc_freed_bytes = freed_by_collection(opened.handle)
     finally:
@@ -164,7 +168,8 @@ cdef int end_task(
     return 0
 
 
-cdef int read_error(task_end *e, object error) except -1:
+cdef int set_end_state(task_end *e, object error) except -1:
+    """Failed or cancelled, and whether memory was lacking, by the exception that ended the task."""
     try:
         if e.state != TASK_CANCELLED:
             e.state = TASK_ERROR

@@ -65,7 +65,7 @@ def hook_worker(module: ModuleType, at_import: bool = False) -> None:
         wrapper = _around_actor_execute(module.Worker.actor_execute, "_run_actor" in unknown)
         _replace(module.Worker, "actor_execute", wrapper)
     _replace(module.Worker, "__init__", _around_worker_init(module.Worker.__init__))
-    _core.note_hooks(functions.hooks_kind())
+    _core.note_dask_hooks(functions.hooks_kind())
 
 
 def hook_local(module: ModuleType) -> None:
@@ -92,7 +92,7 @@ def unhook() -> None:
     _replacements.clear()
     _hooked.clear()
     functions.reset()
-    _core.note_hooks(_core.DASK_HOOKS_NONE)
+    _core.note_dask_hooks(_core.DASK_HOOKS_NONE)
 
 
 def _replace(owner: Any, name: str, ours: Any) -> None:

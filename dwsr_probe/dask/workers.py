@@ -112,7 +112,7 @@ def publish(worker: Worker) -> None:
             or _core.set_facts(_facts_json([{"address": f.get("address")} for f in _facts]))
         ):
             _published = state  # in full, or the addresses alone if the page is too small
-        _core.note_hooks(functions.hooks_kind())
+        _core.note_dask_hooks(functions.hooks_kind())
         http.serve(worker)
         roll.announce(worker)
     except Exception:

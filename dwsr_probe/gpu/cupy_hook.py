@@ -66,7 +66,7 @@ def _install(cupy: Any, at_import: bool) -> None:
         device_of_thread=cupy.cuda.runtime.getDevice,
         install=_install_before,
         on_first_use=monitor.start,
-        on_failure=_failed,
+        on_failure=_on_failure,
         out_of_memory=_is_out_of_memory,
     )
     for module in (memory, cupy.cuda):
@@ -99,13 +99,13 @@ def unhook(state: int = _core.GPU_HOOK_NONE) -> None:
     _replaced.clear()
     with warnings.catch_warnings():  # the job has seen CuPy's on experimental allocators already
         warnings.simplefilter("ignore")
-        _change_allocators(_bare)
+        _change_allocators(_unwrapped)
     if _pinned_inner is not None:
         _originals["set_pinned"](_pinned_inner)
         _pinned_inner = None
 
 
-def _failed(error: Exception) -> None:
+def _on_failure(error: Exception) -> None:
     """Called once, inside an allocation, which must succeed whatever happens here."""
     if _memory is None:  # another thread has stopped the probe meanwhile
         return
@@ -126,8 +126,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _stand_in_class(unowned: Any) -> type:
-    """A class of memory that stands for the job's own and has the attributes of that: managed
-    memory has methods of its own, RMM's has an owner."""
+    """A class of memory that is handed out in place of the job's memory and passes on its
+    attributes. Managed memory has methods of its own, RMM's memory has an owner."""
     token_of = unowned._owner.__get__
 
     class FollowedMemory(unowned):
@@ -144,6 +144,7 @@ def _stand_in_class(unowned: Any) -> type:
 
 
 def _wrapped(allocator: Any, pinned: bool = False) -> Allocate:
+    """Our allocator around one of the job's."""
     if _core.is_ours(allocator):
         return allocator
     try:
@@ -157,7 +158,8 @@ def _wrapped(allocator: Any, pinned: bool = False) -> Allocate:
     return ours.malloc
 
 
-def _bare(allocator: Any) -> Allocate:
+def _unwrapped(allocator: Any) -> Allocate:
+    """The job's allocator behind one of ours."""
     return allocator.__self__.inner if _core.is_ours(allocator) else allocator
 
 
@@ -200,14 +202,14 @@ def _around_set_allocator(original: Any) -> Any:
                 _core.forget_allocator()
                 original(_wrapped(_originals["get_allocator"]()))
         except Exception as error:
-            _failed(error)
+            _on_failure(error)
 
     return set_allocator
 
 
 def _around_get_allocator(original: Any) -> Any:
     def get_allocator() -> Allocate:
-        return _bare(original())
+        return _unwrapped(original())
 
     return get_allocator
 
@@ -220,7 +222,7 @@ def _around_set_thread_local(original: Any) -> Any:
                 _core.forget_allocator()
                 original(None if allocator is None else _wrapped(allocator))
         except Exception as error:
-            _failed(error)
+            _on_failure(error)
 
     return _set_thread_local_allocator
 
@@ -231,10 +233,12 @@ def _around_set_pinned(original: Any) -> Any:
         original(allocator)
         try:
             if _memory is not None:
-                _pinned_inner = _pinned_memory._malloc if allocator is None else _bare(allocator)
+                _pinned_inner = (
+                    _pinned_memory._malloc if allocator is None else _unwrapped(allocator)
+                )
                 original(_wrapped(_pinned_inner, pinned=True))
                 _core.note_gpu_hook(_core.GPU_HOOK_ON, pinned=True)
         except Exception as error:
-            _failed(error)
+            _on_failure(error)
 
     return set_pinned_memory_allocator

@@ -20,7 +20,7 @@ from csrc.gpu cimport (
 from csrc.handle cimport task_handle
 from csrc.probe cimport probe_active, probe_current
 from dwsr_probe.binding.features cimport byte_count
-from dwsr_probe.binding.tasks cimport call_before_begin
+from dwsr_probe.binding.tasks cimport set_begin_check
 
 from weakref import WeakKeyDictionary
 
@@ -39,7 +39,7 @@ cdef bint pooled_takes_attributes = False
 # the attributes of the memory it stands for.
 cdef object unowned_memory = None, stand_in_memory = None
 # Functions of cupy_hook.py and monitor.py.
-cdef object device_first_used = None  # called at the first allocation on a device
+cdef object on_device_first_used = None  # called at the first allocation on a device
 cdef object report_failure = None  # called once with an exception of our own; None: off
 cdef object install_before = None  # puts one of our allocators before the one that CuPy uses
 cdef object is_out_of_memory = None
@@ -191,7 +191,7 @@ cdef class Allocator:
             add_relaxed(&token.sums.live, wanted)
         if not gpu_is_used(token.device):
             raised = gpu_add_block(token.handle, token.device, wanted)
-            device_first_used()
+            on_device_first_used()
         else:
             raised = gpu_add_block(token.handle, token.device, wanted)
         self.count += 1
@@ -287,12 +287,15 @@ cdef object bound_method = type(Allocator(None).malloc)
 
 
 def is_ours(allocator):
-    """By types alone: reading attributes of the job's object could run code of the job."""
+    """Whether this is the method `malloc` of an Allocator.
+
+    Types are compared: reading attributes of the job's object could run code of the job.
+    """
     return type(allocator) is bound_method and type(allocator.__self__) is Allocator
 
 
 def forget_allocator():
-    """The job has set another allocator: keep no reference to the last one until the next task."""
+    """Drop the reference to the last allocator: the job has set another one."""
     global allocator_in_place
     allocator_in_place = None
 
@@ -309,24 +312,25 @@ def use_cupy(memory, *, stand_in, device_of_thread, install, on_first_use, on_fa
     """
     global pooled_memory, plain_memory, async_memory, pooled_takes_attributes
     global unowned_memory, stand_in_memory, memory_pointer, get_allocator, current_device
-    global install_before, device_first_used, report_failure, is_out_of_memory, allocator_in_place
+    global install_before, on_device_first_used, report_failure, is_out_of_memory
+    global allocator_in_place
     pooled_memory = getattr(memory, "PooledMemory", None)
     plain_memory = getattr(memory, "Memory", None)
     async_memory = getattr(memory, "MemoryAsync", None)
     pooled_takes_attributes = getattr(pooled_memory, "__dictoffset__", 0) != 0  # since CuPy 13.6
     unowned_memory, stand_in_memory = memory.UnownedMemory, stand_in
     memory_pointer = memory.MemoryPointer
-    current_device, install_before, device_first_used = device_of_thread, install, on_first_use
+    current_device, install_before, on_device_first_used = device_of_thread, install, on_first_use
     report_failure, is_out_of_memory, allocator_in_place = on_failure, out_of_memory, None
     get_allocator = memory.get_allocator
-    call_before_begin(keep_in_place)
+    set_begin_check(keep_in_place)
 
 
 def note_gpu_hook(int state, bint pinned=False):
     """state: one of GPU_HOOK_*. pinned: page-locked memory is recorded, too."""
     global get_allocator, report_failure, allocator_in_place
     if state != GPU_HOOK_ON:
-        call_before_begin(NULL)
+        set_begin_check(NULL)
         get_allocator = report_failure = allocator_in_place = None
     gpu_note_hook(state, pinned)
 
@@ -340,7 +344,8 @@ def gpu_devices_used():
     return [device for device in range(GPU_PINNED) if gpu_is_used(device)]
 
 
-def identify_device(unsigned int device, bytes name, bytes uuid, total_bytes):
+def note_device_identity(unsigned int device, bytes name, bytes uuid, total_bytes):
+    """Put these facts about a device on the board. total_bytes: None if it is not known."""
     gpu_identify(device, name, uuid, byte_count(total_bytes))
 
 

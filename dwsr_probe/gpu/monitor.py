@@ -81,8 +81,8 @@ def stop() -> None:
             _hanging = thread
 
 
-def forked() -> None:
-    """In the child, which has none of the parent's threads."""
+def reset_after_fork() -> None:
+    """Called in a forked child, which has none of the parent's threads."""
     global _thread, _hanging, _starting
     _thread = _hanging = None
     _starting = threading.Lock()
@@ -141,7 +141,7 @@ def _identify(cupy: Any, nvml: Nvml, device: int) -> str | None:
     except Exception:
         pass  # this release of CUDA does not say; the device still has its number
     full = nvml.find(uuid, pci) if nvml.works() else None
-    _core.identify_device(
+    _core.note_device_identity(
         device,
         name if isinstance(name, bytes) else str(name).encode(),
         (full or (f"GPU-{uuid}" if uuid else "")).encode(),

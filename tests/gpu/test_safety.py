@@ -34,7 +34,9 @@ def still_follows(probe):
 def speaks_anew(monkeypatch):
     """A process says a thing once; each test here stands for a process."""
     said = set()
-    monkeypatch.setattr(_core, "say_first", lambda kind: kind not in said and not said.add(kind))
+    monkeypatch.setattr(
+        _core, "claim_message", lambda kind: kind not in said and not said.add(kind)
+    )
 
 
 def is_off(probe, capfd):

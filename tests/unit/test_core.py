@@ -46,7 +46,7 @@ def test_units_are_loaded_when_they_are_needed():
     code = (
         "import sys, dwsr_probe; from dwsr_probe import _core\n"
         "print(*(unit for unit in _core.UNITS if unit in sys.modules))\n"
-        "_core.Reader; _core.BOARD_OPEN\n"
+        "_core.BoardReader; _core.BOARD_OPEN\n"
         "print(*(unit for unit in _core.UNITS if unit in sys.modules))\n"
         "try: _core.nothing\n"
         "except AttributeError as error: print(error)"
@@ -78,7 +78,7 @@ def test_threads_may_load_a_unit_at_once():
     code = (
         "import threading; from dwsr_probe import _core\n"
         "barrier, found = threading.Barrier(8), []\n"
-        "def use(): barrier.wait(); found.append((_core.Reader, _core.TASK_OK))\n"
+        "def use(): barrier.wait(); found.append((_core.BoardReader, _core.TASK_OK))\n"
         "threads = [threading.Thread(target=use) for _ in range(8)]\n"
         "for t in threads: t.start()\n"
         "for t in threads: t.join()\n"
@@ -126,7 +126,7 @@ def test_no_literal_stands_for_a_value_of_an_enum():
 NOT_IN_THE_STUB = r"""
 dwsr_probe\._core\.(.*\.)?__(reduce|setstate)_cython__
 dwsr_probe\._core\.__(dir|pyx_capi|test)__
-dwsr_probe\._core\.(Reader|adopt|task)
+dwsr_probe\._core\.(BoardReader|adopt|task)
 """
 
 
