@@ -44,8 +44,9 @@ def start(
     settings: Settings | None = None,
     expect_tasks: bool = True,
 ) -> bool:
-    """Start the probe in this process. True: it runs. False: it cannot start, or it is switched
-    off (DWSR_PROBE=off). Options default to those of the environment (dwsr_probe.settings).
+    """Start the probe in this process. Returns True if the probe runs, False if it cannot start or
+    is switched off (DWSR_PROBE=off). Options default to those of the environment
+    (dwsr_probe.settings).
 
     expect_tasks: make room for tasks at once. Otherwise the first task makes room, and a process
     without tasks stays small.
@@ -89,7 +90,7 @@ def _say_no_room(error: OSError) -> None:
 
 
 def start_board(settings: Settings, name: str) -> None:
-    """Make the board, start the sampler and wait for the imports that are hooked. OSError(errno,
+    """Make the board, start the sampler and register the hooks on imports. Raises OSError(errno,
     the step that failed)."""
     _core.start(
         directory=_c_text(settings.board_dir),

@@ -22,21 +22,21 @@ _replacements: list[Replacement] = []
 
 
 def watch() -> None:
-    """Called when the probe starts."""
+    """Hook thread pools and allocators inside libraries. Called when the probe starts."""
     global _watching
     if not _watching:
         _watching = True
         watch_pools()
         if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
-            # Python's own mimalloc maps memory in ways that look like reservations. A count that is
-            # a new object each time marks every task.
+            # Python's own mimalloc maps memory in ways that look like reservations. Every task is
+            # marked: each call of `object` gives a new object, so the count always differs.
             _core.use_foreign_counter(object)
         else:
             when_imported("pyarrow", _hook_pyarrow)
 
 
 def watch_pools() -> None:
-    """Also called for device memory alone, where malloc is not accounted."""
+    """Hook thread pools. Also called where only device memory is accounted, not malloc."""
     global _watching_pools
     if not _watching_pools:
         _watching_pools = True
@@ -44,7 +44,7 @@ def watch_pools() -> None:
 
 
 def unwatch() -> None:
-    """Called when the probe stops."""
+    """Undo watch() and watch_pools(). Called when the probe stops."""
     global _watching, _watching_pools
     _watching = _watching_pools = False
     forget(_hook_pools, _hook_pyarrow)
@@ -80,8 +80,8 @@ def _hook_pools(thread: Any) -> None:
 
 
 def _hook_pyarrow(pyarrow: Any) -> None:
-    """Arrow's own mimalloc or jemalloc is inside its library. Its number of allocations is
-    compared, to mark the tasks that use it."""
+    """Arrow's own mimalloc or jemalloc is inside its library. Tasks during which its number of
+    allocations changes are marked."""
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
         # Arrow before 19 has no count: all tasks are marked

@@ -1,9 +1,10 @@
 # cython: language_level=3, freethreading_compatible=True
 """Allocators for CuPy that record which task owns device memory.
 
-Every allocation of a CuPy job calls these. A *token* is tied to each allocation and credits the
-memory when it is freed, in whatever thread. CuPy's pooled memory keeps the token as an attribute.
-Any other kind of memory is handed out as (a subclass of) UnownedMemory whose owner is the token.
+Every allocation of a CuPy job calls these. A *token* is tied to each allocation. When the memory is
+freed, in whatever thread, the token subtracts it from its task's account. CuPy's pooled memory
+keeps the token as an attribute. Any other kind of memory is handed out as (a subclass of)
+UnownedMemory whose owner is the token.
 cupy_hook.py installs these allocators and notices when the job installs its own; monitor.py
 reports what the driver says.
 """
@@ -94,7 +95,7 @@ cdef gpu_pool read_pool(_PoolSums sums) except *:
 @cython.no_gc
 @cython.freelist(1024)
 cdef class _Token:
-    """Tied to one allocation; its deallocation credits the memory."""
+    """Tied to one allocation; its deallocation subtracts the memory from the task's account."""
     cdef _PoolSums sums
     cdef readonly object memory  # kept alive, where the token is the owner
     cdef task_handle handle
