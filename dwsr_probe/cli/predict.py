@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dwsr_probe.predict import Model
-    from dwsr_probe.predict.blocks import Growth, Inputs
+    from dwsr_probe.predict.blocks import Inputs, VaryingAxes
     from dwsr_probe.serve.question import Question
 
 _CURVE_POINTS = 60
 _NAMES_MOST = 10  # in the table
-_NAME_MOST = 10_000  # characters
+_NAME_CHARS_MOST = 10_000
 
 
 class _Learned(NamedTuple):
     model: Model
     largest_inputs: Callable[[str, str], Inputs]  # seen of a task name; by name and kind
-    growth: dict[str, Growth]  # by task name
+    varying_axes: dict[str, VaryingAxes]  # by task name
 
 
 class _Predict(click.Command):
@@ -186,7 +186,9 @@ def _learn(run: str | None) -> _Learned:
             " cannot be"
         )
     largest_inputs = learned.largest_inputs
-    return _Learned(learned.model, lambda name, kind: largest_inputs.get(name, []), learned.growth)
+    return _Learned(
+        learned.model, lambda name, kind: largest_inputs.get(name, []), learned.varying_axes
+    )
 
 
 def _load(path: str) -> _Learned:
@@ -217,7 +219,7 @@ def _print_one(
 
     model = learned.model
     if asked.task not in model.names() and form == "table":
-        known = ", ".join(line_of(name, _NAME_MOST) for name in model.names())
+        known = ", ".join(line_of(name, _NAME_CHARS_MOST) for name in model.names())
         fail(
             f"no task {asked.task!r} was seen; "
             + (f"there are {known}" if known else "the run has none")
@@ -233,11 +235,11 @@ def _print_one(
     seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
     if not seen or not asked.inputs or size is None:
         return
-    growth = learned.growth.get(asked.task)
+    varying_axes = learned.varying_axes.get(asked.task)
     largest = max([size, *(x for x, *_ in seen)]) / max(size, 1)
     curve = []
     for point in range(1, _CURVE_POINTS + 1):
-        inputs = scaled(asked.inputs, largest * point / _CURVE_POINTS, growth)
+        inputs = scaled(asked.inputs, largest * point / _CURVE_POINTS, varying_axes)
         forecast = model.predict(inputs, asked.task, kind=asked.kind)
         curve.append(CurvePoint(input_bytes(inputs) or 0, forecast.mean, forecast.upper(asked.q)))
     mean = found["mean_bytes"]
@@ -268,7 +270,7 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
             one.inputs = inputs  # as they were recorded
             print(json.dumps(answer(model, one)))
         return
-    # Own peaks; in a run without accounting, growth.
+    # Own peaks; in a run without accounting, growth of the process.
     asked = of((kind,)) if kind else of(("alloc", "gpu")) or of(("rss",))
     if not asked:
         fail(

@@ -1,9 +1,10 @@
 """Larger and smaller blocks: the inputs of a task at another volume, and the largest volume that
-fits into so much memory. Used by the forecast's plot, the report's curves and its advice.
+fits into a given amount of memory. Used by the forecast's plot, the report's curves and its advice.
 
-A block grows along the axes along which the blocks of its task name differ (`Growth`): stacks of
-images along the first, tables along their rows, cubes along all axes. Forecasts are surest there.
-Where nothing tells, all axes grow by the same factor, except those shorter than 16.
+A block is scaled along the axes whose lengths differ among the tasks of its name (`VaryingAxes`):
+stacks of images along the first axis, tables along their rows, cubes along all axes. Forecasts are
+surest along these axes. If no lengths differ, all axes are scaled by the same factor, except those
+shorter than 16.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 
 Inputs = list[dict[str, Any]]
 
-_SHORT_AXIS = 16  # below it an axis is the columns of a table or the channels of an image
+_SHORT_AXIS = 16  # shorter axes are the columns of a table or the channels of an image
 _SCALE_MOST = 8.0
-_HALVINGS = 10
+_HALVINGS = 10  # of the interval in which the largest scale is searched
 
 
-class Growth:
-    """Which lengths differ among the inputs of the tasks of one name: of an input with a shape its
-    axes, of one without a shape its bytes."""
+class VaryingAxes:
+    """The axes whose lengths differ among the tasks of one name, for each input. An input without a
+    shape counts as one axis, whose length is its bytes."""
 
     def __init__(self) -> None:
         self._first: list[Sequence[int]] | None = None
-        self._axes: list[set[int]] = []  # that differ, of each input
-        self._alike = True  # all tasks had as many inputs, with as many axes
+        self._axes: list[set[int]] = []  # for each input
+        self._alike = True  # all tasks had the same number of inputs, with the same numbers of axes
 
     def add(self, inputs: Inputs) -> None:
         lengths = [_lengths(given) for given in inputs]
@@ -44,8 +45,8 @@ class Growth:
             for axes, before, now in zip(self._axes, self._first, lengths, strict=True):
                 axes.update(axis for axis, length in enumerate(now) if length != before[axis])
 
-    def axes_of(self, inputs: Inputs) -> list[set[int]] | None:
-        """The axes that grow, for each of these inputs; None: not known."""
+    def of_inputs(self, inputs: Inputs) -> list[set[int]] | None:
+        """The axes to scale, for each of these inputs; None: not known."""
         if self._first is None or not self._alike or not any(self._axes):
             return None
         axes_counts = [len(_lengths(given)) for given in inputs]
@@ -59,7 +60,7 @@ def _lengths(given: dict[str, Any]) -> Sequence[int]:
 
 def _long_axes(given: dict[str, Any]) -> set[int]:
     """All axes but the short ones: a table keeps its columns, an image its channels. If all axes
-    are short, all of them grow."""
+    are short, all of them are scaled."""
     lengths = _lengths(given)
     return {
         axis
@@ -68,13 +69,13 @@ def _long_axes(given: dict[str, Any]) -> set[int]:
     }
 
 
-def scaled(inputs: Inputs, scale: float, growth: Growth | None = None) -> Inputs:
-    """The same inputs with `scale` times their volume, as far as whole lengths allow. Inputs that
-    do not grow stay as they are."""
-    axes = growth.axes_of(inputs) if growth is not None else None
+def scaled(inputs: Inputs, scale: float, varying_axes: VaryingAxes | None = None) -> Inputs:
+    """The same inputs with `scale` times their volume, as far as whole lengths allow. Inputs
+    without varying axes stay as they are."""
+    axes = varying_axes.of_inputs(inputs) if varying_axes is not None else None
     if axes is None:
         axes = [_long_axes(given) for given in inputs]
-    return [_scaled(given, scale, grow) for given, grow in zip(inputs, axes, strict=True)]
+    return [_scaled(given, scale, along) for given, along in zip(inputs, axes, strict=True)]
 
 
 def _scaled(given: dict[str, Any], scale: float, axes: set[int]) -> dict[str, Any]:
@@ -107,17 +108,17 @@ def largest_scale(
     inputs: Inputs,
     room_bytes: float,
     kind: str = "alloc",
-    growth: Growth | None = None,
+    varying_axes: VaryingAxes | None = None,
 ) -> float | None:
     """How many times the volume of these inputs fits into `room_bytes` with 99 % probability, at
     most 8; None if the model's trust is too low to say so, or if nothing fits.
 
-    On the host the inputs take their part of the room."""
+    On the host (kind alloc) the inputs themselves take part of the room."""
     if room_bytes <= 0 or not inputs or not model.predict(inputs, task_name, kind).is_trusted:
         return None
 
     def fits(scale: float) -> bool:
-        block = scaled(inputs, scale, growth)
+        block = scaled(inputs, scale, varying_axes)
         held = (input_bytes(block) or 0) if kind == "alloc" else 0
         return held + model.predict(block, task_name, kind).upper(0.99) <= room_bytes
 

@@ -4,9 +4,9 @@ hundred times.
 An online conformal method. Each exact value is compared with the forecast made before it was
 learned; the score is its distance from the mean in the forecast's standard deviations. Scores are
 counted in bins, and a quantile of them says how many deviations a bound must lie above the mean.
-While a task has few scores, two substitutes count as well, so that nothing jumps: the pooled scores
-of all tasks, and the posterior itself, each as sixty scores. Counts are additive and old ones fade:
-models merge, and a change is followed.
+Two substitutes are added, each with the weight of at most sixty scores: the pooled scores of all
+tasks, and the posterior itself. They dominate while a task has few scores, and lose influence
+gradually. Counts are additive, so models merge. Old counts fade, so changes are followed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 # A bin is as wide as a tenth of its distance from the mean.
 EDGES = np.sinh(np.linspace(-3.0, 7.0, 161))
-_COARSE = 16  # edges between two points of the first search
-_FRACTIONS = np.arange(9) / 8  # points of the last search, within a bin
+_COARSE_STEP = 16  # edges between two points of the first search
+_BIN_FRACTIONS = np.arange(9) / 8  # points of the last search, within a bin
 _SCORES_MOST = 500.0  # older scores fade
 _POSTERIOR_WEIGHT, _POOLED_WEIGHT = 60.0, 60.0  # as so many scores
-_HIGH_LEVEL = 0.95
+_ABOVE_MEAN_LEVEL = 0.95  # quantiles of this level or more are not below the mean
 _OUTLIER_BINS = np.append(True, np.abs(EDGES) > 6)  # scores that no sound forecast has
 
 
@@ -90,16 +90,16 @@ class Calibrated:
         return (_POSTERIOR_WEIGHT * self.predictive.cdf(y) + scores) / total
 
     def quantile(self, q: float) -> float:
-        """Searched in three steps, each among a few points, because a level costs more than a step.
-        A quantile of 95 % or more is not below the mean. (A few improbable parts with very large
-        means can raise the mean above it.)"""
-        points = EDGES[::_COARSE]
+        """Searched in three steps, each among a few points, because computing a level is expensive.
+        A quantile of 95 % or more is not below the mean: a few improbable components with very
+        large means could otherwise raise the mean above the quantile."""
+        points = EDGES[::_COARSE_STEP]
         place = self._last_below(q, points)
-        points = EDGES[place * _COARSE : (place + 1) * _COARSE + 1]
+        points = EDGES[place * _COARSE_STEP : (place + 1) * _COARSE_STEP + 1]
         place = self._last_below(q, points)
-        points = points[place] + (points[place + 1] - points[place]) * _FRACTIONS
+        points = points[place] + (points[place + 1] - points[place]) * _BIN_FRACTIONS
         z = points[self._last_below(q, points) + 1]
-        if q >= _HIGH_LEVEL:
+        if q >= _ABOVE_MEAN_LEVEL:
             z = max(0.0, z)
         return self.predictive.mean + z * self.predictive.deviation
 

@@ -34,9 +34,9 @@ class CensoredValue(NamedTuple):
 
 
 def undominated(values: Iterable[CensoredValue]) -> list[CensoredValue]:
-    """Without the values that another one implies: one of more bytes with smaller inputs. Of too
-    many, those with the most bytes per byte of input. The result does not depend on the order of
-    `values`."""
+    """Without the values that another value implies, by more bytes with smaller inputs. If too many
+    remain, those with the most bytes per byte of input are kept. The result does not depend on the
+    order of `values`."""
     kept: list[CensoredValue] = []
     largest = {False: -1.0, True: -1.0}  # by is_tight
     for value in sorted(

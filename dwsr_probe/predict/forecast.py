@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TRUST = ("none", "low", "fair", "good")
 # Probability that a task is like nothing seen. Then its need has a tail of 1/x: half of the needs
 # above x are above 2x.
-_NOVELTY = 1e-6
+_NOVELTY_PROBABILITY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Forecast:
         if math.isinf(y):
             return 0.0
         scale = self.mean + self.calibrated.predictive.deviation
-        return float(self.calibrated.survival(y)) + _NOVELTY * min(1.0, scale / y)
+        return float(self.calibrated.survival(y)) + _NOVELTY_PROBABILITY * min(1.0, scale / y)
 
 
 def _checked_level(q: float) -> float:

@@ -7,10 +7,10 @@ record, the model weights 1,000 values and the calibration 500 scores. The sampl
 - tasks that finished (or still run), evenly spread over the run, so that a change is seen;
 - tasks that ended early (killed, failed, cancelled), evenly as well, up to a quarter as many: they
   are lower bounds, and a task name that only ever fails must not push out the finished ones;
-- the task with the largest inputs, in whatever state: it is the block that people ask about.
+- the task with the largest inputs, in whatever state: forecasts are mostly wanted for its size.
 
-Records are learned in the order of their arrival, whatever their names, because a forecast is
-scored against the record that follows it.
+Records of all names are learned in the order of their arrival, because a forecast is scored
+against the record that follows it.
 
 Standard library only until something is learned: the parent of a run loads this module to sample
 while it reads, and loads numpy only if a task was killed.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from dwsr_probe.predict.blocks import Growth
+    from dwsr_probe.predict.blocks import VaryingAxes
     from dwsr_probe.predict.model import Model
 
 # Finished tasks of each name: as many as there are scores in the calibration.
@@ -59,16 +59,16 @@ class _EvenSample:
 class _NameSample:
     """The sample of one task name."""
 
-    __slots__ = ("early", "finished", "largest", "largest_bytes")
+    __slots__ = ("ended_early", "finished", "largest", "largest_bytes")
 
     def __init__(self, most: int) -> None:
         self.finished = _EvenSample(most)
-        self.early = _EvenSample(max(1, most // 4))
+        self.ended_early = _EvenSample(max(1, most // 4))
         self.largest: tuple[int, Any] | None = None
         self.largest_bytes = -1
 
     def chosen(self) -> dict[int, Any]:
-        found = dict(self.finished.chosen() + self.early.chosen())
+        found = dict(self.finished.chosen() + self.ended_early.chosen())
         if self.largest is not None:
             found.setdefault(*self.largest)
         return found
@@ -92,7 +92,7 @@ class RunSample:
         if sample is None:
             sample = self._names[name] = _NameSample(self._most)
         self._arrived = arrival = self._arrived + 1
-        (sample.finished if state in ("ok", "running") else sample.early).add(arrival, record)
+        (sample.finished if state in ("ok", "running") else sample.ended_early).add(arrival, record)
         if size >= sample.largest_bytes:
             sample.largest_bytes, sample.largest = size, (arrival, record)
 
@@ -128,16 +128,16 @@ class RunSample:
 
 class LearnedRun:
     """model: of a run's sample. largest_inputs: by task name, of the task with the largest inputs.
-    growth: by task name, along which axes the inputs differ. refused: how many records had
-    impossible figures and were left out."""
+    varying_axes: by task name, the axes along which the inputs differ. refused: number of
+    records that were left out because of impossible figures."""
 
     def __init__(self) -> None:
-        from dwsr_probe.predict.blocks import Growth
+        from dwsr_probe.predict.blocks import VaryingAxes
         from dwsr_probe.predict.model import Model
 
         self.model: Model = Model()
         self.largest_inputs: dict[str, list[dict[str, Any]]] = {}
-        self.growth: dict[str, Growth] = defaultdict(Growth)
+        self.varying_axes: dict[str, VaryingAxes] = defaultdict(VaryingAxes)
         self.refused = 0
         self._largest_bytes: dict[str, int] = {}
 
@@ -153,7 +153,7 @@ class LearnedRun:
             else (record.task_name, record.inputs)
         )
         inputs, size = inputs or [], known_input_bytes(record) or 0
-        self.growth[name].add(inputs)
+        self.varying_axes[name].add(inputs)
         if size >= self._largest_bytes.get(name, -1):
             self._largest_bytes[name], self.largest_inputs[name] = size, inputs
 

@@ -40,9 +40,10 @@ _SCORED_FROM = 3
 # guess, and one surprise would widen bounds twentyfold for long.
 _FULL_WEIGHT_FROM = 20
 _RENEW_FACTOR = 1.5  # the posterior for scoring is renewed when n has grown by this factor
-_IMPLIED = 0.999  # P(y > bound) from which on a bound carries no information
-_CONTRADICTED = 1e-4  # P(y > bound) below which the task must have changed
-# The smoothed score: weight of the newest, clipping, and the value at which the task has changed.
+_IMPLIED_PROBABILITY = 0.999  # P(y > bound) from which on a bound carries no information
+_CONTRADICTED_PROBABILITY = 1e-4  # P(y > bound) below which the task must have changed
+# The drift is the exponentially smoothed score: weight of the newest score, the value at which
+# scores are clipped, and the drift above which the task has changed.
 _DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
 _BOUND_LEVEL = 0.99  # of ScoredForecast.bound
 
@@ -78,15 +79,15 @@ class Learner:
         self.censored: list[CensoredValue] = []
         self.shapes = ShapeSample()
         self.n = 0  # exact values, ever
-        self.shared = 0  # of them not this task's alone
+        self.shared_count = 0  # of them: values that include other tasks' memory
         self.largest_bytes = 0  # of the inputs of one task
         self.axis_counts: set[int] = set()  # of the largest inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts err on one side
         self.changed_at: int | None = None  # n when the task was last seen to have changed
-        # The posterior that scores has its own copy: predict must not change what is scored.
-        self._scoring: Mixture | None = None
-        self._renew_at = 0.0  # n
-        # Given the censored values; and given running tasks, too. None: to be computed.
+        # Scoring has a posterior of its own: `predict` must not change the scores.
+        self._scoring_posterior: Mixture | None = None
+        self._renew_at_n = 0.0  # n at which the posterior for scoring is computed again
+        # Given the censored values; and given the running tasks as well. None: to be computed.
         self._posterior: Mixture | None = None
         self._running_posterior: tuple[Sequence[LowerBound], Mixture] | None = None
 
@@ -102,10 +103,13 @@ class Learner:
         of all tasks. Returns None while there are too few values to score."""
         scored = None
         if self.n >= _SCORED_FROM:
-            if self._scoring is None or self.n >= self._renew_at:
-                self._scoring, self._renew_at = self._infer(bounds()), self.n * _RENEW_FACTOR
+            if self._scoring_posterior is None or self.n >= self._renew_at_n:
+                self._scoring_posterior, self._renew_at_n = (
+                    self._infer(bounds()),
+                    self.n * _RENEW_FACTOR,
+                )
             predictive = self.predictive(
-                self._scoring,
+                self._scoring_posterior,
                 observed.arrays,
                 observed.expected_features,
                 observed.output_deviation,
@@ -147,7 +151,7 @@ class Learner:
         self.scores.forget_outliers(pooled)
         self.sums = self.sums.discounted_to(_VALUES_AFTER_CHANGE)
         self.shapes = ShapeSample()
-        self.drift, self.changed_at, self._renew_at = 0.0, self.n, 0
+        self.drift, self.changed_at, self._renew_at_n = 0.0, self.n, 0
 
     def learn_censored(
         self,
@@ -160,11 +164,11 @@ class Learner:
         predictive = self.predictive(self.posterior(bounds), value.arrays, features)
         probability = float(predictive.survival(value.bytes))
         scored = self._scored(predictive, value.bytes, math.log(max(probability, 1e-300)), pooled)
-        if self.n >= _SCORED_FROM and probability < _CONTRADICTED:
+        if self.n >= _SCORED_FROM and probability < _CONTRADICTED_PROBABILITY:
             self._forget_past(pooled)
         self.censored = undominated([*self.censored, value])
-        if value.is_tight or probability < _IMPLIED:
-            self._scoring = None
+        if value.is_tight or probability < _IMPLIED_PROBABILITY:
+            self._scoring_posterior = None
         self.invalidate()
         return scored
 
@@ -181,10 +185,10 @@ class Learner:
         if self._running_posterior is None or not _same_objects(
             self._running_posterior[0], running
         ):
-            informative, least = self._informative(self._posterior, running)
+            informative, least = self._informative_bounds(self._posterior, running)
             sums = (
                 self.sums.discounted_to(_VALUES_AFTER_CHANGE)
-                if self.n >= _SCORED_FROM and least < _CONTRADICTED
+                if self.n >= _SCORED_FROM and least < _CONTRADICTED_PROBABILITY
                 else self.sums
             )
             mixture = posterior(sums, [*bounds, *informative]) if informative else self._posterior
@@ -193,10 +197,10 @@ class Learner:
 
     def _infer(self, bounds: Sequence[LowerBound]) -> Mixture:
         mixture = posterior(self.sums)
-        informative = self._informative(mixture, bounds)[0] if bounds else []
+        informative = self._informative_bounds(mixture, bounds)[0] if bounds else []
         return posterior(self.sums, informative) if informative else mixture
 
-    def _informative(
+    def _informative_bounds(
         self, mixture: Mixture, bounds: Sequence[LowerBound]
     ) -> tuple[list[LowerBound], float]:
         """The bounds that the mixture does not imply; and the least P(y > bound) of all."""
@@ -206,12 +210,12 @@ class Learner:
         informative = [
             bound
             for bound, probability in zip(bounds, probabilities, strict=True)
-            if bound.is_tight or probability < _IMPLIED
+            if bound.is_tight or probability < _IMPLIED_PROBABILITY
         ]
         return informative, probabilities.min()
 
     def invalidate(self) -> None:
-        """What was inferred is computed again when it is next asked for."""
+        """Drop the posteriors. They are computed again when they are needed."""
         self._posterior = self._running_posterior = None
 
     def predictive(
@@ -233,7 +237,7 @@ class Learner:
 
     def trust(self, arrays: Arrays, mixture: Mixture) -> tuple[str, tuple[str, ...]]:
         """A word of forecast.TRUST, and notes on why it is no better."""
-        noise, sigma = self.shapes.noise(self.sums.floor), mixture.sigma_mean
+        noise, sigma = self.shapes.noise_deviation(self.sums.floor), mixture.sigma_mean
         input_bytes = sum(array.nbytes for array in arrays)
         notes = []
         if self.n == 0 and self.censored:
@@ -246,7 +250,7 @@ class Learner:
             notes.append("drifting")
         if self.n and input_bytes > 1.5 * self.largest_bytes:
             notes.append("extrapolating")
-        if 2 * self.shared > self.n > 0:
+        if 2 * self.shared_count > self.n > 0:
             notes.append("shared")
         if not arrays:
             notes.append("no-inputs")
@@ -284,10 +288,10 @@ class Learner:
         )
         self.n += other.n
         self.changed_at = None if since_change is None else self.n - since_change
-        self.shared += other.shared
+        self.shared_count += other.shared_count
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
         self.axis_counts = set(sorted(self.axis_counts | other.axis_counts)[:_AXIS_COUNTS_MOST])
-        self._scoring = None
+        self._scoring_posterior = None
         self.invalidate()
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,7 +304,7 @@ class Learner:
             ],
             "shapes": self.shapes.to_dict(),
             "n": self.n,
-            "shared": self.shared,
+            "shared": self.shared_count,
             "largest_bytes": self.largest_bytes,
             "axes": sorted(self.axis_counts),
             "drift": self.drift,
@@ -323,7 +327,7 @@ class Learner:
         self.censored = undominated(map(_parse_censored, saved["killed"]))
         self.shapes = ShapeSample.from_dict(saved["shapes"])
         self.n = non_negative_int(saved["n"], "n")
-        self.shared = non_negative_int(saved["shared"], "shared")
+        self.shared_count = non_negative_int(saved["shared"], "shared")
         self.largest_bytes = non_negative_int(
             saved["largest_bytes"], "largest_bytes", 64 * BYTES_MOST
         )

@@ -3,8 +3,8 @@ and kind of memory; numpy and scipy only.
 
 A record of a finished task is an exact value. A record of a killed, failed or cancelled task is a
 lower bound, which is kept. A record of a running task is a lower bound, too: it is replaced as the
-peak rises and dropped when the task ends. What is kept is bounded: sums, a few bounds, a sample of
-shapes.
+peak rises and dropped when the task ends. Memory is bounded: sums, a few lower bounds and a sample
+of shapes are kept.
 
 Means do not depend on the order of arrival, with two exceptions: forgetting (after 1,000 values of
 a task, or when it changed), and calibration, which compares each value with the forecast before it.
@@ -41,7 +41,7 @@ from dwsr_probe.predict.sizes import (
     parse_numbers,
     size_features,
 )
-from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningTask, TaskModel
+from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningPeaks, TaskModel
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.records import Identity, Peaks
@@ -51,7 +51,7 @@ KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
 _NAMES_MOST = 1024
 _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
-_NAME_MOST = 10_000  # characters
+_NAME_CHARS_MOST = 10_000
 _ENDED_EARLY = ("error", "cancelled", "killed")
 _STATES = ("ok", "running", *_ENDED_EARLY)
 
@@ -67,13 +67,14 @@ class Model:
     # -- learn
 
     def learn(self, record: Any) -> list[Round]:
-        """One record, finished or running, as TaskRecord or dict. Returns the rounds: what was
-        forecast, beside what came. ValueError for impossible figures."""
+        """One record, finished or running, as TaskRecord or dict. Returns the rounds: each
+        forecast beside the actual value. ValueError for impossible figures."""
         get = field_getter(record)
         name, state = get("task_name"), get("state", "ok")
-        if not isinstance(name, str) or not 0 < len(name) <= _NAME_MOST:
+        if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MOST:
             raise ValueError(
-                f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_MOST:,} characters"
+                f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_CHARS_MOST:,}"
+                " characters"
             )
         if state not in _STATES:
             raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
@@ -90,9 +91,9 @@ class Model:
         if state != "ok":
             peaks.pop("output", None)
         if state == "running":
-            # Without an identity nothing would ever end it.
+            # The end of a task without an identity would never be noticed.
             if identity is not None and identity not in self._ended:
-                self._set_running(identity, name, RunningTask(arrays, peaks))
+                self._set_running(identity, name, RunningPeaks(arrays, peaks))
             return []
         if identity is not None:
             self._end(identity)
@@ -101,7 +102,7 @@ class Model:
             return self._learn_censored(task, name, arrays, peaks, requests)
         rounds = self._learn_exact(task, name, arrays, peaks)
         if get("attribution") == "shared" and "alloc" in task.learners:
-            task.learners["alloc"].shared += 1
+            task.learners["alloc"].shared_count += 1
         if output:
             task.output.learn(arrays, output)
         task.invalidate()
@@ -109,7 +110,7 @@ class Model:
 
     def _learn_exact(self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks) -> list[Round]:
         rounds = []
-        # As predict would estimate it: a forecast is not scored by what it could not know.
+        # The output as `predict` estimates it: a forecast is scored by what was known before.
         estimate = task.estimate_output(arrays)
         returned = OutputEstimate(peaks.get("output", 0), 0.0)
         for kind, peak in peaks.items():
@@ -158,7 +159,7 @@ class Model:
         self._tasks.move_to_end(name)
         return task
 
-    def _set_running(self, identity: Identity, name: str, task: RunningTask) -> None:
+    def _set_running(self, identity: Identity, name: str, task: RunningPeaks) -> None:
         self._clear_running(identity)  # under another name, perhaps
         self._task(name).set_running(identity, task)
         self._running[identity] = name
@@ -179,7 +180,7 @@ class Model:
             self._tasks[name].clear_running(identity)
 
     def forget_running(self, process: str | None = None) -> None:
-        """Drop the running tasks of a process that went away, or of all processes."""
+        """Drop the running tasks of a process that has gone, or of all processes."""
         for identity in [
             identity for identity in self._running if process is None or identity[0] == process
         ]:
@@ -293,7 +294,7 @@ class Model:
                     parse_numbers(saved["scores"][kind], Scores().counts.shape, "scores")
                 )
             if len(saved["tasks"]) > _NAMES_MOST or not all(
-                0 < len(name) <= _NAME_MOST for name in saved["tasks"]
+                0 < len(name) <= _NAME_CHARS_MOST for name in saved["tasks"]
             ):
                 raise ValueError("a damaged model: task names")
             for name, values in saved["tasks"].items():

@@ -9,9 +9,10 @@ scaling. The posterior is the mixture of all these normals, weighted by evidence
 
 Lower bounds come from tasks that still run, were killed or failed. Each multiplies the posterior
 with P(y > bound). Each normal is then replaced by the normal with the same moments, bounds in a
-fixed order. That k is positive is such a bound, too.
+fixed order. The condition k > 0 is applied in the same way.
 
-numpy and scipy only. learner.py keeps the statistics; calibration.py asks the predictive.
+numpy and scipy only. learner.py keeps the statistics; calibration.py uses the predictive
+distribution.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dwsr_probe.predict.sizes import (
     BYTES_MOST,
     FUNCTION_COUNT,
     LOG_PRIOR,
-    OUTPUT_SHARE,
+    OUTPUT_COEFFICIENT,
 )
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ _PRIOR_C_DEVIATION = 8 << 20  # what a task may need at any size: buffers, cache
 # Relative standard deviation per factor of e beyond the largest input seen, divided by the number
 # of exact values: few values cannot exclude another line.
 _EXTRAPOLATION_DEVIATION = 0.06
-_PARTS_MOST = 64
-# Parts with a log weight so far below the best are dropped: before k > 0 is applied, at the end.
+_COMPONENTS_MOST = 64
+# Components whose log weight is this far below the best are dropped: before k > 0 is applied, and
+# at the end.
 _PRUNED_FIRST, _PRUNED_LAST = 20.0, 9.0
 # A tight bound: the value is expected at 1.1 times the bound, with this relative deviation.
 _TIGHT_MEAN, _TIGHT_DEVIATION = 1.1, 0.2
@@ -121,8 +123,8 @@ class LowerBound(NamedTuple):
     is_tight: bool = False
 
 
-class _Moments(NamedTuple):
-    """Of y in each part of a mixture: mean, variance, and the covariances of c and k with y."""
+class _ComponentMoments(NamedTuple):
+    """Moments of y in each component of a mixture: mean, variance, covariances with c and k."""
 
     mean: Floats
     variance: Floats
@@ -133,9 +135,9 @@ class _Moments(NamedTuple):
 class Mixture:
     """Weighted bivariate normals of (c, k), each with its size function and sigma.
 
-    mean: (2, parts). cov: (3, parts), the variance of c, the covariance, the variance of k.
-    function: the index j of each part. extrapolation: relative deviation per factor of e beyond
-    the largest input seen."""
+    mean: of c and of k, (2, components). cov: the variance of c, the covariance, the variance of k,
+    (3, components). function: the index j of each component. extrapolation_deviation: relative
+    standard deviation per factor of e beyond the largest input seen."""
 
     def __init__(
         self,
@@ -145,25 +147,27 @@ class Mixture:
         function: NDArray[np.intp],
         sigma: Floats,
         floor: int,
-        extrapolation: float = 0.0,
+        extrapolation_deviation: float = 0.0,
     ) -> None:
         self.log_weight, self.mean, self.cov = log_weight, mean, cov
         self.function, self.sigma = function, sigma
-        self.floor, self.extrapolation = floor, extrapolation
+        self.floor, self.extrapolation_deviation = floor, extrapolation_deviation
         # Weights of 1/y^2 favour small values, so the fit lies low. For log-normal noise with
         # residuals of sigma, y scatters by 1/(1 - sigma^2) - 1 (relative variance) and the mean is
         # multiplied by 1/(1 - sigma^2)^2.
-        self._noise = 1 / (1 - sigma**2) - 1
-        self._bias_correction = (1 + self._noise) ** 2
+        self._noise_variance = 1 / (1 - sigma**2) - 1
+        self._bias_correction = (1 + self._noise_variance) ** 2
 
-    def moments(self, features: Floats) -> _Moments:
+    def moments(self, features: Floats) -> _ComponentMoments:
         """features: one vector, or an array of vectors."""
         s = features[..., self.function]
         mean = self._bias_correction * (self.mean[0] + self.mean[1] * s)
         cov_c = self._bias_correction * (self.cov[0] + self.cov[1] * s)
         cov_k = self._bias_correction * (self.cov[1] + self.cov[2] * s)
-        of_line = np.maximum(self._bias_correction * (cov_c + cov_k * s), 0)
-        return _Moments(mean, of_line + self._noise * (mean**2 + self.floor**2), cov_c, cov_k)
+        line_variance = np.maximum(self._bias_correction * (cov_c + cov_k * s), 0)
+        return _ComponentMoments(
+            mean, line_variance + self._noise_variance * (mean**2 + self.floor**2), cov_c, cov_k
+        )
 
     def condition_on_lower_bound(self, features: Floats, bound: float) -> None:
         """Multiply by P(y > bound)."""
@@ -181,7 +185,7 @@ class Mixture:
         z = np.maximum(distance / deviation, -1e3)  # further below, all is equally impossible
         log_probability = log_ndtr(z)
         ratio = np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_probability)  # inverse Mills ratio
-        # Between 0 and 1 in exact arithmetic.
+        # The product is between 0 and 1 in exact arithmetic.
         shrinkage = np.clip(ratio * (ratio + z), 0, 1) / variance
         self.log_weight = self.log_weight + log_probability
         self.mean = self.mean + (ratio / deviation) * np.stack((cov_c, cov_k))
@@ -204,8 +208,8 @@ class Mixture:
         self._reduce_covariance(1 / variance, cov_c, cov_k)
 
     def pruned(self, log_ratio: float, most: int | None = None) -> Mixture:
-        """Without the parts whose log weight is more than `log_ratio` below the best, and with at
-        most so many parts. Weights are normalised."""
+        """Without the components whose log weight is more than `log_ratio` below the best, and at
+        most `most` of them. Weights are normalised."""
         log_weight = self.log_weight - self.log_weight.max()
         keep = np.flatnonzero(log_weight > -log_ratio)
         if most is not None and len(keep) > most:
@@ -213,12 +217,12 @@ class Mixture:
         return self._subset(keep)
 
     def without_functions(self, functions: NDArray[np.bool_]) -> Mixture:
-        """Without the parts of these size functions, if there are others."""
+        """Without the components of these size functions, if there are others."""
         keep = np.flatnonzero(~functions[self.function])
         return self._subset(keep) if len(keep) else self
 
     def probability_of(self, functions: NDArray[np.bool_]) -> float:
-        """That one of these size functions holds."""
+        """Probability that one of these size functions holds."""
         return float(self.weight[functions[self.function]].sum())
 
     def _subset(self, keep: NDArray[np.intp]) -> Mixture:
@@ -230,7 +234,7 @@ class Mixture:
             self.function[keep],
             self.sigma[keep],
             self.floor,
-            self.extrapolation,
+            self.extrapolation_deviation,
         )
 
     @property
@@ -251,14 +255,16 @@ class Mixture:
         if size_ratio > 1:
             variance = variance + self._extrapolation_variance(np.log(size_ratio)) * mean**2
         if output_deviation:
-            of_output = OUTPUT_SHARE[self.function] * output_deviation * self.mean[1]
-            variance = variance + of_output**2
+            output_contribution = (
+                OUTPUT_COEFFICIENT[self.function] * output_deviation * self.mean[1]
+            )
+            variance = variance + output_contribution**2
         return Predictive(self.weight, mean, np.sqrt(variance))
 
     def _extrapolation_variance(self, log_ratio: Any) -> Any:
-        """Relative variance at so many factors of e beyond what was seen: the noise of each part,
-        and the possibility of another line."""
-        return (self._noise + self.extrapolation**2) * log_ratio**2
+        """Relative variance at `log_ratio` factors of e beyond the largest input seen: the noise of
+        each component, and the possibility of another line."""
+        return (self._noise_variance + self.extrapolation_deviation**2) * log_ratio**2
 
     def probabilities_above(
         self, bounds: Sequence[LowerBound], size_ratios: Sequence[float]
@@ -272,7 +278,8 @@ class Mixture:
 
 
 class Predictive:
-    """Weighted normals of y: means and deviations of the parts, mean and deviation of all."""
+    """Weighted normals of y: means and deviations of the components, mean and deviation of
+    the mixture."""
 
     def __init__(self, weight: Floats, means: Floats, deviations: Floats) -> None:
         self.weight, self.means, self.deviations = weight, means, deviations
@@ -331,7 +338,7 @@ def _regressions(sums: SufficientStatistics) -> Mixture:
     precision_c = 1 / ((_PRIOR_C_DEVIATION / y_unit) ** 2 + 0.25)
     prior_k, precision_k = 0.7, 1.0
     inverse = 1 / SIGMAS**2
-    from_values = n * inverse / (n * inverse + precision_c)  # share of c that is not prior
+    from_values = n * inverse / (n * inverse + precision_c)  # weight of the values in c, not prior
     pull = from_values * precision_c
     p = ss * inverse + pull * mean_s**2 + precision_k
     r = sy * inverse + pull * mean_s * mean_y + precision_k * prior_k
@@ -365,7 +372,7 @@ def posterior(sums: SufficientStatistics, bounds: Sequence[LowerBound] = ()) -> 
     """Given exact values and lower bounds."""
     if sums.n > 0:
         mixture = _regressions(sums)
-        if not bounds:  # a bound could make any part the best
+        if not bounds:  # a bound could make any component the best
             mixture = mixture.pruned(_PRUNED_FIRST)
         mixture.truncate_slope_at_zero()
     else:
@@ -378,4 +385,4 @@ def posterior(sums: SufficientStatistics, bounds: Sequence[LowerBound] = ()) -> 
             mixture.condition_on_uncertain_value(
                 bound.features, _TIGHT_MEAN * bound.bytes, _TIGHT_DEVIATION * bound.bytes
             )
-    return mixture.pruned(_PRUNED_LAST, _PARTS_MOST)
+    return mixture.pruned(_PRUNED_LAST, _COMPONENTS_MOST)

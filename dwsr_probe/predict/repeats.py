@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.sizes import Arrays
 
 _SHAPES_MOST = 64
-_FREEDOM_LEAST = 3  # degrees of freedom from which on the noise is known
+_FREEDOM_LEAST = 3  # degrees of freedom needed to estimate the noise
 
 
-class _Moments:
+class _ShapeMoments:
     """Count, sum and sum of squares of the values seen with one set of input shapes."""
 
     __slots__ = ("count", "input_bytes", "squares", "total")
@@ -33,7 +33,7 @@ class _Moments:
         self.total += y
         self.squares += y * y
 
-    def merge(self, other: _Moments) -> None:
+    def merge(self, other: _ShapeMoments) -> None:
         self.count += other.count
         self.total += other.total
         self.squares += other.squares
@@ -44,7 +44,7 @@ class ShapeSample:
     not depend on the order of arrival."""
 
     def __init__(self) -> None:
-        self._shapes: dict[int, _Moments] = {}
+        self._shapes: dict[int, _ShapeMoments] = {}
 
     def add(self, arrays: Arrays, input_bytes: int, y: float) -> None:
         key = zlib.crc32(repr(arrays).encode())
@@ -54,37 +54,37 @@ class ShapeSample:
                 if key > (largest := max(self._shapes)):
                     return
                 del self._shapes[largest]
-            moments = self._shapes[key] = _Moments(input_bytes)
+            moments = self._shapes[key] = _ShapeMoments(input_bytes)
         moments.add(y)
 
     def seen(self) -> list[tuple[int, float, int]]:
         """(input bytes, mean, count) of each shape, smallest first."""
         return sorted(
-            (shape.input_bytes, shape.total / shape.count, shape.count)
-            for shape in self._shapes.values()
+            (moments.input_bytes, moments.total / moments.count, moments.count)
+            for moments in self._shapes.values()
         )
 
-    def noise(self, floor: int) -> float | None:
+    def noise_deviation(self, floor: int) -> float | None:
         """Relative standard deviation among tasks with the same shapes; None if too few shapes
-        were seen again. floor: bytes below which a difference means nothing."""
+        were repeated. floor: bytes below which a difference means nothing."""
         freedom = squares = 0.0
-        for shape in self._shapes.values():
-            mean = shape.total / shape.count
-            if shape.count > 1 and mean > 0:
-                freedom += shape.count - 1
-                residual = max(0.0, shape.squares - shape.total * mean)
+        for moments in self._shapes.values():
+            mean = moments.total / moments.count
+            if moments.count > 1 and mean > 0:
+                freedom += moments.count - 1
+                residual = max(0.0, moments.squares - moments.total * mean)
                 squares += residual / (mean * mean + floor**2)
         return math.sqrt(squares / freedom) if freedom >= _FREEDOM_LEAST else None
 
     def merge(self, other: ShapeSample) -> None:
         for key, theirs in other._shapes.items():
-            self._shapes.setdefault(key, _Moments(theirs.input_bytes)).merge(theirs)
+            self._shapes.setdefault(key, _ShapeMoments(theirs.input_bytes)).merge(theirs)
         self._shapes = dict(sorted(self._shapes.items())[:_SHAPES_MOST])
 
     def to_dict(self) -> dict[str, list[float]]:
         return {
-            str(key): [shape.input_bytes, shape.count, shape.total, shape.squares]
-            for key, shape in self._shapes.items()
+            str(key): [moments.input_bytes, moments.count, moments.total, moments.squares]
+            for key, moments in self._shapes.items()
         }
 
     @classmethod
@@ -93,7 +93,7 @@ class ShapeSample:
         self = cls()
         by_key = sorted(saved.items(), key=lambda item: int(item[0]))
         for key, (input_bytes, count, *sums) in by_key[:_SHAPES_MOST]:
-            self._shapes[int(key)] = _Moments(
+            self._shapes[int(key)] = _ShapeMoments(
                 non_negative_int(input_bytes, "input bytes", math.inf),
                 max(1, non_negative_int(count, "a count")),
                 *parse_numbers(sums, (2,), "shapes").tolist(),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # ("scaled", source, numerator, denominator, "down" or "up"). Saved models have the same lists.
     Rule = tuple[Any, ...]
 
-_INPUTS_MOST, _AXES_MOST = 4, 8  # that rules refer to
+_INPUTS_MOST, _AXES_MOST = 4, 8  # inputs and axes that rules refer to
 _RATIO_MOST = 16  # numerator and denominator
 _TOLERANCE = 0.1  # relative: rules whose lengths differ less agree
 
@@ -50,11 +50,15 @@ def _sources(arrays: Arrays) -> dict[Source, int]:
 def _rules(sources: dict[Source, int], length: int) -> set[Rule]:
     """All rules that give this length."""
     rules: set[Rule] = {("constant", length)}
-    for source, given in sources.items():
-        rules.add(("kept", source) if given == length else ("padded", source, length - given))
-        if given // 2 + 1 == length:
+    for source, source_length in sources.items():
+        rules.add(
+            ("kept", source)
+            if source_length == length
+            else ("padded", source, length - source_length)
+        )
+        if source_length // 2 + 1 == length:
             rules.add(("frequencies", source))  # of a real Fourier transform
-        for numerator, denominator in _ratios(length, given):
+        for numerator, denominator in _ratios(length, source_length):
             rules.update(
                 rule
                 for rounding in ("down", "up")
@@ -64,12 +68,12 @@ def _rules(sources: dict[Source, int], length: int) -> set[Rule]:
     return rules
 
 
-def _ratios(length: int, given: int) -> Iterator[tuple[int, int]]:
-    """All ratios of small numbers other than 1 that could turn `given` into `length`. All of them,
-    so that it does not matter which pair comes first."""
+def _ratios(length: int, source_length: int) -> Iterator[tuple[int, int]]:
+    """All ratios of small numbers, except 1, that could turn `source_length` into `length`: all, so
+    that the order of pairs does not matter."""
     for denominator in range(1, _RATIO_MOST + 1):
-        low = max(1, (length - 1) * denominator // max(given, 1))
-        high = min(_RATIO_MOST, (length + 1) * denominator // max(given, 1) + 1)
+        low = max(1, (length - 1) * denominator // max(source_length, 1))
+        high = min(_RATIO_MOST, (length + 1) * denominator // max(source_length, 1) + 1)
         for numerator in range(low, high + 1):
             if numerator != denominator and gcd(numerator, denominator) == 1:
                 yield numerator, denominator
@@ -79,16 +83,16 @@ def _apply(rule: Rule, sources: dict[Source, int]) -> int | None:
     """The length that a rule gives for these sources, or None."""
     if rule[0] == "constant":
         return rule[1]
-    given = sources.get(rule[1])
-    if given is None:
+    source_length = sources.get(rule[1])
+    if source_length is None:
         return None
     if rule[0] == "kept":
-        return given
+        return source_length
     if rule[0] == "frequencies":
-        return given // 2 + 1
+        return source_length // 2 + 1
     if rule[0] == "padded":
-        return given + rule[2] if given + rule[2] >= 0 else None
-    product = given * rule[2]
+        return source_length + rule[2] if source_length + rule[2] >= 0 else None
+    product = source_length * rule[2]
     return product // rule[3] if rule[4] == "down" else -(-product // rule[3])
 
 

@@ -29,8 +29,8 @@ _TEXT_MOST = 256  # characters of the name of a dtype or a type
 _HASH_LOAD = 0.77  # of the hash tables in pandas
 _HALOS = (2, 8, 32)
 # The square of the smallest axis beside the input: the work space of linear algebra.
-_SQUARE_SHARES = (1.0, 4.0)
-_OUTPUT_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the output beside the inputs
+_SQUARE_COEFFICIENTS = (1.0, 4.0)
+_OUTPUT_COEFFICIENTS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the output beside the inputs
 _AXIS_SUBSETS = [axes for count in (3, 2, 1) for axes in combinations(range(_FEATURE_AXES), count)]
 
 # Name and logarithm of the prior weight. Simple functions weigh most. Functions of single axes are
@@ -38,8 +38,8 @@ _AXIS_SUBSETS = [axes for count in (3, 2, 1) for axes in combinations(range(_FEA
 SIZE_FUNCTIONS: list[tuple[str, float]] = (
     [("inputs", 0.0), ("largest input", -1.0), ("output", -1.5), ("elements", -2.0)]
     + [
-        (f"inputs and {share:g} x output", -1.0 - abs(math.log2(share)) / 2)
-        for share in _OUTPUT_SHARES
+        (f"inputs and {coefficient:g} x output", -1.0 - abs(math.log2(coefficient)) / 2)
+        for coefficient in _OUTPUT_COEFFICIENTS
     ]
     + [(f"largest input with a halo of {halo}", -2.5) for halo in _HALOS]
     + [
@@ -54,13 +54,16 @@ SIZE_FUNCTIONS: list[tuple[str, float]] = (
         for axes in _AXIS_SUBSETS
     ]
     + [("first axis squared", -5.0), ("last axis squared", -5.0), ("smallest axis squared", -5.0)]
-    + [(f"largest input and {share:g} x smallest axis squared", -3.5) for share in _SQUARE_SHARES]
+    + [
+        (f"largest input and {coefficient:g} x smallest axis squared", -3.5)
+        for coefficient in _SQUARE_COEFFICIENTS
+    ]
     + [("constant", -3.0)]
 )
 FUNCTION_COUNT = len(SIZE_FUNCTIONS)
 LOG_PRIOR = np.array([weight for _, weight in SIZE_FUNCTIONS])
 # Places in the vector: the bytes of all inputs, the elements, the first function with a halo.
-ALL_INPUTS, _ELEMENTS, _FIRST_HALO = 0, 3, 4 + len(_OUTPUT_SHARES)
+ALL_INPUTS, _ELEMENTS, _FIRST_HALO = 0, 3, 4 + len(_OUTPUT_COEFFICIENTS)
 # The functions that use the axes of the largest input.
 USES_AXES = np.array(
     [
@@ -69,7 +72,7 @@ USES_AXES = np.array(
     ]
 )
 # How many times each function contains the bytes of the output.
-OUTPUT_SHARE = np.array(
+OUTPUT_COEFFICIENT = np.array(
     [
         1.0 if name == "output" else float(name.split()[2]) if name.endswith("x output") else 0.0
         for name, _ in SIZE_FUNCTIONS
@@ -183,7 +186,9 @@ def size_features(arrays: Arrays, output_bytes: int) -> Features:
     )
     largest = _largest_array(arrays)
     features[:4] = total, largest.nbytes, output_bytes, elements
-    features[4:_FIRST_HALO] = [total + share * output_bytes for share in _OUTPUT_SHARES]
+    features[4:_FIRST_HALO] = [
+        total + coefficient * output_bytes for coefficient in _OUTPUT_COEFFICIENTS
+    ]
     # An empty dataframe has a length of zero and yet bytes.
     shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None
     # Where there are bytes alone, functions of axes are the bytes.
@@ -216,5 +221,5 @@ def _axis_features(shape: tuple[int, ...], nbytes: int) -> list[float]:
     side = min(longer, default=1) if len(longer) > 1 or len(shape) == 1 else 1
     square = side**2 * item
     features += (shape[0] ** 2 * item, shape[-1] ** 2 * item, square)
-    features += (nbytes + share * square for share in _SQUARE_SHARES)
+    features += (nbytes + coefficient * square for coefficient in _SQUARE_COEFFICIENTS)
     return features

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.records import Identity, Peaks
     from dwsr_probe.predict.sizes import Arrays, Features
 
-_RUNNING_MOST = 16  # lower bounds of running tasks that a forecast uses
+_RUNNING_BOUNDS_MOST = 16  # that a forecast uses
 
 
-class RunningTask(NamedTuple):
+class RunningPeaks(NamedTuple):
+    """The inputs of a running task and its peaks so far."""
+
     arrays: Arrays
-    peaks: Peaks  # so far
+    peaks: Peaks
 
 
 class OutputEstimate(NamedTuple):
@@ -37,20 +39,20 @@ class TaskModel:
     def __init__(self) -> None:
         self.learners: dict[str, Learner] = {}  # by kind
         self.output = OutputShape()
-        self.running: dict[Identity, RunningTask] = {}
+        self.running: dict[Identity, RunningPeaks] = {}
         # Lower bounds by kind, computed when they are asked for.
         self._bounds: dict[str, list[LowerBound]] = {}
         self._running_bounds: dict[str, list[tuple[Identity, LowerBound]]] = {}
 
     def invalidate(self) -> None:
-        """After another exact value, bound or output: what was inferred no longer holds. Size
-        features contain the output, so this is for all kinds."""
+        """Drop everything inferred, after another exact value, bound or output. Size features
+        contain the output, so the posteriors of all kinds are dropped."""
         self._bounds.clear()
         self._running_bounds.clear()
         for learner in self.learners.values():
             learner.invalidate()
 
-    def set_running(self, identity: Identity, task: RunningTask) -> None:
+    def set_running(self, identity: Identity, task: RunningPeaks) -> None:
         self.running[identity] = task
         self._running_bounds.clear()
 
@@ -84,12 +86,12 @@ class TaskModel:
         return self._bounds[kind]
 
     def running_bounds(self, kind: str, without: Identity | None = None) -> list[LowerBound]:
-        """The lower bounds of running tasks that say most: of thousands, those with the most bytes
-        per byte of input. without: leave out this task."""
+        """The most informative lower bounds of running tasks: those with the most bytes per byte of
+        input. without: leave out this task."""
         if kind not in self._running_bounds:
             floor = FLOORS[kind]
             ranked = nsmallest(
-                _RUNNING_MOST + 1,  # one of them may be left out
+                _RUNNING_BOUNDS_MOST + 1,  # one of them may be left out
                 (
                     (-peak / (sum(array.nbytes for array in task.arrays) + floor), peak, identity)
                     for identity, task in self.running.items()
@@ -102,4 +104,4 @@ class TaskModel:
                 for _, peak, identity in ranked
             ]
         bounds = [bound for identity, bound in self._running_bounds[kind] if identity != without]
-        return bounds[:_RUNNING_MOST]
+        return bounds[:_RUNNING_BOUNDS_MOST]

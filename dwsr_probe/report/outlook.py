@@ -39,7 +39,7 @@ class Outlook:
     """A model of some names of one run. `Outlook.of` gives None without numpy and scipy."""
 
     def __init__(self, learned: LearnedRun) -> None:
-        self._model, self._growth = learned.model, learned.growth
+        self._model, self._varying_axes = learned.model, learned.varying_axes
         self._largest_inputs = learned.largest_inputs
 
     @classmethod
@@ -92,8 +92,8 @@ class Outlook:
 
         if self.at_scale(name, 1.0, kind) is None:
             return None
-        inputs, growth = self._largest_inputs[name], self._growth.get(name)
-        return largest_scale(self._model, name, inputs, room_bytes, kind, growth)
+        inputs, varying_axes = self._largest_inputs[name], self._varying_axes.get(name)
+        return largest_scale(self._model, name, inputs, room_bytes, kind, varying_axes)
 
     def _forecast(self, name: str, inputs: list, kind: str) -> Forecast | None:
         if not inputs or kind not in self._model.kinds(name):
@@ -106,4 +106,4 @@ class Outlook:
         from dwsr_probe.predict.blocks import input_bytes, scaled
 
         inputs = self._largest_inputs.get(name, [])
-        return scaled(inputs, scale, self._growth.get(name)) if input_bytes(inputs) else []
+        return scaled(inputs, scale, self._varying_axes.get(name)) if input_bytes(inputs) else []

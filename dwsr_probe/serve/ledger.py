@@ -27,7 +27,7 @@ ERROR_WEIGHT = 0.1
 _LARGEST_MOST = 1_000  # names whose largest inputs are kept
 _INPUTS_MOST = 256
 # Characters. A model's name has up to 10,000, and one that cannot be printed is shown as ten.
-_NAME_MOST = 100_000
+_NAME_CHARS_MOST = 100_000
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Ledger:
 
 
 def _checked_name(name: str) -> str:
-    if len(name) > _NAME_MOST:
+    if len(name) > _NAME_CHARS_MOST:
         raise ValueError("damaged scores: a name that is too long")
     return name
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 QUANTILE = 0.99
 _UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
 _INPUTS_MOST, _AXES_MOST = 256, 64
-_NAME_MOST = 10_000  # characters
+_NAME_CHARS_MOST = 10_000
 _FIELDS = {"task", "inputs", "kind", "q", "limit", "above"}
 
 
@@ -37,7 +37,7 @@ class Question:
     above: Any = 0.0  # bytes that a running task has used already
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, str) or not 0 < len(self.task) <= _NAME_MOST:
+        if not isinstance(self.task, str) or not 0 < len(self.task) <= _NAME_CHARS_MOST:
             raise ValueError("name the task, as in the record's task_name")
         if self.kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(KINDS)}")

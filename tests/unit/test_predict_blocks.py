@@ -3,7 +3,7 @@
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.predict.blocks import Growth, input_bytes, largest_scale, scaled
+from dwsr_probe.predict.blocks import VaryingAxes, input_bytes, largest_scale, scaled
 
 MIB = 1 << 20
 
@@ -38,24 +38,28 @@ def test_bytes_follow_the_shape():
     ]
 
 
-def growth_of(*tasks):
-    growth = Growth()
+def varying_axes_of(*tasks):
+    varying_axes = VaryingAxes()
     for inputs in tasks:
-        growth.add(inputs)
-    return growth
+        varying_axes.add(inputs)
+    return varying_axes
 
 
 def test_growth_is_along_the_axes_that_differ():
-    growth = growth_of([block(8, 512, 512)], [block(12, 512, 512)])
-    assert scaled([block(10, 512, 512)], 2, growth) == [block(20, 512, 512)]
-    growth = growth_of([block(8, 512, 512)], [block(12, 512, 512)], [block(8, 100, 512)])
-    assert scaled([block(10, 512, 512)], 4, growth) == [block(20, 1024, 512)]
+    varying_axes = varying_axes_of([block(8, 512, 512)], [block(12, 512, 512)])
+    assert scaled([block(10, 512, 512)], 2, varying_axes) == [block(20, 512, 512)]
+    varying_axes = varying_axes_of(
+        [block(8, 512, 512)], [block(12, 512, 512)], [block(8, 100, 512)]
+    )
+    assert scaled([block(10, 512, 512)], 4, varying_axes) == [block(20, 1024, 512)]
 
 
 def test_inputs_that_never_differ_stay():
     kernel = block(31, 31)
-    growth = growth_of([block(100, 100), kernel, {"nbytes": 5}], [block(50, 50), kernel, {}])
-    assert scaled([block(100, 100), kernel, {"nbytes": 10}], 4, growth) == [
+    varying_axes = varying_axes_of(
+        [block(100, 100), kernel, {"nbytes": 5}], [block(50, 50), kernel, {}]
+    )
+    assert scaled([block(100, 100), kernel, {"nbytes": 10}], 4, varying_axes) == [
         block(200, 200),
         kernel,
         {"nbytes": 40},
@@ -74,7 +78,7 @@ def test_inputs_that_never_differ_stay():
     ],
 )
 def test_where_nothing_tells_all_long_axes_grow(seen):
-    assert scaled([block(100, 100)], 4, growth_of(*seen)) == [block(200, 200)]
+    assert scaled([block(100, 100)], 4, varying_axes_of(*seen)) == [block(200, 200)]
 
 
 def test_inputs_of_unknown_size():
