@@ -127,7 +127,7 @@ def command(
         fail_without_extra(error)
     try:
         # Checked before the run is read: that may take a while.
-        inputs = question.inputs_of(shapes, dtypes, sizes)
+        inputs = question.inputs_from_text(shapes, dtypes, sizes)
         asked = question.Question(task or "-", inputs, kind or "alloc", q, limit)
         if inputs and not task:
             raise ValueError("--shape, --dtype and --nbytes are for one task: --task NAME")
@@ -205,7 +205,7 @@ def _load(path: str) -> _Learned:
             model, ledger = Model.from_dict(found), Ledger()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         fail(f"cannot read {path}: {error}; name a run directory or a model that was saved")
-    return _Learned(model, lambda name, kind: ledger.inputs_of(name, model, kind), {})
+    return _Learned(model, lambda name, kind: ledger.largest_inputs(name, model, kind), {})
 
 
 def _print_one(
@@ -213,7 +213,7 @@ def _print_one(
 ) -> None:
     """has_inputs: the user gave them. limit_text: as the user wrote it."""
     from dwsr_probe.predict.blocks import input_bytes, scaled
-    from dwsr_probe.report.forecast import CurvePoint, input_text, plot, words
+    from dwsr_probe.report.forecast import CurvePoint, answer_lines, input_text, plot
     from dwsr_probe.report.words import line_of
     from dwsr_probe.serve.question import answer
 
@@ -231,7 +231,7 @@ def _print_one(
     given = ", ".join(map(input_text, asked.inputs))
     whose = "" if has_inputs else " (the largest seen)"
     print(f"{line_of(asked.task)} of {given or 'no inputs'}{whose}")
-    print("\n".join(words(found, limit_text)))
+    print("\n".join(answer_lines(found, limit_text)))
     seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
     if not seen or not asked.inputs or size is None:
         return
@@ -256,7 +256,7 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
 
     model = learned.model
 
-    def of(kinds: tuple[str, ...]) -> list[tuple[str, str, Inputs]]:
+    def largest_inputs_of(kinds: tuple[str, ...]) -> list[tuple[str, str, Inputs]]:
         return [
             (name, k, learned.largest_inputs(name, k))
             for name in model.names()
@@ -265,13 +265,17 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
         ]
 
     if form == "json":
-        for name, k, inputs in of((kind,) if kind else KINDS):
+        for name, k, inputs in largest_inputs_of((kind,) if kind else KINDS):
             one = Question(name, [], k, q)
             one.inputs = inputs  # as they were recorded
             print(json.dumps(answer(model, one)))
         return
     # Own peaks; in a run without accounting, growth of the process.
-    asked = of((kind,)) if kind else of(("alloc", "gpu")) or of(("rss",))
+    asked = (
+        largest_inputs_of((kind,))
+        if kind
+        else largest_inputs_of(("alloc", "gpu")) or largest_inputs_of(("rss",))
+    )
     if not asked:
         fail(
             "the run has no task to learn from"

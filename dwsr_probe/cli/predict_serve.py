@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dwsr_probe.export.server import Server
     from dwsr_probe.serve.service import Predictor
 
-_TURN_S = 0.1
+_IDLE_S = 0.1  # between two turns when nothing waits
 
 
 class _Sources(NamedTuple):
@@ -190,7 +190,7 @@ def command(
         say(warning)
     try:
         more = False
-        while not wait_for(ending, 0 if more else _TURN_S):
+        while not wait_for(ending, 0 if more else _IDLE_S):
             more = predictor.turn()
     finally:
         server.stop()
@@ -235,7 +235,7 @@ def _start(
         )
         for url in sources.urls:
             PortTarget(url, login)  # an invalid URL is reported at once
-        places: list[Discovery] = [
+        discoveries: list[Discovery] = [
             *([ListedTargets(sources.urls)] if sources.urls else []),
             *(FileSdTargets(path, say) for path in sources.files),
             *(PrometheusTargets(url, sources.jobs, say) for url in sources.servers),
@@ -246,7 +246,7 @@ def _start(
             (("run", os.path.abspath(path)), partial(RunTarget, path))
             for path in (find_run(run, say) for run in sources.runs)
         ]
-        predictor = Predictor(places, directories, login, state, interval_s, save_s, say)
+        predictor = Predictor(discoveries, directories, login, state, interval_s, save_s, say)
         server = Server(
             predictor,
             address,

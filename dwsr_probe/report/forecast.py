@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from dwsr_probe.predict import Forecast
 
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
-TRUST = {
+TRUST_TEXT = {
     "none": "none: nothing of this name was seen, this is the prior alone",
     "low": "low: too few tasks were seen, or they vary too much",
     "fair": "fair: its error is known roughly",
     "good": "good: its error is known",
 }
-NOTES = {
+NOTE_TEXT = {
     "non-linear": "the peak is not proportional to the input: the bound is wider",
     "value-dependent": "tasks with the same shapes differ: the bound is wider",
     "drifting": "newer tasks differ from older ones: older ones are forgotten",
@@ -33,7 +33,7 @@ NOTES = {
     "no-inputs": "the task has no inputs of known size",
     "no-shape": "no input with this number of axes was seen: the forecast uses bytes only",
 }
-KINDS = {
+KIND_TEXT = {
     "alloc": "own peak",
     "rss": "growth of the process",
     "gpu": "peak on the device",
@@ -42,6 +42,8 @@ KINDS = {
 
 
 class CurvePoint(NamedTuple):
+    """The forecast at one size of the inputs. bound: at the quantile asked for."""
+
     input_bytes: float
     mean: float
     bound: float
@@ -71,10 +73,10 @@ def input_text(given: dict[str, Any]) -> str:
     )
 
 
-def words(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
+def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
     """Lines of text from an answer (serve/question.py). limit: as the user wrote it."""
     yield (
-        f"{KINDS[found['kind']]}: {_bound_text(found['mean_bytes'])} expected,"
+        f"{KIND_TEXT[found['kind']]}: {_bound_text(found['mean_bytes'])} expected,"
         f" {_bound_text(found['upper_bytes'])} at most with {100 * found['q']:g} % probability"
         + ("" if found["promised"] else " (not yet calibrated)")
     )
@@ -85,10 +87,10 @@ def words(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
         yield f"output: {_output_text(found['output'])}"
     yield (
         f"learned from {count_text(found['n'], 'task', 'tasks', '1')}; trust"
-        f" {TRUST.get(found['trust'], found['trust'])}"
+        f" {TRUST_TEXT.get(found['trust'], found['trust'])}"
     )
     for note in found["notes"]:
-        yield f"note: {note}" + (f": {NOTES[note]}" if note in NOTES else "")
+        yield f"note: {note}" + (f": {NOTE_TEXT[note]}" if note in NOTE_TEXT else "")
 
 
 def _probability_text(probability: float | None) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from dwsr_probe.export.client import Stream, StreamError
 
-FIND_S = 5.0  # between two calls of find()
+FIND_INTERVAL_S = 5.0  # between two calls of find()
 TARGETS_MOST, _URL_MOST = 2_000, 2_000
 
 
@@ -37,7 +37,9 @@ class FileSdTargets:
 
     def __init__(self, path: str, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
-        self._stamp: tuple[int, int, int] | None = None  # of the file as it was read
+        self._stamp: tuple[int, int, int] | None = (
+            None  # mtime, size and inode of the file that was read
+        )
         self._error: str | None = None  # that was reported
 
     def find(self) -> list[str] | None:
@@ -63,7 +65,7 @@ class FileSdTargets:
 
 class PrometheusTargets:
     """Active targets of a Prometheus. jobs: only targets of these jobs; none: of all jobs. Targets
-    that are no ports of ours are left out when they are polled."""
+    without /dwsr/tasks are left out when they are polled."""
 
     def __init__(
         self,

@@ -8,7 +8,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.export import handlers
-from dwsr_probe.serve.question import QUANTILE, answer, inputs_of, question_of, whole_bytes
+from dwsr_probe.serve.question import (
+    QUANTILE,
+    answer,
+    inputs_from_text,
+    parse_question,
+    whole_bytes,
+)
 
 if TYPE_CHECKING:
     from dwsr_probe.serve.service import Predictor
@@ -17,20 +23,20 @@ BODY_BYTES_MOST = 1 << 20
 # of one request; after PIECE of them other clients have their turn
 QUESTIONS_MOST, PIECE = 1_000, 16
 MODELS_DEFAULT, MODELS_MOST = 1_000, 10_000
-RUNNING_DEFAULT, RUNNING_MOST, RUNNING_BYTES = 1_000, 10_000, 4 << 20  # names may be long
+RUNNING_DEFAULT, RUNNING_MOST, RUNNING_BYTES_MOST = 1_000, 10_000, 4 << 20  # names may be long
 
 
 class _JsonHandler(handlers.BaseHandler):
     source: Predictor
 
-    def answer(self, found: Any) -> None:
+    def send_json(self, found: Any) -> None:
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(found) + "\n")
 
     def refuse(self, error: Exception) -> None:
         """HTTP status 400 with the error's text in the body, where it may be long."""
         self.set_status(400)
-        self.answer({"error": str(error)})
+        self.send_json({"error": str(error)})
 
 
 class ForecastHandler(_JsonHandler):
@@ -44,12 +50,12 @@ class ForecastHandler(_JsonHandler):
             for name in ("task", "kind", "q", "limit", "above")
         }
         try:
-            given["inputs"] = inputs_of(
+            given["inputs"] = inputs_from_text(
                 self.get_query_arguments("shape"),
                 self.get_query_arguments("dtype"),
                 self.get_query_arguments("nbytes"),
             )
-            self.answer(self.forecasts([given])[0])
+            self.send_json(self.answer_questions([given])[0])
         except ValueError as error:
             self.refuse(error)
 
@@ -61,14 +67,14 @@ class ForecastHandler(_JsonHandler):
                 raise ValueError(f"at most {QUESTIONS_MOST} questions at once")
             found: list[dict[str, Any]] = []
             for first in range(0, len(many), PIECE):
-                found += self.forecasts(many[first : first + PIECE])
+                found += self.answer_questions(many[first : first + PIECE])
                 await asyncio.sleep(0)
-            self.answer(found if isinstance(asked, list) else found[0])
+            self.send_json(found if isinstance(asked, list) else found[0])
         except (ValueError, RecursionError) as error:
             self.refuse(error)
 
-    def forecasts(self, asked: list[Any]) -> list[dict[str, Any]]:
-        questions = [question_of(given) for given in asked]
+    def answer_questions(self, asked: list[Any]) -> list[dict[str, Any]]:
+        questions = [parse_question(given) for given in asked]
         with self.source.locked():
             return [answer(self.source.model, question) for question in questions]
 
@@ -86,13 +92,13 @@ class ModelsHandler(_JsonHandler):
         for first in range(0, min(limit, len(names)), PIECE):
             with self.source.locked():
                 for name in names[first : min(first + PIECE, limit)]:
-                    found += [self.described(name, kind) for kind in self.source.model.kinds(name)]
+                    found += [self.describe(name, kind) for kind in self.source.model.kinds(name)]
             await asyncio.sleep(0)
-        self.answer({"models": found, "more": len(names) > limit})
+        self.send_json({"models": found, "more": len(names) > limit})
 
-    def described(self, name: str, kind: str) -> dict[str, Any]:
+    def describe(self, name: str, kind: str) -> dict[str, Any]:
         model, ledger = self.source.model, self.source.ledger
-        inputs, account = ledger.inputs_of(name, model, kind), ledger.account(name, kind)
+        inputs, account = ledger.largest_inputs(name, model, kind), ledger.account(name, kind)
         forecast = model.predict(inputs, name, kind=kind)
         return {
             "task": name,
@@ -112,7 +118,7 @@ class ModelsHandler(_JsonHandler):
 
 class RunningHandler(_JsonHandler):
     """The running tasks of all targets: how probable it is that each one exceeds its room. The
-    most probable first, and no more of them than RUNNING_BYTES."""
+    most probable first, and no more of them than RUNNING_BYTES_MOST."""
 
     async def get(self) -> None:
         limit = self.int_argument("limit", RUNNING_DEFAULT, 1, RUNNING_MOST)
@@ -130,10 +136,10 @@ class RunningHandler(_JsonHandler):
                 "overrun_seconds": overrun.seconds,
             }
             bytes_ += len(json.dumps(line))
-            if bytes_ > RUNNING_BYTES:
+            if bytes_ > RUNNING_BYTES_MOST:
                 break
             found.append(line)
-        self.answer({"running": found, "more": len(overruns) > len(found)})
+        self.send_json({"running": found, "more": len(overruns) > len(found)})
 
 
 class IndexHandler(handlers.BaseHandler):

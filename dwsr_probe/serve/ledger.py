@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ERROR_WEIGHT = 0.1
 _LARGEST_MOST = 1_000  # names whose largest inputs are kept
 _INPUTS_MOST = 256
-# Characters. A model's name has up to 10,000, and one that cannot be printed is shown as ten.
+# A task name has up to 10,000 characters. One that cannot be printed is shown as ten.
 _NAME_CHARS_MOST = 100_000
 
 
@@ -34,7 +34,7 @@ _NAME_CHARS_MOST = 100_000
 class Account:
     """Of one task name and kind."""
 
-    scored: int = 0  # rounds, with those of tasks that were killed above their bound
+    scored: int = 0  # rounds, including those of tasks that were killed above the bound
     exceeded: int = 0  # of them: the value lay above the 99 % bound
     error: float | None = None  # relative error of the mean, exponentially weighted
     reward: float = 0.0  # sum
@@ -61,13 +61,13 @@ class Ledger:
         self._largest: dict[str, tuple[int, Inputs]] = {}  # input bytes and inputs, by task name
         self.learned = self.refused = self.lost = 0
 
-    def add(self, rounds: Iterable[Round]) -> None:
+    def add_rounds(self, rounds: Iterable[Round]) -> None:
         for round_ in rounds:
             self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(
                 round_.kind, Account()
             ).add(round_)
 
-    def note(self, record: dict[str, Any]) -> None:
+    def add_record(self, record: dict[str, Any]) -> None:
         """Count a record that was learned, and keep its inputs if they are the largest."""
         self.learned += 1
         name, size = record["task_name"], record.get("input_bytes")
@@ -79,7 +79,7 @@ class Ledger:
         ) and size >= self._largest.get(name, (-1,))[0]:
             self._largest[name] = size, record["inputs"]
 
-    def miss(self, lost: int, refused: int) -> None:
+    def count_missed(self, lost: int, refused: int) -> None:
         """Count records that a target lost or that were refused. A target may claim any number:
         the sums are limited to what can be shown and saved."""
         self.lost, self.refused = (
@@ -90,9 +90,9 @@ class Ledger:
     def account(self, name: str, kind: str) -> Account | None:
         return self.accounts.get(escape_unprintable(name), {}).get(kind)
 
-    def inputs_of(self, name: str, model: Model, kind: str) -> Inputs:
-        """The largest inputs seen of a task name; of a name without a place here, as many bytes as
-        the model has seen."""
+    def largest_inputs(self, name: str, model: Model, kind: str) -> Inputs:
+        """The largest inputs seen of a task name; for a name whose inputs are not kept, the
+        largest input bytes that the model has seen."""
         if name in self._largest:
             return self._largest[name][1]
         seen = model.seen(name, kind)

@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 PACE_S, POINTS_MOST = 30.0, 64  # of the window in which a task's pace is measured
 SERIES_MOST = 256  # running tasks that have series of their own
 GROWTH_LEAST = 1.01  # a peak that grew by less is neither learned nor forecast anew
-# after which a probability is computed anew in any case: the model has learned meanwhile
-AGAIN_S = 5.0
+# A probability is computed anew after this time in any case: the model has learned meanwhile.
+RECOMPUTE_S = 5.0
 
 
-class Identity(NamedTuple):
-    """What no other task of any process has; as the model identifies a running task."""
+class TaskIdentity(NamedTuple):
+    """Unique among all tasks of all processes. The model identifies running tasks by it, too."""
 
     process: str | None
     thread: int | None
     start: float | None
 
 
-def identity(record: dict[str, Any]) -> Identity:
-    return Identity(record.get("process"), record.get("thread"), record.get("start"))
+def task_identity(record: dict[str, Any]) -> TaskIdentity:
+    return TaskIdentity(record.get("process"), record.get("thread"), record.get("start"))
 
 
 @dataclass(frozen=True)
 class OverrunForecast:
-    """One running task. slot: numbers a process's running tasks as they were met; thread numbers
-    would be new series for ever."""
+    """One running task. slot: a small number among the running tasks of its process, used again
+    after the task has ended. Thread identifiers as labels would create new series without end."""
 
-    task: Identity
+    task: TaskIdentity
     target: str
     pid: int | None
     slot: str
@@ -60,7 +60,7 @@ class Need(NamedTuple):
     now_bytes: float
 
 
-class Computed(NamedTuple):
+class CachedProbability(NamedTuple):
     """A probability and what it was computed for."""
 
     when: float
@@ -76,8 +76,8 @@ class Track:
         self.slot = slot
         self.points: deque[tuple[float, float]] = deque(maxlen=POINTS_MOST)  # when, peak so far
         self.updates = 0
-        self.learned_bytes = -1.0  # peak that the model was given; -1: none
-        self._computed: Computed | None = None
+        self.learned_bytes = -1.0  # the peak that the model learned last; -1: none
+        self._cached: CachedProbability | None = None
 
     @property
     def is_learned(self) -> bool:
@@ -102,14 +102,14 @@ class Track:
     ) -> float:
         """Computed anew if peak or room have changed by 1 %: each computation takes about a
         millisecond, and there may be a thousand tasks."""
-        old = self._computed
+        old = self._cached
         if (
             old is None
-            or now >= old.when + AGAIN_S
+            or now >= old.when + RECOMPUTE_S
             or peak > GROWTH_LEAST * old.peak_bytes
             or not 1 / GROWTH_LEAST < (room + 1) / (old.room_bytes + 1) < GROWTH_LEAST
         ):
-            self._computed = old = Computed(now, peak, room, compute())
+            self._cached = old = CachedProbability(now, peak, room, compute())
         return old.probability
 
     def should_learn(self, peak: float) -> bool:
@@ -145,25 +145,25 @@ class OverrunForecasts:
     """Of the running tasks of all targets."""
 
     def __init__(self) -> None:
-        self._tracks: dict[str, dict[Identity, Track]] = {}  # by target
-        self._forecasts: dict[str, dict[Identity, OverrunForecast]] = {}  # by target
+        self._tracks: dict[str, dict[TaskIdentity, Track]] = {}  # by target
+        self._forecasts: dict[str, dict[TaskIdentity, OverrunForecast]] = {}  # by target
 
     def update(
         self, target: str, update: TargetUpdate, model: Model, now: float
     ) -> tuple[list[dict[str, Any]], set[str | None]]:
         """Replaces what runs at a target. Returns the records that the model should learn, and
         the processes whose running tasks the model must forget first: one of their tasks has
-        vanished, and no record of its end has come."""
+        vanished without a record of its end."""
         before, tracks = self._tracks.get(target, {}), {}
-        forecasts: dict[Identity, OverrunForecast] = {}
+        forecasts: dict[TaskIdentity, OverrunForecast] = {}
         learn: list[dict[str, Any]] = []
         slots = {
             (task.process, before[task].slot)
-            for task in map(identity, update.running)
+            for task in map(task_identity, update.running)
             if task in before
         }
         for record in update.running:
-            task, need = identity(record), need_of(record)
+            task, need = task_identity(record), need_of(record)
             if need is None:
                 continue
             track = before.get(task)
@@ -182,7 +182,7 @@ class OverrunForecasts:
                 probability = track.probability(
                     now, need.peak_bytes, room, partial(_probability, model, record, need, room)
                 )
-            except (ValueError, TypeError, KeyError):  # of inputs that are none
+            except (ValueError, TypeError, KeyError):  # the inputs are not valid
                 continue
             forecasts[task] = OverrunForecast(
                 task,
@@ -202,20 +202,19 @@ class OverrunForecasts:
         }
         # The model forgets a process's running tasks together: it learns those that still run
         # again.
-        chosen = set(map(identity, learn))
+        chosen = set(map(task_identity, learn))
         learn += [
             record
             for record in update.running
             if record["process"] in vanished
-            and (task := identity(record)) not in chosen
+            and (task := task_identity(record)) not in chosen
             and task in tracks
             and tracks[task].is_learned
         ]
         return learn, vanished
 
     def drop(self, target: str) -> set[str | None]:
-        """The target has gone. Returns the processes of whose running tasks the model has
-        learned."""
+        """The target has gone. Returns the processes whose running tasks the model has learned."""
         self._forecasts.pop(target, None)
         tracks = self._tracks.pop(target, {})
         return {task.process for task, track in tracks.items() if track.is_learned}

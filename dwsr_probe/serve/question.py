@@ -47,11 +47,11 @@ class Question:
         self.q = _parse_number(self.q, "q")
         if not 0 < self.q < 1:
             raise ValueError("q is a probability between 0 and 1, such as 0.99")
-        self.limit = None if self.limit is None else bytes_of(self.limit)
-        self.above = bytes_of(self.above)
+        self.limit = None if self.limit is None else parse_bytes(self.limit)
+        self.above = parse_bytes(self.above)
 
 
-def question_of(given: Any) -> Question:
+def parse_question(given: Any) -> Question:
     """From JSON; ValueError with a text for the user."""
     if not isinstance(given, dict):
         raise ValueError(
@@ -67,7 +67,7 @@ def question_of(given: Any) -> Question:
     return Question(present.pop("task", None), **present)
 
 
-def inputs_of(
+def inputs_from_text(
     shapes: Sequence[str], dtypes: Sequence[str], sizes: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """From texts: shapes as 512,512,512, with one dtype for each or one for all; sizes in bytes of
@@ -83,10 +83,10 @@ def inputs_of(
         {"dtype": dtype, "shape": _parse_shape(shape)}
         for shape, dtype in zip(shapes, of_each, strict=False)
     ]
-    return found + [{"nbytes": int(bytes_of(size))} for size in sizes]
+    return found + [{"nbytes": int(parse_bytes(size))} for size in sizes]
 
 
-def bytes_of(given: Any) -> float:
+def parse_bytes(given: Any) -> float:
     """Bytes from "8GiB", "500 MB", "1e9" or a number. GB is 10**9 and GiB is 2**30."""
     if isinstance(given, str):
         found = re.fullmatch(
@@ -167,7 +167,7 @@ def _checked_input(given: Any) -> dict[str, Any]:
     ):
         raise ValueError("a shape is a list of numbers, such as [512, 512]")
     if nbytes is not None:
-        bytes_of(nbytes)
+        parse_bytes(nbytes)
     if dtype is not None or nbytes is None:
         try:
             if not isinstance(dtype, str):

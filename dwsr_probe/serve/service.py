@@ -31,19 +31,19 @@ from dwsr_probe.export.sources.source import MetricsSource
 from dwsr_probe.export.totals import escape_unprintable
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.sizes import non_negative_int
-from dwsr_probe.serve.discovery import FIND_S, TARGETS_MOST
+from dwsr_probe.serve.discovery import FIND_INTERVAL_S, TARGETS_MOST
 from dwsr_probe.serve.ledger import Ledger
 from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.overrun import OverrunForecasts
 from dwsr_probe.serve.pool import Pool, Result
 from dwsr_probe.serve.targets import (
     RECORDS_MOST,
-    UPDATE_BYTES,
+    UPDATE_BYTES_MOST,
     Login,
     PortTarget,
     RunTarget,
     TargetUpdate,
-    unpacked,
+    unpack,
 )
 from dwsr_probe.serve.watched import Backlog, WatchedTarget
 
@@ -54,16 +54,17 @@ if TYPE_CHECKING:
     from dwsr_probe.serve.overrun import OverrunForecast
     from dwsr_probe.serve.state import State
 
-    Name = str | tuple[str, ...]  # of a target: its URL, or ("run", directory)
+    TargetName = str | tuple[str, ...]  # of a target: its URL, or ("run", directory)
 
-# for the results of polls, and as much for learning, before the caller of `turn` handles signals
-TURN_S = 0.2
-PIECE = 16  # records, at up to a millisecond each, after which a request has its turn
-# a poll that took longer; how long its target stays in the slow lane
+# For the results of polls, and the same for learning; then the caller of `turn` handles signals.
+TURN_BUDGET_S = 0.2
+PIECE = 16  # records learned under one lock, up to a millisecond each; then requests are served
+# The target of a poll that took longer than SLOW_S stays in the slow lane for PROBATION_S.
 SLOW_S, PROBATION_S = 1.0, 60.0
-WAITING_BYTES = 64 << 20  # of records that wait to be learned, with what polls under way may bring
-# more: the service does not keep up, and requests PIECE records of each target
-PRESSED_BYTES = WAITING_BYTES // 4
+# Of records that wait to be learned, including what the polls under way may bring.
+WAITING_BYTES_MOST = 64 << 20
+# With more waiting, the service does not keep up: it requests only PIECE records of each target.
+THROTTLED_ABOVE_BYTES = WAITING_BYTES_MOST // 4
 _PROCESSES_MOST, _PROCESS_CHARS_MOST = 20_000, 512
 
 
@@ -91,7 +92,7 @@ class Predictor(MetricsSource):
 
     def __init__(
         self,
-        places: Iterable[Discovery],
+        discoveries: Iterable[Discovery],
         directories: Iterable[tuple[tuple[str, ...], Callable[[Any], RunTarget]]] = (),
         login: Login | None = None,
         state: State | None = None,
@@ -99,7 +100,7 @@ class Predictor(MetricsSource):
         save_s: float = 30.0,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """places: where targets come from. directories: names and makers of RunTargets, called
+        """discoveries: where targets come from. directories: names and makers of RunTargets, called
         with their saved states. state: None to keep nothing."""
         self._login, self._state, self._interval_s, self._save_s, self._say = (
             login or Login(),
@@ -110,18 +111,18 @@ class Predictor(MetricsSource):
         )
         self.model, self.ledger, self.overruns = Model(), Ledger(), OverrunForecasts()
         self._learned_seqs: dict[str, int] = {}  # the newest, by host and process
-        self._watched: dict[Name, WatchedTarget] = {}
-        self._saved_states: dict[Name, Any] = {}  # of targets that are not watched now
+        self._watched: dict[TargetName, WatchedTarget] = {}
+        self._saved_states: dict[TargetName, Any] = {}  # of targets that are not watched now
         self._lock, self._requests = threading.RLock(), 0  # requests that wait for the lock
-        self._found: dict[Discovery, list[str] | None] = {}
+        self._found_urls: dict[Discovery, list[str] | None] = {}
         self._rounds: list[Round] = []
         self._backlogs: deque[Backlog] = deque()
-        self.waiting_bytes, self._under_way = 0, 0  # of the backlogs; polls
+        self.waiting_bytes, self._polls_under_way = 0, 0  # waiting_bytes: of the backlogs
         self._short_of_memory = False
         self.polls_ok, self.polls_failed, self._changed, self._turn_seconds = 0, 0, False, 0.0
         if state is not None:
             state.load(self._restore)
-        self._places = {place: 0.0 for place in places}  # when find() is called again
+        self._discoveries = dict.fromkeys(discoveries, 0.0)  # when find() is called again
         for name, make in directories:
             saved = self._saved_states.get(name)
             self._watched[name] = WatchedTarget(make(saved), saved)
@@ -132,7 +133,7 @@ class Predictor(MetricsSource):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For a request: the learner leaves the lock to it after its present piece."""
+        """For a request: `_learn` releases the lock to it after the present piece."""
         self._requests += 1  # by the server's thread alone
         try:
             with self._lock:
@@ -151,7 +152,9 @@ class Predictor(MetricsSource):
             (
                 label,
                 kind,
-                self.model.predict(self.ledger.inputs_of(name, self.model, kind), name, kind=kind),
+                self.model.predict(
+                    self.ledger.largest_inputs(name, self.model, kind), name, kind=kind
+                ),
             )
             for label, name in shown.items()
             for kind in self.model.kinds(name)
@@ -161,7 +164,7 @@ class Predictor(MetricsSource):
             for name, kinds in self.ledger.accounts.items()
             for kind, account in kinds.items()
         ]
-        watched = [w for w in self._watched.values() if w.ours and w.up is not None]
+        watched = [w for w in self._watched.values() if w.serves_tasks and w.up is not None]
         up = sum(bool(w.up) for w in watched)
         return PredictorView(
             forecasts,
@@ -185,7 +188,7 @@ class Predictor(MetricsSource):
             more = self._turn()
             self._short_of_memory = False
             return more
-        except MemoryError:  # what needed it is freed by now
+        except MemoryError:  # the memory is free again by now
             if not self._short_of_memory:
                 self._say(
                     "there is not enough memory; some records or a save were left out, forecasts"
@@ -203,15 +206,15 @@ class Predictor(MetricsSource):
             if error is not None and not isinstance(error, StreamError | MemoryError):
                 raise error
             if isinstance(owner, WatchedTarget):
-                self._under_way -= 1
-                self._polled(owner, result)
+                self._polls_under_way -= 1
+                self._handle_poll(owner, result)
             else:
                 if result.value is not None:
-                    self._found[owner] = result.value
+                    self._found_urls[owner] = result.value
                 self._choose_targets()
-            if time.monotonic() > start + TURN_S:
+            if time.monotonic() > start + TURN_BUDGET_S:
                 break
-        self._learn(time.monotonic() + TURN_S)
+        self._learn(time.monotonic() + TURN_BUDGET_S)
         if self._state is not None:
             self._state.append(self._rounds, time.time())
             self._rounds.clear()
@@ -221,30 +224,33 @@ class Predictor(MetricsSource):
         return bool(self._backlogs) or self._pool.has_results()
 
     def _submit_polls(self, now: float) -> None:
-        """Of the targets that are due, those first that have waited longest; no more of them than
-        there is memory for what they may send."""
-        most = PIECE if self.waiting_bytes > PRESSED_BYTES else RECORDS_MOST
+        """Polls the targets that are due, those that have waited longest first, as long as there is
+        memory for what they may send."""
+        most = PIECE if self.waiting_bytes > THROTTLED_ABOVE_BYTES else RECORDS_MOST
         for watched in sorted(
             (w for w in self._watched.values() if not w.busy and now >= w.due), key=lambda w: w.due
         ):
-            if self.waiting_bytes + (self._under_way + 1) * UPDATE_BYTES > WAITING_BYTES:
+            if (
+                self.waiting_bytes + (self._polls_under_way + 1) * UPDATE_BYTES_MOST
+                > WAITING_BYTES_MOST
+            ):
                 return
             assert watched.target is not None  # a target without a URL stays busy
             self._pool.submit(
                 watched, partial(watched.target.poll, most), slow=now < watched.slow_until
             )
             watched.busy = True
-            self._under_way += 1
+            self._polls_under_way += 1
 
     def _discover(self, now: float) -> None:
-        for place, due in self._places.items():
+        for discovery, due in self._discoveries.items():
             if now >= due:
-                self._places[place] = now + FIND_S
-                self._pool.submit(place, place.find)
+                self._discoveries[discovery] = now + FIND_INTERVAL_S
+                self._pool.submit(discovery, discovery.find)
 
     def _choose_targets(self) -> None:
-        """Watches the targets of all places that have answered, and no others."""
-        wanted = dict.fromkeys(url for found in self._found.values() if found for url in found)
+        """Watches the targets of all discoveries that have answered, and no others."""
+        wanted = dict.fromkeys(url for found in self._found_urls.values() if found for url in found)
         for url in list(wanted)[:TARGETS_MOST]:
             if url not in self._watched:
                 state = self._saved_states.pop(url, None)
@@ -267,10 +273,10 @@ class Predictor(MetricsSource):
                 while len(self._saved_states) > TARGETS_MOST:
                     self._saved_states.pop(next(iter(self._saved_states)))
             if watched.target is not None:
-                self._drop(watched)
+                self._forget_running(watched)
 
-    def _polled(self, watched: WatchedTarget, result: Result) -> None:
-        """A poll has ended: learns what runs, and queues what has ended."""
+    def _handle_poll(self, watched: WatchedTarget, result: Result) -> None:
+        """After a poll: learns the running tasks, and queues the finished ones."""
         watched.busy, now = False, time.monotonic()
         if result.seconds > SLOW_S:
             watched.slow_until = now + PROBATION_S
@@ -278,29 +284,29 @@ class Predictor(MetricsSource):
             return
         if result.error is not None:
             self.polls_failed += 1
-            if message := watched.failed(result.error, now, self._interval_s):
+            if message := watched.note_failure(result.error, now, self._interval_s):
                 self._say(message)
-            self._drop(watched)
+            self._forget_running(watched)
             return
         update: TargetUpdate = result.value
-        if message := watched.succeeded(update, now, self._interval_s):
+        if message := watched.note_success(update, now, self._interval_s):
             self._say(message)
         with self._lock:
-            self.ledger.miss(update.lost, update.refused)
+            self.ledger.count_missed(update.lost, update.refused)
             learn, vanished = self.overruns.update(watched.name, update, self.model, now)
             for process in vanished:
                 self.model.forget_running(process)
             for record in learn:
                 self._learn_one(record)
         if update.records:
-            watched.busy = True  # no further poll before these are learned
-            self._backlogs.append(Backlog(watched, update.state, deque(update.records)))
+            watched.busy = True  # not polled again before these are learned
+            self._backlogs.append(Backlog(watched, update.reader_state, deque(update.records)))
             self.waiting_bytes += sum(map(len, update.records))
         else:
-            watched.learned_state = update.state
+            watched.learned_state = update.reader_state
         self.polls_ok += 1
 
-    def _drop(self, watched: WatchedTarget) -> None:
+    def _forget_running(self, watched: WatchedTarget) -> None:
         """Forgets the running tasks of a target."""
         with self._lock:
             for process in self.overruns.drop(watched.name):
@@ -314,12 +320,12 @@ class Predictor(MetricsSource):
                 for _ in range(min(PIECE, len(backlog.records))):
                     packed = backlog.records.popleft()
                     self.waiting_bytes -= len(packed)
-                    self._learn_one(unpacked(packed))
+                    self._learn_one(unpack(packed))
             if backlog.records:
                 self._backlogs.rotate(-1)
             else:
                 self._backlogs.popleft()
-                backlog.watched.learned_state, backlog.watched.busy = backlog.state, False
+                backlog.watched.learned_state, backlog.watched.busy = backlog.reader_state, False
             # A lock alone is not fair: this thread would have it back before others wake up.
             while self._requests:
                 time.sleep(0.0005)
@@ -336,14 +342,14 @@ class Predictor(MetricsSource):
                 self._learned_seqs.pop(next(iter(self._learned_seqs)))
         try:
             rounds = self.model.learn(record)
-        # impossible figures: they come from elsewhere
+        # impossible figures: records come from other machines
         except (ValueError, TypeError, KeyError, OverflowError):
             self.ledger.refused += 1
             return
         self._changed = True
         if record["state"] != "running":
-            self.ledger.note(record)
-        self.ledger.add(rounds)
+            self.ledger.add_record(record)
+        self.ledger.add_rounds(rounds)
         self._rounds += rounds
 
     # -- state
@@ -400,7 +406,7 @@ class Predictor(MetricsSource):
         self._learned_seqs, self._saved_states = seen, states
 
     def end(self) -> None:
-        """Learns what it has, for at most a second, and saves the state."""
+        """Learns from the backlogs for at most a second, and saves the state."""
         self._learn(time.monotonic() + 1.0)
         if self._state is not None:
             self._state.append(self._rounds, time.time())

@@ -22,7 +22,7 @@ T = TypeVar("T")
 VERSION = 1
 FILE, ROUNDS = "state.json", "rounds.jsonl"
 STATE_BYTES_MOST = 256 << 20
-ROUNDS_BYTES_MOST = 16 << 20  # then it is renamed, and the one before it goes
+ROUNDS_BYTES_MOST = 16 << 20  # then the file is renamed, and replaces the one renamed before
 
 
 def _open_private(path: str, mode: str) -> IO[str]:
@@ -110,18 +110,18 @@ class State:
             )
             return None
 
-    def save(self, found: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any]) -> None:
         """As a whole or not at all. A failure is reported once, until a save succeeds."""
         path = os.path.join(self._directory, FILE)
         try:
             with _open_private(f"{path}.new", "w") as f:
-                json.dump({"version": VERSION, **found}, f)
+                json.dump({"version": VERSION, **state}, f)
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(f"{path}.new", path)
             self._failing = False
         except (OSError, MemoryError) as error:
-            self._failed(error)
+            self._report_failure(error)
 
     def append(self, rounds: list[Round], now: float) -> None:
         """Appends a line for each round to rounds.jsonl."""
@@ -137,9 +137,9 @@ class State:
             if size > ROUNDS_BYTES_MOST:
                 os.replace(path, f"{path}.1")
         except OSError as error:
-            self._failed(error)
+            self._report_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         if not self._failing:
             self._say(
                 f"cannot write to {self._directory}: {error or 'out of memory'}; forecasts go on, a"

@@ -18,12 +18,12 @@ from dwsr_probe.export.client import OverBudget, Stream, StreamError, StreamOver
 from dwsr_probe.live.boards import LivingBoards
 from dwsr_probe.live.wire import running_dicts
 from dwsr_probe.record import from_row
-from dwsr_probe.serve.overrun import Identity, identity
+from dwsr_probe.serve.overrun import TaskIdentity, task_identity
 from dwsr_probe.store import Store, StoreError
 
 RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one update
-UPDATE_BYTES = 1 << 20  # of its records, packed
-ANSWER_S = 5.0  # for a whole answer of a port
+UPDATE_BYTES_MOST = 1 << 20  # of its records, packed
+ANSWER_TIMEOUT_S = 5.0  # for a whole answer of a port
 
 
 @dataclass
@@ -31,24 +31,25 @@ class TargetUpdate:
     """What a target has sent since the update before."""
 
     records: list[bytes] = field(default_factory=list)  # finished, packed
-    ended: set[Identity] = field(default_factory=set)  # the identities of `records`
+    ended: set[TaskIdentity] = field(default_factory=set)  # the identities of `records`
     running: list[dict[str, Any]] = field(default_factory=list)
     lost: int = 0
     refused: int = 0
-    state: dict[str, Any] = field(default_factory=dict)  # of the reader behind this update
-    more: bool = False  # there is more at once
+    reader_state: dict[str, Any] = field(default_factory=dict)  # of the reader after this update
+    more: bool = False  # more records can be read at once
 
 
-class Packing:
-    """What an update keeps of each record. Finished records wait to be learned, packed as bytes:
-    that takes a fifth of the memory and can be counted."""
+class RecordPacker:
+    """Checks the records of one update, packs the finished ones, and counts. Finished records wait
+    to be learned as packed bytes: they take a fifth of the memory, and their size is known."""
 
     def __init__(self) -> None:
-        self.ended: set[Identity] = set()
+        self.ended: set[TaskIdentity] = set()
         self.bytes = self.running = 0
 
-    def keep(self, record: dict[str, Any]) -> Any:
-        """ValueError: not a valid record. OverBudget: the update is full."""
+    def pack(self, record: dict[str, Any]) -> Any:
+        """A running record as a checked dict, a finished one as bytes. ValueError: not a valid
+        record. OverBudget: the update is full."""
         found = checked_record(record)
         if found.get("state") == "running":
             self.running += 1
@@ -57,13 +58,13 @@ class Packing:
             return found
         packed = marshal.dumps(found)
         self.bytes += len(packed)
-        if self.bytes > UPDATE_BYTES:
+        if self.bytes > UPDATE_BYTES_MOST:
             raise OverBudget("its records are too long")
-        self.ended.add(identity(found))
+        self.ended.add(task_identity(found))
         return packed
 
 
-unpacked = marshal.loads
+unpack = marshal.loads
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,21 @@ class PortTarget:
     ) -> None:
         """ValueError: not a URL, or not a state."""
         login = login or Login()
-        self._stream = Stream(url, login.token, login.basic, state, login.ca_file, ANSWER_S)
+        self._stream = Stream(url, login.token, login.basic, state, login.ca_file, ANSWER_TIMEOUT_S)
         self.name = self._stream.host
-        self._fits = RECORDS_MOST  # records that fit into an update, as far as is known
+        self._records_per_update = RECORDS_MOST  # as far as is known
 
     def poll(self, most: int = RECORDS_MOST) -> TargetUpdate:
-        limit, packing = min(most, self._fits), Packing()
+        limit, packer = min(most, self._records_per_update), RecordPacker()
         try:
-            found = self._stream.poll(limit=limit, running=True, keep=packing.keep)
+            found = self._stream.poll(limit=limit, running=True, keep=packer.pack)
         except StreamOverBudget:
-            self._fits = max(1, limit // 2)
+            self._records_per_update = max(1, limit // 2)
             raise
-        self._fits = min(RECORDS_MOST, 2 * self._fits)
+        self._records_per_update = min(RECORDS_MOST, 2 * self._records_per_update)
         return TargetUpdate(
             found.records,
-            packing.ended,
+            packer.ended,
             found.running,
             found.lost,
             found.refused,
@@ -138,11 +139,11 @@ class RunTarget:
                 store.close()
         except (StoreError, sqlite3.Error) as error:
             raise StreamError(f"{self._directory}: {error}") from error
-        packing, refused, full = Packing(), 0, False
+        packer, refused, full = RecordPacker(), 0, False
         records: list[bytes] = []
         for position, row in rows:
             try:
-                records.append(packing.keep(from_row(row).to_dict()))
+                records.append(packer.pack(from_row(row).to_dict()))
             except ValueError as error:
                 if full := isinstance(error, OverBudget) and bool(records):
                     break
@@ -150,7 +151,7 @@ class RunTarget:
             self._position = position
         return TargetUpdate(
             records,
-            packing.ended,
+            packer.ended,
             running_dicts(self._boards.read().processes)[:RUNNING_MOST],
             0,
             refused,

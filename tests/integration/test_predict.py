@@ -258,7 +258,7 @@ def test_a_saved_model(cli, run):
     model, ledger = Model(), Ledger()
     for record in cli.records(run):
         model.learn(record)
-        ledger.note(record)
+        ledger.add_record(record)
     model.save(cli.cwd / "model.json")
     (found,) = map(
         json.loads,

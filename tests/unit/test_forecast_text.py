@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dwsr_probe.predict import Model
-from dwsr_probe.report.forecast import NOTES, ROWS, plot, print_names, words
+from dwsr_probe.report.forecast import NOTE_TEXT, ROWS, answer_lines, plot, print_names
 from dwsr_probe.serve.question import Question, answer
 from tests.unit.test_table import Terminal
 from tests.unit.workers import MIB, record
@@ -22,7 +22,7 @@ def model():
 
 def test_words(model):
     found = "\n".join(
-        words(
+        answer_lines(
             answer(model, Question("smooth", [{"dtype": "float64", "shape": [MIB]}], limit="1GiB"))
         )
     )
@@ -36,7 +36,7 @@ def test_words(model):
         and "learned from 12 tasks; trust good" in found
         and "note: extrapolating" in found
     )
-    unknown = "\n".join(words(answer(model, Question("never", [{"nbytes": 5}]))))
+    unknown = "\n".join(answer_lines(answer(model, Question("never", [{"nbytes": 5}]))))
     assert (
         "its shape is not known" in unknown
         and "trust none: nothing of this name was seen" in unknown
@@ -52,7 +52,7 @@ def test_every_note_of_the_model_has_words():
     from dwsr_probe.predict import learner
 
     said = set(re.findall(r'notes\.append\("([a-z-]+)"\)', inspect.getsource(learner)))
-    assert said and said <= NOTES.keys()
+    assert said and said <= NOTE_TEXT.keys()
 
 
 @pytest.mark.parametrize("scale", [1, 1 << 10, 1 << 40])

@@ -50,8 +50,8 @@ def test_lower_bounds_count_where_they_tell():
 def test_names_are_bounded():
     ledger = Ledger()
     for n in range(5_000):
-        ledger.note(record(n, name=f"name {n}"))
-        ledger.add([made(name=f"name {n}")])
+        ledger.add_record(record(n, name=f"name {n}"))
+        ledger.add_rounds([made(name=f"name {n}")])
     assert (
         len(ledger.accounts) == NAMES_MOST + 1
         and ledger.accounts[OTHER]["alloc"].scored == 5_000 - NAMES_MOST
@@ -63,17 +63,19 @@ def test_names_are_bounded():
 def test_the_largest_inputs_of_a_name():
     ledger, model = Ledger(), Model()
     for n, size in enumerate((2, 5, 3)):
-        ledger.note(record(n + 1, size=size * MIB))
+        ledger.add_record(record(n + 1, size=size * MIB))
         model.learn(record(n + 1, size=size * MIB))
-    assert ledger.inputs_of("smooth", model, "alloc") == record(1, size=5 * MIB)["inputs"]
-    assert Ledger().inputs_of("smooth", model, "alloc") == [{"nbytes": 5 * MIB}]  # of a model alone
-    assert ledger.inputs_of("unknown", model, "alloc") == []
+    assert ledger.largest_inputs("smooth", model, "alloc") == record(1, size=5 * MIB)["inputs"]
+    assert Ledger().largest_inputs("smooth", model, "alloc") == [
+        {"nbytes": 5 * MIB}
+    ]  # of a model alone
+    assert ledger.largest_inputs("unknown", model, "alloc") == []
 
 
 def test_there_and_back():
     ledger = Ledger()
-    ledger.note(record(1))
-    ledger.add([made(), made(kind="output")])
+    ledger.add_record(record(1))
+    ledger.add_rounds([made(), made(kind="output")])
     ledger.refused, ledger.lost = 3, 4
     again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
     assert (

@@ -20,7 +20,7 @@ from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.pool import Pool
 from dwsr_probe.serve.service import Predictor
 from dwsr_probe.serve.state import State
-from dwsr_probe.serve.targets import UPDATE_BYTES, Login, RunTarget
+from dwsr_probe.serve.targets import UPDATE_BYTES_MOST, Login, RunTarget
 from dwsr_probe.store import Store
 from tests.conftest import require, wait_until
 from tests.unit.workers import MIB, FakeWorker, record, running
@@ -205,7 +205,7 @@ def test_a_worker_that_vanishes_takes_its_running_tasks_along(worker):
     one.body = None
     until(found, lambda: found.model._running, "its return")
     places.clear()
-    found._places[places] = 0.0  # ask now
+    found._discoveries[places] = 0.0  # ask now
     until(found, lambda: not found.model._running and not found._watched, "the end of the target")
     assert found.ledger.learned == 5
 
@@ -416,9 +416,9 @@ def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
     """Busy targets, and a predictor that does not keep up with them: all of them are heard, less
     often."""
     # a turn takes one look or so, and learns one piece
-    monkeypatch.setattr(service, "TURN_S", 0.001)
-    monkeypatch.setattr(service, "WAITING_BYTES", 8 * MIB)
-    monkeypatch.setattr(service, "PRESSED_BYTES", 2 * MIB)
+    monkeypatch.setattr(service, "TURN_BUDGET_S", 0.001)
+    monkeypatch.setattr(service, "WAITING_BYTES_MOST", 8 * MIB)
+    monkeypatch.setattr(service, "THROTTLED_ABOVE_BYTES", 2 * MIB)
     busy = [
         worker([record(n + 1, process=f"{number}-1") for n in range(1_000)]) for number in range(12)
     ]
@@ -429,25 +429,26 @@ def test_what_waits_to_be_learned_is_bounded_in_bytes(worker, monkeypatch):
         ),
         "a record of each",
     )
-    monkeypatch.setattr(service, "PRESSED_BYTES", 0)  # whatever waits is too much
+    monkeypatch.setattr(service, "THROTTLED_ABOVE_BYTES", 0)  # whatever waits is too much
     asked = [len(one.asked) for one in busy]
     while any(len(one.asked) < before + 3 for one, before in zip(busy, asked, strict=True)):
         found.turn()
         waiting = sum(len(packed) for backlog in found._backlogs for packed in backlog.records)
         assert (
-            waiting == found.waiting_bytes and waiting + found._under_way * UPDATE_BYTES <= 8 * MIB
+            waiting == found.waiting_bytes
+            and waiting + found._polls_under_way * UPDATE_BYTES_MOST <= 8 * MIB
         )
         most = max(most, waiting)
     assert most and all(f"limit={service.PIECE}&" in one.asked[-1] for one in busy)
 
 
 def test_a_full_backlog_stops_the_asking(worker, monkeypatch):
-    monkeypatch.setattr(service, "WAITING_BYTES", 3 * UPDATE_BYTES)
+    monkeypatch.setattr(service, "WAITING_BYTES_MOST", 3 * UPDATE_BYTES_MOST)
     workers = [worker([record(1, process=f"{number}-1")]) for number in range(20)]
     found, most = predictor(*(one.url for one in workers)), 0
     while found.ledger.learned < 20:
         found.turn()
-        most = max(most, found._under_way)
+        most = max(most, found._polls_under_way)
     assert 0 < most <= 3 and {len(one.asked) > 0 for one in workers} == {True}
 
 

@@ -8,9 +8,9 @@ from dwsr_probe.predict import Model
 from dwsr_probe.serve.question import (
     Question,
     answer,
-    bytes_of,
-    inputs_of,
-    question_of,
+    inputs_from_text,
+    parse_bytes,
+    parse_question,
 )
 from tests.unit.workers import MIB, record
 
@@ -25,7 +25,7 @@ def model():
 
 def test_sizes_for_people():
     assert [
-        bytes_of(text)
+        parse_bytes(text)
         for text in ("8GiB", "8 gib", "500MB", "500M", "1e9", "123", "0.5KiB", 5, 2.5)
     ] == [8 << 30, 8 << 30, 5e8, 5e8, 1e9, 123, 512, 5, 2.5]
 
@@ -36,23 +36,23 @@ def test_sizes_for_people():
 )
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError):
-        bytes_of(text)
+        parse_bytes(text)
 
 
 def test_inputs_in_words():
-    assert inputs_of(["512,512,512"], ["float32"]) == [
+    assert inputs_from_text(["512,512,512"], ["float32"]) == [
         {"dtype": "float32", "shape": [512, 512, 512]}
     ]
-    assert inputs_of(["4x5", "(6, 7)"], ["float32"], ["1KiB"]) == [
+    assert inputs_from_text(["4x5", "(6, 7)"], ["float32"], ["1KiB"]) == [
         {"dtype": "float32", "shape": [4, 5]},
         {"dtype": "float32", "shape": [6, 7]},
         {"nbytes": 1024},
     ]
-    assert inputs_of(["4", "5"], ["int8", "int16"]) == [
+    assert inputs_from_text(["4", "5"], ["int8", "int16"]) == [
         {"dtype": "int8", "shape": [4]},
         {"dtype": "int16", "shape": [5]},
     ]
-    assert inputs_of([], [], []) == [] and inputs_of([""], ["int8"]) == [
+    assert inputs_from_text([], [], []) == [] and inputs_from_text([""], ["int8"]) == [
         {"dtype": "int8", "shape": []}
     ]
 
@@ -71,7 +71,7 @@ def test_inputs_in_words():
 )
 def test_words_that_are_no_inputs(shapes, dtypes):
     with pytest.raises(ValueError):
-        inputs_of(shapes, dtypes)
+        inputs_from_text(shapes, dtypes)
 
 
 BAD = [
@@ -111,7 +111,7 @@ BAD = [
 @pytest.mark.parametrize("given", BAD, ids=lambda given: repr(given)[:60])
 def test_questions_that_are_none(given):
     with pytest.raises(ValueError) as error:
-        question_of(given)
+        parse_question(given)
     assert str(error.value) and "\n" not in str(error.value)
 
 
@@ -120,7 +120,7 @@ def test_an_answer_is_json_and_right(model):
         json.dumps(
             answer(
                 model,
-                question_of(
+                parse_question(
                     {
                         "task": "smooth",
                         "inputs": [{"dtype": "float64", "shape": [MIB]}],

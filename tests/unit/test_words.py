@@ -5,7 +5,7 @@ import pytest
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.compare.table import failed_text
 from dwsr_probe.report.compare.tasks import NameInRun
-from dwsr_probe.report.forecast import input_text, words
+from dwsr_probe.report.forecast import answer_lines, input_text
 from dwsr_probe.report.processes import process_notes, sampler_text, worker_facts
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.table import _failed_text
@@ -41,7 +41,7 @@ def said(n):
             _failed_text(failed),
             failed_text(NameInRun(n, errors=n)),
             input_text({"nbytes": n}),
-            *words(forecast),
+            *answer_lines(forecast),
             *screen.lines(200, 24),
             plain_line(picture),
             count_text(n, "process", "processes", "1"),
