@@ -1,7 +1,7 @@
 """Forecasts from the model of a run, for the page's curves and the verdict's advice.
 
-Needs the predict extra; without it there is no outlook, and the views say less. Sampling is
-predict/history.py, larger and smaller blocks are predict/blocks.py.
+Needs the predict extra. Without it there is no outlook, and the views leave forecasts out. Runs are
+sampled in predict/history.py; predict/blocks.py has larger and smaller blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SCALES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6
 
 @dataclass
 class Curve:
-    """Forecast along the size: input bytes, mean, and the quantiles 1 % and 99 % at each."""
+    """Forecasts for a range of sizes: input bytes, and the mean, 1 % and 99 % quantiles at each.
+    learned: number of tasks."""
 
     input_bytes: list
     mean: list
@@ -36,14 +37,14 @@ class Curve:
 
 
 class Outlook:
-    """A model of some names of one run. `Outlook.of` gives None without numpy and scipy."""
+    """A model of some names of one run. Without numpy and scipy, `from_sample` returns None."""
 
     def __init__(self, learned: LearnedRun) -> None:
         self._model, self._varying_axes = learned.model, learned.varying_axes
         self._largest_inputs = learned.largest_inputs
 
     @classmethod
-    def of(
+    def from_sample(
         cls,
         sample: RunSample,
         task_names: Iterable[str],
@@ -59,8 +60,8 @@ class Outlook:
         sized inputs, or not learned."""
         return self._forecast(name, self._scaled(name, scale), kind)
 
-    def of_task(self, record: TaskRecord, kind: str = "alloc") -> Forecast | None:
-        """What the task of this record needs, or would have needed; None as above."""
+    def for_task(self, record: TaskRecord, kind: str = "alloc") -> Forecast | None:
+        """What the task of this record needs, or would have needed; None as in `at_scale`."""
         inputs = record.inputs if record.known_input_bytes else []
         return self._forecast(record.task_name, inputs, kind)
 

@@ -62,7 +62,9 @@ def print_report(store: Store, file: TextIO, verbose: bool = False) -> None:
     names = summarise(read_tasks(), processes, totals)
     missing = missing_records(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
-    outlook = Outlook.of(sample, [names[0].task_name]) if names and names[0].killed else None
+    outlook = (
+        Outlook.from_sample(sample, [names[0].task_name]) if names and names[0].killed else None
+    )
     found = make_verdict(names, processes, outlook, exit_code, missing)
     headline, *others = found.lines()
     out.print(Styled(headline, _LEVEL_STYLES.get(found.level, "bold")))

@@ -71,7 +71,7 @@ def _largest_killed_task(
         f" with {inputs}{size}" if inputs else "",
         f". {taken} when it was killed.",
     ]
-    forecast = outlook.of_task(record, "gpu" if on_device else "alloc") if outlook else None
+    forecast = outlook.for_task(record, "gpu" if on_device else "alloc") if outlook else None
     if forecast is not None and forecast.trust in ("fair", "good") and forecast.mean > peak:
         parts.append(
             f" Judging by {count_text(forecast.n, 'task', 'tasks', 'one')} that finished, it needs"

@@ -400,7 +400,7 @@ def outlook_of(records):
     sample = RunSample(VIEW_SAMPLE_MOST)
     for record in records:
         sample.add(record)
-    return Outlook.of(sample, {record.task_name for record in records})
+    return Outlook.from_sample(sample, {record.task_name for record in records})
 
 
 def test_advice_comes_from_the_model():

@@ -67,7 +67,9 @@ def page_of(store: Store, progress: Progress) -> str:
     names = tasks.summaries
     on_device = limiting_memory(names) == "device"
     panels = [s for s in names if has_scatter(tasks, s)][:SCATTERS_MOST]
-    outlook = Outlook.of(tasks.sample, [s.task_name for s in panels], partial(progress, "learning"))
+    outlook = Outlook.from_sample(
+        tasks.sample, [s.task_name for s in panels], partial(progress, "learning")
+    )
     progress("writing the page", 0, 1)
     missing = missing_records(processes, store.totals())
     found = make_verdict(names, processes, outlook, meta.get("exit_code"), missing)
