@@ -26,8 +26,8 @@ from dwsr_probe.predict.forecast import Forecast, Round
 from dwsr_probe.predict.learner import FLOORS, Learner, Observation
 from dwsr_probe.predict.records import (
     field_getter,
-    parse_failed_request,
     parse_identity,
+    parse_oom_peaks,
     parse_output,
     parse_peaks,
     with_omitted,
@@ -85,7 +85,7 @@ class Model:
         )
         peaks = parse_peaks(get)
         output = parse_output(get("output"))
-        requests = parse_failed_request(get("oom")) if state == "error" else {}
+        oom_peaks = parse_oom_peaks(get("oom")) if state == "error" else {}
         identity = parse_identity(get)
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state != "ok":
@@ -99,7 +99,7 @@ class Model:
             self._end(identity)
         task = self._task(name)
         if state in _ENDED_EARLY:
-            return self._learn_censored(task, name, arrays, peaks, requests)
+            return self._learn_censored(task, name, arrays, peaks, oom_peaks)
         rounds = self._learn_exact(task, name, arrays, peaks)
         if get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared_count += 1
@@ -129,11 +129,11 @@ class Model:
         return rounds
 
     def _learn_censored(
-        self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks, requests: Peaks
+        self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks, oom_peaks: Peaks
     ) -> list[Round]:
         rounds = []
-        for kind in sorted(peaks.keys() | requests.keys()):
-            bound, is_tight = max((peaks.get(kind, 0), False), (requests.get(kind, 0), True))
+        for kind in sorted(peaks.keys() | oom_peaks.keys()):
+            bound, is_tight = max((peaks.get(kind, 0), False), (oom_peaks.get(kind, 0), True))
             if bound <= 0:
                 continue
             learner = task.learners.setdefault(kind, Learner(kind))

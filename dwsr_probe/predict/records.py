@@ -83,7 +83,7 @@ def parse_peaks(get: Get) -> Peaks:
     }
 
 
-def parse_failed_request(oom: Any) -> Peaks:
+def parse_oom_peaks(oom: Any) -> Peaks:
     """Bytes by kind that were live and requested when an allocation failed; {} if none did."""
     if not isinstance(oom, dict) or oom.get("requested_bytes") is None:
         return {}
