@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from dwsr_probe.cli.checks import State, libraries, machine, trial
+from dwsr_probe.cli.checks import CheckResult, libraries, machine, trial
 
 CHECKS = (  # in the order of the lines
     machine.kernel,
@@ -23,7 +23,11 @@ CHECKS = (  # in the order of the lines
     trial.sampler,
     machine.run_directory,
 )
-_MARKS = {State.OK: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.FAILED: ("✗", "red")}
+_MARKS = {
+    CheckResult.OK: ("✓", "green"),
+    CheckResult.LIMITED: ("!", "yellow"),
+    CheckResult.FAILED: ("✗", "red"),
+}
 _TITLE_WIDTH = 18
 
 
@@ -31,7 +35,7 @@ _TITLE_WIDTH = 18
 def command() -> None:
     """Say what works on this machine, what does not, why, and what to do. Exit code 1 if the
     probe cannot work."""
-    worst = State.OK
+    worst = CheckResult.OK
     for check in CHECKS:
         finding = check()
         if finding is None:
@@ -41,4 +45,4 @@ def command() -> None:
         if finding.advice:
             click.echo(f"  {'':<{_TITLE_WIDTH}} → {finding.advice}")
         worst = max(worst, finding.state)
-    sys.exit(1 if worst == State.FAILED else 0)
+    sys.exit(1 if worst == CheckResult.FAILED else 0)

@@ -250,7 +250,7 @@ def _print_one(
 def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None:
     from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.blocks import input_bytes
-    from dwsr_probe.report.forecast import NameRow, print_names
+    from dwsr_probe.report.forecast import ForecastRow, print_names
     from dwsr_probe.report.words import count_text
     from dwsr_probe.serve.question import Question, answer
 
@@ -283,7 +283,7 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
             else f"no task has figures of the kind {kind or 'alloc'}"
         )
     rows = [
-        NameRow(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k))
+        ForecastRow(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k))
         for name, k, inputs in asked
     ]
     largest: dict[str, float] = {}

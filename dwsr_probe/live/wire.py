@@ -9,12 +9,28 @@ from __future__ import annotations
 
 import json
 
+from dwsr_probe.dataclass import NamedTuple
 from dwsr_probe.live.process import LivingProcess, LivingProcesses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
+
+
+class TaskIdentity(NamedTuple):
+    """Identifies a task among all tasks of all processes: three fields of its record. `top` and the
+    predictor join by it, and the model knows running tasks by it."""
+
+    process: str | None
+    thread: int | None
+    start: float | None
+
+
+def task_identity(get: Callable[[str], Any]) -> TaskIdentity:
+    """get: returns a field of the task's record."""
+    return TaskIdentity(get("process"), get("thread"), get("start"))
+
 
 # What a running task's line has beside the fields of its record
 RUNNING_FIELDS = (

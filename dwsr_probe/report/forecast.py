@@ -49,7 +49,7 @@ class CurvePoint(NamedTuple):
     bound: float
 
 
-class NameRow(NamedTuple):
+class ForecastRow(NamedTuple):
     """A row of the table: a task name at its largest inputs."""
 
     task_name: str
@@ -207,7 +207,7 @@ def _interpolated(curve: Sequence[CurvePoint], x: float) -> tuple[float, float]:
     return between(mean0, mean1), between(bound0, bound1)
 
 
-def print_names(rows: Sequence[NameRow], q: float, file: TextIO) -> None:
+def print_names(rows: Sequence[ForecastRow], q: float, file: TextIO) -> None:
     """A table of forecasts, each with its mean and its bound at the quantile q."""
     names, kinds, sizes, forecasts = zip(*rows, strict=True)
     notes = [", ".join(forecast.notes) for forecast in forecasts]

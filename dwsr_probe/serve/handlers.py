@@ -127,7 +127,7 @@ class RunningHandler(_JsonHandler):
         found, bytes_ = [], 0
         for overrun in overruns[:limit]:
             line = {
-                **overrun.task._asdict(),
+                **dict(zip(overrun.task._fields, overrun.task, strict=True)),
                 "target": overrun.target,
                 "pid": overrun.pid,
                 "task_name": overrun.task_name,
@@ -142,7 +142,7 @@ class RunningHandler(_JsonHandler):
         self.send_json({"running": found, "more": len(overruns) > len(found)})
 
 
-class IndexHandler(handlers.BaseHandler):
+class PredictorIndexHandler(handlers.BaseHandler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
 /forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
@@ -161,7 +161,7 @@ POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "k
 
 
 ROUTES = (
-    ("/", IndexHandler),
+    ("/", PredictorIndexHandler),
     ("/forecast", ForecastHandler),
     ("/models", ModelsHandler),
     ("/running", RunningHandler),

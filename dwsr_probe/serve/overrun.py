@@ -14,6 +14,8 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dwsr_probe.live.wire import TaskIdentity, task_identity
+
 if TYPE_CHECKING:
     from dwsr_probe.predict import Model
     from dwsr_probe.serve.targets import TargetUpdate
@@ -23,18 +25,6 @@ SERIES_MOST = 256  # running tasks that have series of their own
 GROWTH_LEAST = 1.01  # a peak that grew by less is neither learned nor forecast anew
 # A probability is computed anew after this time in any case: the model has learned meanwhile.
 RECOMPUTE_S = 5.0
-
-
-class TaskIdentity(NamedTuple):
-    """Unique among all tasks of all processes. The model identifies running tasks by it, too."""
-
-    process: str | None
-    thread: int | None
-    start: float | None
-
-
-def task_identity(record: dict[str, Any]) -> TaskIdentity:
-    return TaskIdentity(record.get("process"), record.get("thread"), record.get("start"))
 
 
 @dataclass(frozen=True)
@@ -159,11 +149,11 @@ class OverrunForecasts:
         learn: list[dict[str, Any]] = []
         slots = {
             (task.process, before[task].slot)
-            for task in map(task_identity, update.running)
+            for task in (task_identity(record.get) for record in update.running)
             if task in before
         }
         for record in update.running:
-            task, need = task_identity(record), need_of(record)
+            task, need = task_identity(record.get), need_of(record)
             if need is None:
                 continue
             track = before.get(task)
@@ -202,12 +192,12 @@ class OverrunForecasts:
         }
         # The model forgets a process's running tasks together: it learns those that still run
         # again.
-        chosen = set(map(task_identity, learn))
+        chosen = {task_identity(record.get) for record in learn}
         learn += [
             record
             for record in update.running
             if record["process"] in vanished
-            and (task := task_identity(record)) not in chosen
+            and (task := task_identity(record.get)) not in chosen
             and task in tracks
             and tracks[task].is_learned
         ]

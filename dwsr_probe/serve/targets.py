@@ -16,9 +16,8 @@ from typing import Any
 from dwsr_probe.export.checked import checked_record
 from dwsr_probe.export.client import OverBudget, Stream, StreamError, StreamOverBudget
 from dwsr_probe.live.boards import LivingBoards
-from dwsr_probe.live.wire import running_dicts
+from dwsr_probe.live.wire import TaskIdentity, running_dicts, task_identity
 from dwsr_probe.record import from_row
-from dwsr_probe.serve.overrun import TaskIdentity, task_identity
 from dwsr_probe.store import Store, StoreError
 
 RECORDS_MOST, RUNNING_MOST = 250, 1_024  # of one update
@@ -60,7 +59,7 @@ class RecordPacker:
         self.bytes += len(packed)
         if self.bytes > UPDATE_BYTES_MOST:
             raise OverBudget("its records are too long")
-        self.ended.add(task_identity(found))
+        self.ended.add(task_identity(found.get))
         return packed
 
 

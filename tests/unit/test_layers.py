@@ -324,3 +324,13 @@ def test_handles_are_decoded_in_one_place():
     assert [path.name for path in sources if re.search(r"[%*/] SLOT_COUNT", path.read_text())] == [
         "handle.h"
     ]
+
+
+def test_no_two_modules_have_a_class_of_one_name():
+    """A reader who searches for a class finds one. Private classes are their module's own."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert not {name: paths for name, paths in found.items() if len(paths) > 1}

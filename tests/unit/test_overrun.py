@@ -3,8 +3,9 @@ told of them."""
 
 import pytest
 
+from dwsr_probe.live.wire import task_identity
 from dwsr_probe.predict import Model
-from dwsr_probe.serve.overrun import SERIES_MOST, OverrunForecasts, Track, task_identity
+from dwsr_probe.serve.overrun import SERIES_MOST, OverrunForecasts, Track
 from dwsr_probe.serve.targets import TargetUpdate
 from tests.unit.workers import MIB, record, running
 
@@ -132,7 +133,7 @@ def test_the_model_is_told_of_what_stays_and_grows(model):
     # together.
     assert told(running(6 * MIB), running(MIB, start=2e9, thread=8)) == ([MIB], set())
     assert told(running(6 * MIB)) == ([6 * MIB], {"1-100"})
-    assert told(ended={task_identity(record(9, start=1e9))}) == ([], set())
+    assert told(ended={task_identity(record(9, start=1e9).get)}) == ([], set())
 
 
 def test_a_target_that_goes_takes_its_tasks_along(model):

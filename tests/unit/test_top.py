@@ -19,9 +19,10 @@ import pytest
 from rich.cells import cell_len
 
 from dwsr_probe.export.client import StreamError
+from dwsr_probe.live.wire import TaskIdentity
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.top import figures, loop, port
-from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError, task_identity
+from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError
 from dwsr_probe.report.top.panes import (
     GPU_COLUMNS,
     NAME_COLUMNS,
@@ -39,7 +40,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def task(name="grow", live=10 * MIB, peak=20 * MIB, pid="7", thread=1, **more):
-    return TaskRow(task_identity("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
+    return TaskRow(TaskIdentity("7-1", thread, 1.0), pid, name, 3.0, live, peak, GIB, **more)
 
 
 def ended(name="grow", state="ok", peak=10 * MIB, pid=7):
@@ -264,7 +265,7 @@ def test_growth_over_looks(monkeypatch):
             moment.tasks[0].rate == (None if second == 0 else pytest.approx(10 * MIB))
             and moment.tasks[1].rate is None
         )
-    assert len(picture._live_tracks) == 1 and len(picture._live_tracks["7-1", "1", "1.0"]) <= 4
+    assert len(picture._live_tracks) == 1 and len(picture._live_tracks["7-1", 1, 1.0]) <= 4
 
 
 def test_who_has_gone_and_how():
@@ -298,10 +299,10 @@ def test_forecasts_find_their_tasks():
     picture = Picture("here")
     one, two, three = task(live=1), task(live=5, thread=2), task("lonely\n", thread=3)
     overrun_ratios = {
-        task_identity("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))
+        TaskIdentity("7-1", thread, 1.0): ratio for thread, ratio in ((1, 0.2), (2, 0.9))
     }
     picture.add(
-        Moment(tasks=[two, one, three]), overrun_ratios | {task_identity("9-1", 3, 1.0): 1.0}
+        Moment(tasks=[two, one, three]), overrun_ratios | {TaskIdentity("9-1", 3, 1.0): 1.0}
     )
     assert (one.overrun_ratio, two.overrun_ratio, three.overrun_ratio) == (0.2, 0.9, None)
     assert "grow exceeds its room with 90 %" in plain_line(picture)
@@ -657,7 +658,7 @@ def test_forecasts_of_a_predictor():
     good = {"process": "1-1", "thread": 7, "start": 5.25, "overrun_ratio": 0.5}
     others = [good | {"process": "2-1", "overrun_ratio": value} for value in (None, 7)]
     with answering({"/running": json.dumps({"running": [good, *others]})}) as url:
-        assert PredictorPort(url).read() == {task_identity("1-1", 7, 5.25): 0.5}
+        assert PredictorPort(url).read() == {TaskIdentity("1-1", 7, 5.25): 0.5}
 
 
 def test_a_hostile_port():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 
-class State(IntEnum):
+class CheckResult(IntEnum):
     """The larger, the worse."""
 
     OK = 0
@@ -21,19 +21,19 @@ class State(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    state: State
+    state: CheckResult
     title: str
     text: str
     advice: str | None = None  # what to do
 
 
 def ok(title: str, text: str) -> Finding:
-    return Finding(State.OK, title, text)
+    return Finding(CheckResult.OK, title, text)
 
 
 def limited(title: str, text: str, advice: str | None = None) -> Finding:
-    return Finding(State.LIMITED, title, text, advice)
+    return Finding(CheckResult.LIMITED, title, text, advice)
 
 
 def failed(title: str, text: str, advice: str | None = None) -> Finding:
-    return Finding(State.FAILED, title, text, advice)
+    return Finding(CheckResult.FAILED, title, text, advice)

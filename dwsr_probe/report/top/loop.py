@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from dwsr_probe.export.client import StreamError
-from dwsr_probe.report.top.moment import Moment, TaskIdentity, Watch, WatchError
+from dwsr_probe.live.wire import TaskIdentity
+from dwsr_probe.report.top.moment import Moment, Watch, WatchError
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.port import PredictorPort
 from dwsr_probe.report.top.screen import Screen, plain_line

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from dwsr_probe.export.totals import checked_devices
+from dwsr_probe.live.wire import TaskIdentity, task_identity
 from dwsr_probe.record import growth_of, largest_device_peak
 from dwsr_probe.report.words import line_of
 
@@ -19,19 +20,6 @@ RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the scr
 
 class WatchError(Exception):
     """There is nothing to show, or not now; the text says why."""
-
-
-class TaskIdentity(NamedTuple):
-    """What identifies a running task, everywhere: process, thread and start of its record. Texts,
-    because a port may send anything."""
-
-    process: str
-    thread: str
-    start: str
-
-
-def task_identity(process: Any, thread: Any, start: Any) -> TaskIdentity:
-    return TaskIdentity(str(process), str(thread), str(start))
 
 
 @dataclass
@@ -132,7 +120,7 @@ def task_row(
     """A running task. get: gives a field of its record. limit: of its process."""
     devices = checked_devices(get("gpu"))
     return TaskRow(
-        task_identity(get("process"), get("thread"), get("start")),
+        task_identity(get),
         pid,
         str(get("task_name")),
         seconds,

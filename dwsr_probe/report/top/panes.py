@@ -21,7 +21,7 @@ _YELLOW_FROM, _RED_FROM = 0.8, 0.95  # of a limit
 
 
 @dataclass(frozen=True)
-class Column:
+class PaneColumn:
     title: str
     width: int  # at least
     text: Callable[[Any, int], str]  # of a row, in so many cells or fewer
@@ -51,8 +51,8 @@ def _limit_style(ratio: float | None) -> str:
     return "" if ratio is None or ratio < _YELLOW_FROM else YELLOW if ratio < _RED_FROM else RED
 
 
-def _size_column(title: str, attribute: str, **options: Any) -> Column:
-    return Column(
+def _size_column(title: str, attribute: str, **options: Any) -> PaneColumn:
+    return PaneColumn(
         title,
         8,
         lambda row, width: figures.size(getattr(row, attribute)),
@@ -61,8 +61,8 @@ def _size_column(title: str, attribute: str, **options: Any) -> Column:
     )
 
 
-def _count_column(title: str, width: int, attribute: str, **options: Any) -> Column:
-    return Column(
+def _count_column(title: str, width: int, attribute: str, **options: Any) -> PaneColumn:
+    return PaneColumn(
         title,
         width,
         lambda row, _: f"{getattr(row, attribute):,}" if getattr(row, attribute) else "–",
@@ -71,8 +71,8 @@ def _count_column(title: str, width: int, attribute: str, **options: Any) -> Col
     )
 
 
-def _name_column(title: str, attribute: str = "name", **options: Any) -> Column:
-    return Column(
+def _name_column(title: str, attribute: str = "name", **options: Any) -> PaneColumn:
+    return PaneColumn(
         title,
         12,
         lambda row, width: figures.name(getattr(row, attribute), width),
@@ -85,10 +85,10 @@ def _name_column(title: str, attribute: str = "name", **options: Any) -> Column:
 
 TASK_COLUMNS = (
     _name_column("task", share=0.6, width_most=48),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=1),
+    PaneColumn("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=1),
     _size_column("live", "live"),
     _size_column("peak", "peak", style=lambda row: _limit_style(_ratio("peak")(row))),
-    Column(
+    PaneColumn(
         "of limit",
         8,
         lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
@@ -102,11 +102,13 @@ TASK_COLUMNS = (
     _size_column(
         "gpu peak", "gpu_peak", wanted=lambda rows: any(row.gpu_peak is not None for row in rows)
     ),
-    Column(
+    PaneColumn(
         "time", 8, lambda row, _: figures.duration(row.seconds), _attribute("seconds"), drop_order=2
     ),
-    Column("growth", 11, lambda row, _: figures.growth(row.rate), _attribute("rate"), drop_order=4),
-    Column(
+    PaneColumn(
+        "growth", 11, lambda row, _: figures.growth(row.rate), _attribute("rate"), drop_order=4
+    ),
+    PaneColumn(
         "exceeds",
         7,
         lambda row, _: percent_text(row.overrun_ratio),
@@ -128,7 +130,7 @@ NAME_COLUMNS = (
     _count_column("failed", 7, "failed", style=lambda row: RED if row.failed else ""),
     _size_column("median", "peak_median", drop_order=3),
     _size_column("max", "peak_max", style=lambda row: _limit_style(row.share_max)),
-    Column(
+    PaneColumn(
         "of limit",
         8,
         lambda row, width: figures.bar(
@@ -146,10 +148,10 @@ NAME_COLUMNS = (
 
 GPU_COLUMNS = (
     _name_column("gpu", share=0.6, width_most=40),
-    Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=2),
+    PaneColumn("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20), drop_order=2),
     _size_column("live", "live"),
     _size_column("peak", "peak", style=lambda row: _limit_style(_ratio("peak")(row))),
-    Column(
+    PaneColumn(
         "of device",
         9,
         lambda row, width: figures.bar(row.live, row.peak, row.limit, width),
@@ -162,7 +164,7 @@ GPU_COLUMNS = (
     ),
     _size_column("pool", "pool", drop_order=3),
     _size_column("all use", "used"),
-    Column("busy", 5, lambda row, _: percent_text(row.busy), _attribute("busy"), drop_order=1),
+    PaneColumn("busy", 5, lambda row, _: percent_text(row.busy), _attribute("busy"), drop_order=1),
 )
 
 
@@ -195,7 +197,7 @@ def device_rows(processes: Iterable[ProcessRow]) -> Iterator[DeviceRow]:
             )
 
 
-def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
+def process_columns(picture: Callable[[], Picture]) -> tuple[PaneColumn, ...]:
     """picture: returns the picture that is shown."""
 
     def history(row: ProcessRow, width: int) -> str:
@@ -213,7 +215,7 @@ def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
         return figures.name(text if row.state == "running" else f"{row.state}: {text}", width)
 
     return (
-        Column(
+        PaneColumn(
             "process",
             12,
             state,
@@ -224,10 +226,10 @@ def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
             is_name=True,
             style=lambda row: {"running": "", "ended": DIM}.get(row.state, RED),
         ),
-        Column("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
+        PaneColumn("pid", 7, lambda row, _: row.pid[:7], lambda row: row.pid.rjust(20)),
         _size_column("rss", "rss", style=lambda row: _limit_style(_ratio("rss")(row))),
         _size_column("max", "rss_max"),
-        Column(
+        PaneColumn(
             "of limit",
             8,
             lambda row, width: figures.bar(row.rss, row.rss_max, row.limit, width),
@@ -239,7 +241,7 @@ def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
             style=lambda row: _limit_style(_ratio("rss")(row)) or GREEN,
         ),
         _size_column("limit", "limit", drop_order=2),
-        Column(
+        PaneColumn(
             "course",
             8,
             history,
@@ -256,14 +258,14 @@ def process_columns(picture: Callable[[], Picture]) -> tuple[Column, ...]:
 class Pane:
     """One table: its rows in their order, and the first one that is shown."""
 
-    def __init__(self, title: str, columns: Sequence[Column], sort: str, hint: str) -> None:
+    def __init__(self, title: str, columns: Sequence[PaneColumn], sort: str, hint: str) -> None:
         """sort: title of the column to sort by. hint: shown instead of rows, if there are none."""
         self.title, self.columns, self.hint = title, columns, hint
         self._sort, self.descending, self.offset = sort, True, 0
         self.rows: list[Any] = []
         self._filtered = False
 
-    def shown_columns(self) -> list[Column]:
+    def shown_columns(self) -> list[PaneColumn]:
         return [column for column in self.columns if column.wanted(self.rows)]
 
     @property
@@ -296,7 +298,7 @@ class Pane:
     def scroll(self, step: int, height: int) -> None:
         self.offset = max(0, min(self.offset + step, len(self.rows) - height))
 
-    def widths(self, columns: Sequence[Column], total: int) -> list[int]:
+    def widths(self, columns: Sequence[PaneColumn], total: int) -> list[int]:
         """Columns with a share divide what the least widths leave, up to width_most."""
         widths = [column.width for column in columns]
         left = total - sum(widths) - (len(columns) - 1)
@@ -327,7 +329,7 @@ class Pane:
         return found
 
     def _heading(
-        self, columns: Sequence[Column], widths: list[int], of: str, focused: bool
+        self, columns: Sequence[PaneColumn], widths: list[int], of: str, focused: bool
     ) -> Cells:
         line: Cells = []
         for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
@@ -347,7 +349,7 @@ class Pane:
         return line
 
 
-def fitting_columns(columns: Sequence[Column], width: int) -> Sequence[Column]:
+def fitting_columns(columns: Sequence[PaneColumn], width: int) -> Sequence[PaneColumn]:
     """The columns that have room side by side."""
     while len(columns) > 1 and sum(column.width + 1 for column in columns) - 1 > width:
         columns = [
@@ -358,7 +360,7 @@ def fitting_columns(columns: Sequence[Column], width: int) -> Sequence[Column]:
     return columns
 
 
-def _line(row: Any, columns: Sequence[Column], widths: list[int]) -> Cells:
+def _line(row: Any, columns: Sequence[PaneColumn], widths: list[int]) -> Cells:
     line: Cells = []
     position = 1  # in cells, from 1
     for column, width in zip(columns, widths, strict=True):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from dwsr_probe.live.wire import TaskIdentity
 from dwsr_probe.report.top.moment import (
     Moment,
     ProcessRow,
-    TaskIdentity,
     TaskRow,
     own_peak,
     pid_text,

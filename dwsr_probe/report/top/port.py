@@ -8,15 +8,14 @@ from typing import Any
 
 from dwsr_probe.export.checked import checked_forecasts, checked_processes, checked_record
 from dwsr_probe.export.client import Stream, StreamError, StreamRefused
+from dwsr_probe.live.wire import TaskIdentity
 from dwsr_probe.report.top.moment import (
     RECORDS_MOST,
     Moment,
     ProcessRow,
-    TaskIdentity,
     WatchError,
     pid_text,
     process_title,
-    task_identity,
     task_row,
     valid_number,
 )
@@ -128,7 +127,7 @@ class PredictorPort:
             found = checked_forecasts(self._stream.page("/running"))
         except (ValueError, RecursionError) as error:
             raise StreamError(f"/running: {error}") from error
-        return {task_identity(*task): ratio for task, ratio in found.items()}
+        return {TaskIdentity(*task): ratio for task, ratio in found.items()}
 
 
 def is_url(word: str) -> bool:
