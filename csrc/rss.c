@@ -11,6 +11,8 @@
 
 #include "clock.h"
 
+enum { RESET_ATTEMPTS = 10 };
+
 uint64_t rss_error_bound(struct rss_machine m)
 {
     const uint64_t cpus = m.cpus < 1 ? 1 : (uint64_t)m.cpus;
@@ -120,11 +122,11 @@ static int reset(struct rss *r, uint64_t rss)
     return e;
 }
 
-/* Some sandboxes accept the write and ignore it, so the effect is checked. Other threads may change
- * rss between two readings: three attempts. */
+/* Some sandboxes accept the write and ignore it, so the effect is checked. Other threads, and a
+ * kernel that reclaims pages, may change rss between two readings: several attempts. */
 static int reset_works(struct rss *r)
 {
-    for (int attempt = 0; attempt < 3; attempt++) {
+    for (int attempt = 0; attempt < RESET_ATTEMPTS; attempt++) {
         if (reset(r, rss_now(r)) < 0) return 0;
         uint64_t hwm = status_bytes(r, "\nVmHWM:"), rss = rss_now(r);
         if (hwm == ABSENT || rss == ABSENT || maxrss() == ABSENT) return 0;

@@ -175,7 +175,7 @@ def test_a_table_without_all_records_is_exact_but_for_its_medians():
         "shared",
         "sampled",
         "ooms",
-        "overlap",
+        "overlap_max",
         "growth_max_bytes",
         "alloc_peak_max_bytes",
         "rss_peak_bytes",
