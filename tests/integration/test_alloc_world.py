@@ -1115,7 +1115,7 @@ int answers(void)
     SAY(posix_memalign(&ignored, 64, HUGE_SIZE));
     SAY(ignored);
     SAY((ignored = malloc(0)) != 0);
-    SAY(malloc_usable_size(ignored));
+    SAY(malloc_usable_size(ignored) < 100); /* a chunk of a bin may be larger than it must be */
     SAY((free(ignored), 0));
     SAY((free(NULL), 0));
     SAY((ignored = realloc(NULL, 100)) != 0);
