@@ -23,4 +23,4 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dwsr-probe", prog_name="dwsr-probe")
 def group() -> None:
-    """How much memory does one task need? Exact peaks per task, live, at a cost nobody notices."""
+    """How much memory does one task need? Exact peaks per task, live and after a kill."""
