@@ -392,7 +392,9 @@ def test_it_is_nobodys_task(env):
         say(record.alloc_peak_bytes, threads())
     """,
     )
-    assert peak < 512 << 10 and count == 1  # polling takes some; importing pynvml takes 2.7 MB
+    # waiting takes some, with bad luck one arena of the interpreter (1 MiB); importing pynvml
+    # takes 4.4 MB
+    assert peak < 2 << 20 and count == 1
 
 
 def test_two_threads_allocate_first(env):
