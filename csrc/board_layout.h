@@ -124,12 +124,14 @@
     X(alloc_peak_bytes) X(alloc_end_bytes) X(alloc_count) X(gc_freed_bytes)      \
     X(pinned_peak_bytes) X(pinned_end_bytes)                                     \
     X(input_bytes) X(inputs_omitted) X(output_bytes)                             \
-    X(page_faults) X(major_page_faults) /* of its own thread; ABSENT while it runs */
+    X(page_faults) X(major_page_faults) /* of its own thread; ABSENT while it runs */ \
+    X(attribution_reason) /* enum attribution_reason: why it is shared */
 /* clang-format on */
 
-/* Texts of a frame. A key has two: a prefix that recurs, and the rest. */
+/* Texts of a frame. A key has two: a prefix that recurs, and the rest. reason_detail: the thread or
+ * library that attribution_reason is about. */
 /* clang-format off */
-#define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output)
+#define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output) X(reason_detail)
 /* clang-format on */
 
 /* One GPU, by its number in this process. Up to unseen_bytes: what CuPy has allocated in this
@@ -216,6 +218,17 @@ enum task_state {
     TASK_KILLED = 5
 };
 enum task_attribution { ATTRIBUTION_EXACT = 1, ATTRIBUTION_SHARED = 2 };
+/* Why a task's figures may include memory of other work, or miss some of its own: the first reason
+ * that was found. record.py has the words. */
+enum attribution_reason {
+    REASON_NONE = 0,
+    REASON_COROUTINE = 1,         /* other work ran in the same thread meanwhile */
+    REASON_EVENT_LOOP = 2,        /* followed by its transitions on Dask's event loop */
+    REASON_NATIVE_THREADS = 3,    /* native threads allocated while several tasks ran */
+    REASON_UNOWNED_THREAD = 4,    /* a Python thread of no task allocated meanwhile */
+    REASON_FOREIGN_ALLOCATOR = 5, /* memory that the accounting does not see */
+    REASON_INNER_TASKS = 6        /* memory of inner tasks was lost sight of */
+};
 
 #define WORD_FIELD(name)       word name;
 #define TEXT_FIELD(name, size) char name[size];

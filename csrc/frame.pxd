@@ -5,7 +5,8 @@ from csrc.layout cimport layout
 
 cdef extern from "frame.h" nogil:
     enum:
-        TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output, TEXT_COUNT
+        TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output
+        TEXT_reason_detail, TEXT_COUNT
     struct text:
         const char *at
         uint64_t len

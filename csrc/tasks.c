@@ -19,6 +19,14 @@ static uint32_t thread_id(void)
     return this_thread.id;
 }
 
+/* The first reason stays. */
+static void mark_shared(struct task_fields *task, enum attribution_reason reason)
+{
+    if (reason == REASON_NONE || load_relaxed(&task->attribution) == ATTRIBUTION_SHARED) return;
+    store_relaxed(&task->attribution_reason, reason);
+    store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
+}
+
 static void increment(word *counter) { store_relaxed(counter, load_relaxed(counter) + 1); }
 
 /* Called at the start and at the end of a boundary. The count is odd while a boundary is under way,
@@ -57,7 +65,7 @@ static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
     int ambiguous = t->accounting && lineage_clear_ambiguous();
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
-        if (ambiguous) store_relaxed(&task->attribution, ATTRIBUTION_SHARED);
+        if (ambiguous) mark_shared(task, REASON_NATIVE_THREADS);
         raise_peak(&task->rss_peak_bytes, peak);
         if (w.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
     }
@@ -98,7 +106,8 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .parent = parent,
         .thread = thread_id(),
         .state = TASK_RUNNING,
-        .attribution = b->attribution,
+        .attribution = b->reason ? ATTRIBUTION_SHARED : ATTRIBUTION_EXACT,
+        .attribution_reason = b->reason,
         .worker = b->worker,
         .rss_before_bytes = rss,
         .rss_peak_bytes = rss,
@@ -174,6 +183,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     t->slot_info[index].thread = begin->detached ? 0 : thread;
     t->slot_info[index].detached = begin->detached != 0;
     t->slot_info[index].counts_thread = parent == 0;
+    t->slot_info[index].reason_detail = (struct text){ NULL, 0 };
     t->slot_info[index].faults = w.faults;
     t->slot_info[index].major_faults = w.major_faults;
     if (parent == 0) t->busy_threads++;
@@ -230,7 +240,8 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
     done->alloc_peak_bytes = host.peak_bytes;
     done->alloc_end_bytes = host.live_bytes;
     done->alloc_count = host.count;
-    if (end->shared || host.inexact) done->attribution = ATTRIBUTION_SHARED;
+    mark_shared(done, end->reason);
+    if (host.inexact) mark_shared(done, REASON_INNER_TASKS);
     r->devices_known = device.known;
     r->device_count = 0;
     if (device.known) {
@@ -268,9 +279,10 @@ static uint64_t prefix_len(struct text key)
 }
 
 /* The texts of the slot and of the output; interned ones by their numbers (texts.h). */
-static void collect_texts(struct tasks *t, const struct slot *slot, const struct task_end *end,
+static void collect_texts(struct tasks *t, uint32_t index, const struct task_end *end,
                           struct record *r)
 {
+    const struct slot *slot = &t->board->slots[index];
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
              inputs = slot->fields.inputs_len;
     if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
@@ -282,6 +294,7 @@ static void collect_texts(struct tasks *t, const struct slot *slot, const struct
     r->texts[TEXT_key_rest] = (struct text){ whole_key.at + prefix, key - prefix };
     r->texts[TEXT_inputs] = (struct text){ slot->text + name + key, inputs };
     r->texts[TEXT_output] = end->output;
+    r->texts[TEXT_reason_detail] = t->slot_info[index].reason_detail;
     uint64_t inline_bytes = 0;
     for (int i = 0; i < TEXT_COUNT; i++) {
         r->numbers[i] =
@@ -303,8 +316,8 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     /* The slot says `running` until the record is published: after a kill in between, a reader
      * finds the slot or the record. */
     r->task = slot->task;
-    collect_texts(t, slot, end, r);
     collect_figures(t, index, end, r);
+    collect_texts(t, index, end, r);
     r->task.seq = ++t->seq;
     r->task.state = end->state;
     r->task.duration_ns = end_ns - r->task.start_ns;

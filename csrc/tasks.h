@@ -28,7 +28,7 @@
 struct task_begin {
     struct text name, key, inputs; /* inputs: JSON; if too long, it is omitted and counted */
     uint64_t input_bytes, input_count, inputs_omitted;
-    enum task_attribution attribution;
+    enum attribution_reason reason; /* why its figures are shared; REASON_NONE: they are exact */
     /* A coroutine: its thread runs other work in between. It owns no allocations, and no task nests
      * in it. */
     int detached;
@@ -39,9 +39,9 @@ struct task_end {
     enum task_state state;
     struct text output; /* JSON */
     uint64_t output_bytes, gc_freed_bytes;
-    int out_of_memory;        /* the task failed for lack of host memory */
-    uint64_t requested_bytes; /* by the allocation that failed, or ABSENT */
-    int shared;               /* the attribution becomes ATTRIBUTION_SHARED */
+    int out_of_memory;              /* the task failed for lack of host memory */
+    uint64_t requested_bytes;       /* by the allocation that failed, or ABSENT */
+    enum attribution_reason reason; /* not REASON_NONE: the figures are shared */
 };
 
 struct tasks {
@@ -62,6 +62,7 @@ struct tasks {
         uint8_t counts_thread; /* this task is the one that counts its thread in busy_threads */
         uint8_t detached;
         uint64_t faults, major_faults; /* of the thread when the task began */
+        struct text reason_detail;     /* never freed */
     } slot_info[SLOT_COUNT];
     /* For building records, under the mutex. Data that every end uses is adjacent: each page that a
      * boundary touches costs time, because system calls may have emptied the TLB. */

@@ -6,10 +6,10 @@ cdef extern from "tasks.h" nogil:
     struct task_begin:
         text name, key, inputs
         uint64_t input_bytes, input_count, inputs_omitted
-        int attribution, detached
+        int reason, detached
         uint64_t worker
     struct task_end:
         int state
         text output
         uint64_t output_bytes, gc_freed_bytes, requested_bytes
-        int shared, out_of_memory
+        int reason, out_of_memory

@@ -86,7 +86,7 @@ def use_foreign_counter(function: Callable[[], object] | None) -> None: ...
 # -- binding/graph_tasks.pyx
 
 def begin_graph_task(
-    key: object, node: object, data: object, worker: object = None, shared: bool = False
+    key: object, node: object, data: object, worker: object = None, reason: int = 0
 ) -> OpenTask | None: ...
 def end_graph_task(
     opened: OpenTask | None,
@@ -141,6 +141,13 @@ TASK_CANCELLED: int
 TASK_KILLED: int
 ATTRIBUTION_EXACT: int
 ATTRIBUTION_SHARED: int
+REASON_NONE: int
+REASON_COROUTINE: int
+REASON_EVENT_LOOP: int
+REASON_NATIVE_THREADS: int
+REASON_UNOWNED_THREAD: int
+REASON_FOREIGN_ALLOCATOR: int
+REASON_INNER_TASKS: int
 HEADER_FIELDS: tuple[str, ...]
 HEADER_TEXTS: tuple[str, ...]
 LIVE_FIELDS: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Hooks on modules of the job: call a function once a module has been imported, now or later, and
 replace names in it so that they can be restored.
 
-Runs in the probed process; called by probe.py, unseen.py, the boot module and dask/hooks.py. No
+Runs in the probed process; called by probe.py, follow/, the boot module and dask/hooks.py. No
 module is imported for this: a program pays one look into a dict per import.
 """
 

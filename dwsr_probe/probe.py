@@ -10,7 +10,7 @@ import atexit
 import os
 import sys
 
-from dwsr_probe import _core, unseen
+from dwsr_probe import _core, follow
 
 # Imported now: a process that has run out of descriptors cannot import it when the start fails.
 from dwsr_probe.advice import failure_text
@@ -111,7 +111,7 @@ def start_board(settings: Settings, name: str) -> None:
     else:
         _core.use_gc(None, False)
     if settings.alloc:
-        unseen.watch()
+        follow.watch()
     when_imported("multiprocessing.util", _follow_forks)
     if name == SPAWNED_NAME:
         when_imported("multiprocessing.spawn", _follow_spawned)
@@ -152,7 +152,7 @@ def stop(keep_board: bool = False) -> None:
     unless `dwsr-probe run` collects it or keep_board is set."""
     global _settings
     _core.stop(remove=_settings is not None and not _settings.run and not keep_board)
-    unseen.unwatch()
+    follow.unwatch()
     forget(_follow_forks, _follow_spawned)
     _unhook_cupy()
     _settings = None  # children that are forked from now on are not probed either

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     Row = tuple[Any, ...]
     Words = tuple[int | None, ...]
-    # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation
-    Raw = tuple[Words, str, str, str, str, tuple[Words, ...] | str | None, Words | str | None]
+    # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation; detail of the
+    # attribution's reason
+    Raw = tuple[Words, str, str, str, str, tuple[Words, ...] | str | None, Words | str | None, str]
 
 STATES = {
     _core.TASK_RUNNING: "running",
@@ -40,6 +41,15 @@ STATES = {
 }
 RSS_PEAK_SOURCES = {_core.RSS_KERNEL: "kernel", _core.RSS_SAMPLED: "sampled"}
 ATTRIBUTIONS = {_core.ATTRIBUTION_EXACT: "exact", _core.ATTRIBUTION_SHARED: "shared"}
+# A thread or library that is known follows the word: "unowned-thread zarr_io".
+ATTRIBUTION_REASONS = {
+    _core.REASON_COROUTINE: "coroutine",
+    _core.REASON_EVENT_LOOP: "event-loop",
+    _core.REASON_NATIVE_THREADS: "native-threads",
+    _core.REASON_UNOWNED_THREAD: "unowned-thread",
+    _core.REASON_FOREIGN_ALLOCATOR: "foreign-allocator",
+    _core.REASON_INNER_TASKS: "inner-tasks",
+}
 
 
 def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any":
@@ -47,7 +57,7 @@ def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any"
 
     expression: the source text that row_of computes the field with. It may use `board`
     (origin.Origin), the words of the board as {name}, `running`, the texts name, key, inputs and
-    output, and gpu and oom. Nested fields are JSON text.
+    output, gpu and oom, and detail. Nested fields are JSON text.
     """
     return field(**options or {"default": default}, metadata={"expression": expression})
 
@@ -92,6 +102,8 @@ class TaskRecord:
     pinned_end_bytes: int | None = None
     page_faults: int | None = None  # minor and major, of the task's own thread
     major_page_faults: int | None = None  # of these: those that read a disk
+    # why it is shared; None if it is exact
+    attribution_reason: str | None = _computed("reason_text({attribution_reason}, detail)")
 
     @property
     def rss_growth_bytes(self) -> int | None:
@@ -159,6 +171,11 @@ _WORD_INDEXES = {name: i for i, name in enumerate(_core.TASK_FIELDS)}
 SERIAL_INDEX = _WORD_INDEXES["serial"]  # in the words of a raw tuple
 
 
+def reason_text(reason: int | None, detail: str) -> str | None:
+    word = ATTRIBUTION_REASONS.get(reason or _core.REASON_NONE)
+    return f"{word} {detail}" if word and detail else word
+
+
 def devices_text(found: "Sequence[Words] | str") -> str:
     """JSON of a task's devices, from words by TASK_DEVICE_FIELDS. Boards before version 6 have
     the JSON text itself."""
@@ -220,11 +237,12 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
     return _compiled(
         "row_of",
         "(board, raw):\n"
-        "    words, name, key, inputs, output, gpu, oom = raw\n"
+        "    words, name, key, inputs, output, gpu, oom, detail = raw\n"
         f"    running = words[{_WORD_INDEXES['state']}] == {_core.TASK_RUNNING}\n"
         f"    return ({', '.join(values)})",
         devices_text=devices_text,
         oom_text=oom_text,
+        reason_text=reason_text,
         STATES=STATES,
         RSS_PEAK_SOURCES=RSS_PEAK_SOURCES,
         ATTRIBUTIONS=ATTRIBUTIONS,

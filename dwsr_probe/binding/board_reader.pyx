@@ -17,7 +17,8 @@ from csrc.board_read cimport (
     board_read_records, board_read_samples, board_read_slot, board_read_texts, board_read_total,
     board_reader, board_reader_close, board_reader_open, board_reader_header_text, running_task)
 from csrc.frame cimport (
-    TEXT_COUNT, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_output, frame_unpack,
+    TEXT_COUNT, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_output,
+    TEXT_reason_detail, frame_unpack,
     frame_valid_bytes, record, text as frame_text)
 from csrc.gpu cimport GPU_PINNED
 from csrc.layout cimport layout, layout_parse
@@ -84,7 +85,7 @@ cdef tuple running_tuple(running_task *t):
                 t.task.pinned_peak_bytes = t.gpu[i].peak_bytes
                 t.task.pinned_end_bytes = t.gpu[i].live_bytes
     return (words(&t.task, sizeof(task_fields) // 8), decoded(t.name), decoded(t.key),
-            decoded(t.inputs), "", gpu, None)
+            decoded(t.inputs), "", gpu, None, "")
 
 
 cdef dict cells(const uint32_t *counts, int most):
@@ -132,10 +133,12 @@ cdef class Layout:
             key = self.text_at(&r, TEXT_key_prefix, texts) + key
         return (
             words(&r.task, sizeof(task_fields) // 8), self.text_at(&r, TEXT_name, texts), key,
-            self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom)
+            self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom,
+            self.text_at(&r, TEXT_reason_detail, texts))
 
     def unpack(self, bytes packed not None, list texts not None):
-        """The frames as tuples (words, name, key, inputs, output, devices, failed allocation).
+        """The frames as tuples (words, name, key, inputs, output, devices, failed allocation,
+        detail of the attribution's reason).
 
         words: by TASK_FIELDS. inputs, output: JSON. devices: each as words by TASK_DEVICE_FIELDS;
         None if device memory was not followed. failed allocation: words by OOM_FIELDS, or None.

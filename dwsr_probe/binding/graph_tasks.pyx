@@ -71,11 +71,12 @@ cdef void list_graph_inputs(listing *l, object node, object data, object sizes) 
     close_listing(l)
 
 
-def begin_graph_task(object key, object node, object data, object worker=None, bint shared=False):
+def begin_graph_task(object key, object node, object data, object worker=None, int reason=0):
     """Begin a task; return an OpenTask for end_graph_task, or None without a probe.
 
     data: the task's dependencies, a dict by key or a list. node: the task, for its constants.
     worker: distributed's Worker, which knows the sizes of values that are not arrays.
+    reason: why its figures are shared (REASON_COROUTINE, REASON_EVENT_LOOP), or 0.
     """
     cdef listing l
     if not probe_active():
@@ -93,7 +94,7 @@ def begin_graph_task(object key, object node, object data, object worker=None, b
             if type(sizes) is dict:
                 list_graph_inputs(&l, node, data, sizes)
         return begin_task(
-            prefix_of(key), as_bytes(key), &l, shared, ABSENT if index is None else <uint64_t>index)
+            prefix_of(key), as_bytes(key), &l, reason, ABSENT if index is None else <uint64_t>index)
     except Exception:  # the job comes first
         return None
 

@@ -9,7 +9,8 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
 from csrc.board_layout cimport (
-    ABSENT, ATTRIBUTION_EXACT, ATTRIBUTION_SHARED, TASK_CANCELLED, TASK_ERROR, TASK_OK)
+    ABSENT, REASON_COROUTINE, REASON_FOREIGN_ALLOCATOR, REASON_NONE, TASK_CANCELLED, TASK_ERROR,
+    TASK_OK)
 from csrc.frame cimport text
 from csrc.handle cimport NOBODY, is_somebody, task_handle
 from csrc.hold cimport hold
@@ -104,8 +105,8 @@ cdef class OpenTask:
 
 
 cdef OpenTask begin_task(
-        bytes name, bytes key, const listing *inputs, bint shared, uint64_t worker):
-    """inputs may be NULL. shared: in an event loop, other work runs in the thread meanwhile."""
+        bytes name, bytes key, const listing *inputs, int reason, uint64_t worker):
+    """inputs may be NULL. reason: not REASON_NONE if other work runs in the thread meanwhile."""
     cdef OpenTask opened = OpenTask.__new__(OpenTask)
     cdef task_begin b
     cdef gil held
@@ -123,8 +124,8 @@ cdef OpenTask begin_task(
         b.inputs = text(at=&inputs.text[0], len=inputs.size)
         b.input_bytes, b.input_count = inputs.total_bytes, inputs.count
         b.inputs_omitted = inputs.omitted
-    b.attribution = ATTRIBUTION_SHARED if shared else ATTRIBUTION_EXACT
-    b.detached = shared
+    b.reason = reason
+    b.detached = reason != REASON_NONE
     b.worker = worker
     if check_before_begin != NULL:
         check_before_begin()
@@ -151,12 +152,13 @@ cdef int end_task(
     e.state = TASK_CANCELLED if cancelled else TASK_OK
     e.output_bytes = output_bytes
     e.gc_freed_bytes = e.requested_bytes = ABSENT
-    e.shared = e.out_of_memory = 0
+    e.reason, e.out_of_memory = REASON_NONE, 0
     try:  # Ctrl-C may arrive in any of these, and the task ends all the same
         if error is not None:
             set_end_state(&e, error)
         if foreign_counter is not None:
-            e.shared = count_foreign_allocations() != opened.foreign_count
+            if count_foreign_allocations() != opened.foreign_count:
+                e.reason = REASON_FOREIGN_ALLOCATOR
         if collect is not None and collect_after:
             e.gc_freed_bytes = freed_by_collection(opened.handle)
     finally:
@@ -254,7 +256,8 @@ cdef class task:
                     fill_listing(self.described, self.inputs)
             opened = begin_task(
                 as_bytes(self.name), b"" if self.key is None else as_bytes(self.key),
-                self.described, self.shared or in_event_loop(), ABSENT)
+                self.described,
+                REASON_COROUTINE if self.shared or in_event_loop() else REASON_NONE, ABSENT)
             with cython.critical_section(self):
                 if self.entered is None:
                     self.entered = []

@@ -100,13 +100,13 @@ def _replace(owner: Any, name: str, ours: Any) -> None:
 
 
 def _begin_unless_followed(
-    key: Any, node: Any, data: Any, worker: Any = None, shared: bool = False
+    key: Any, node: Any, data: Any, worker: Any = None, reason: int = 0
 ) -> Any:
     """begin_graph_task, for workers with unknown functions: a task that is followed by its
     transitions already is not measured again."""
     if transitions.is_followed(key):
         return None
-    return _core.begin_graph_task(key, node, data, worker, shared)
+    return _core.begin_graph_task(key, node, data, worker, reason)
 
 
 # -- distributed
@@ -235,7 +235,7 @@ def _around_actor_execute(original: Callable[..., Any], with_threads: bool) -> C
             if is_measured_here(self, named):
                 values = [*(named.get("args") or ()), *(named.get("kwargs") or {}).values()]
                 name = f"{key_split(named['actor'])}.{named['function']}"
-                entry = _core.begin_graph_task(name, None, values, self, True)
+                entry = _core.begin_graph_task(name, None, values, self, _core.REASON_COROUTINE)
         except Exception:  # Dask's own call below reports what is wrong with the request
             pass
         try:

@@ -72,7 +72,9 @@ class TransitionsPlugin:
         if finish in RUNNING_STATES and start not in RUNNING_STATES:
             if functions.is_unknown(function_for(self.worker, key)):
                 _followed.add(key)
-                self.entries[key] = _core.begin_graph_task(key, None, None, self.worker, True)
+                self.entries[key] = _core.begin_graph_task(
+                    key, None, None, self.worker, _core.REASON_EVENT_LOOP
+                )
         elif start in RUNNING_STATES and finish not in RUNNING_STATES and key in self.entries:
             error = RuntimeError if finish == "error" else None
             self._end(key, error, finish in ("cancelled", "released", "forgotten"))

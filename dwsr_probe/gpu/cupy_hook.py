@@ -11,7 +11,7 @@ import functools
 import warnings
 from weakref import WeakValueDictionary
 
-from dwsr_probe import _core, unseen
+from dwsr_probe import _core, follow
 from dwsr_probe.gpu import monitor
 from dwsr_probe.say import say_once
 
@@ -79,7 +79,7 @@ def _install(cupy: Any, at_import: bool) -> None:
     if at_import:
         _pinned_inner = cupy.get_default_pinned_memory_pool().malloc
         _originals["set_pinned"](_wrapped(_pinned_inner, pinned=True))
-    unseen.watch_pools()
+    follow.watch_threads()
     _core.note_gpu_hook(_core.GPU_HOOK_ON, pinned=_pinned_inner is not None)
 
 

@@ -34,10 +34,9 @@ static int start(void)
 
 static task_handle begin(void)
 {
-    return probe_task_begin(&(struct task_begin){ .name = { "t", 1 },
-                                                  .input_bytes = ABSENT,
-                                                  .attribution = ATTRIBUTION_EXACT },
-                            NULL);
+    return probe_task_begin(
+        &(struct task_begin){ .name = { "t", 1 }, .input_bytes = ABSENT, .reason = REASON_NONE },
+        NULL);
 }
 
 static void end(task_handle task)

@@ -34,7 +34,7 @@ static task_handle begin(const char *name)
 {
     struct task_begin b = { .name = { name, strlen(name) },
                             .input_bytes = ABSENT,
-                            .attribution = ATTRIBUTION_EXACT };
+                            .reason = REASON_NONE };
     return tasks_begin(&tasks, &b, NULL);
 }
 
@@ -225,7 +225,7 @@ static void hostile_texts(void)
                             .key = { huge, sizeof huge },
                             .inputs = { huge, sizeof huge },
                             .input_count = 9,
-                            .attribution = ATTRIBUTION_EXACT };
+                            .reason = REASON_NONE };
     task_handle a = tasks_begin(&tasks, &b, NULL);
     tasks_end(&tasks, a, &(struct task_end){ .state = TASK_ERROR, .output = { huge, sizeof huge } },
               NULL);
@@ -233,7 +233,7 @@ static void hostile_texts(void)
     CHECK(f.texts[TEXT_name].len == TASK_NAME_MOST && f.texts[TEXT_key_rest].len == TASK_KEY_MOST
           && f.texts[TEXT_inputs].len == 0);
     CHECK(f.task.inputs_omitted == 9 && f.texts[TEXT_output].len == 0);
-    b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .attribution = ATTRIBUTION_EXACT };
+    b = (struct task_begin){ .name = { "x\0\n\xff", 4 }, .reason = REASON_NONE };
     end(tasks_begin(&tasks, &b, NULL));
     CHECK(last_record('x').texts[TEXT_name].len == 4);
     b = (struct task_begin){ .name = { huge, TASK_NAME_MOST },
@@ -268,7 +268,7 @@ static void texts_that_recur(void)
         struct task_begin b = { .name = { "k", 1 },
                                 .key = { keys[i][0], strlen(keys[i][0]) },
                                 .inputs = { "[1]", 3 },
-                                .attribution = ATTRIBUTION_EXACT };
+                                .reason = REASON_NONE };
         const struct task_end e = { .state = TASK_OK,
                                     .output = { "{}", 2 },
                                     .output_bytes = ABSENT };
@@ -322,7 +322,7 @@ static void page_faults_of_the_own_thread(void)
     CHECK(inner >= 1 && outer >= inner && outer <= inner + 300
           && last_task_fields('a').major_page_faults <= outer);
     const struct task_begin detached = {
-        .name = { "c", 1 }, .input_bytes = ABSENT, .attribution = ATTRIBUTION_SHARED, .detached = 1
+        .name = { "c", 1 }, .input_bytes = ABSENT, .reason = REASON_COROUTINE, .detached = 1
     };
     end(tasks_begin(&tasks, &detached, NULL));
     /* a coroutine has no thread of its own */
@@ -344,7 +344,7 @@ static void what_the_caller_holds(void)
     open_all();
     const struct task_begin b = { .name = { "a", 1 },
                                   .input_bytes = ABSENT,
-                                  .attribution = ATTRIBUTION_EXACT };
+                                  .reason = REASON_NONE };
     const struct task_end e = { .state = TASK_OK, .output_bytes = ABSENT };
     end(begin("warm"));
     for (int spikes = 0; spikes <= 1; spikes++) {

@@ -100,6 +100,7 @@ def test_python_has_the_enums_of_the_board():
         "rss_source",
         "task_state",
         "task_attribution",
+        "attribution_reason",
     }
     for _, body in enums:
         for name, value in re.findall(r"(\w+) = (\d+)", body):
