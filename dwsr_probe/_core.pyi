@@ -9,7 +9,9 @@ from typing import Any, TypeVar, final
 
 _Words = tuple[int | None, ...]
 # (words by TASK_FIELDS, name, key, inputs, output, devices, failed allocation)
-_Record = tuple[_Words, str, str, str, str, tuple[_Words, ...] | str | None, _Words | str | None]
+_Record = tuple[
+    _Words, str, str, str, str, tuple[_Words, ...] | str | None, _Words | str | None, str
+]
 # (words by TOTAL_FIELDS, devices, histograms of own peak, growth, duration, growth without own)
 _Total = tuple[
     _Words, tuple[_Words, ...], dict[int, int], dict[int, int], dict[int, int], dict[int, int]
