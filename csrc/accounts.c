@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+#include "unowned.h"
+
 struct account accounts_of_tasks[SLOT_COUNT];
 word accounts_are_open;
 
@@ -30,10 +32,16 @@ static void add_live(task_handle task, int64_t bytes)
         add_foreign(account_of(task), handle_generation(task), bytes);
 }
 
+static void charge_unowned(task_handle nobody, int64_t bytes)
+{
+    add_foreign(&unowned, 0, bytes);
+    unowned_add(handle_unowned_entry(nobody), bytes);
+}
+
 __attribute__((noinline)) void accounts_charge_slow(task_handle task, int64_t bytes)
 {
     task_handle parent;
-    if (!is_somebody(task)) add_foreign(&unowned, 0, bytes);
+    if (!is_somebody(task)) charge_unowned(task, bytes);
     for (; is_somebody(task); task = parent) {
         /* before the change: a task that ends with no bytes left has no known parent */
         parent = lineage_parent(task);
@@ -55,7 +63,7 @@ static void flush_to(task_handle task)
 {
     int64_t changed;
     if (!is_somebody(task) && (changed = add_small_clamped(&unowned, this_thread.pending)))
-        add_foreign(&unowned, 0, changed);
+        charge_unowned(task, changed);
     for (; is_somebody(task); task = lineage_parent(task)) {
         if (!lineage_runs(task)) continue;
         add_relaxed(&account_of(task)->count, this_thread.pending_count);
@@ -164,6 +172,7 @@ void accounts_open(void)
     store_relaxed(&unowned.others, sum_zero(0));
     store_relaxed(&unowned.peak, 0);
     store_relaxed(&unowned.small, 0);
+    unowned_open();
     this_thread.pending = 0;
     this_thread.pending_count = 0;
     store_release(&accounts_are_open, 1);

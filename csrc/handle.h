@@ -5,6 +5,9 @@
  * bits) and the number of the probe's start. Serials begin again with each board, generations do
  * not. A later task has a larger word.
  *
+ * A word below SLOT_COUNT is no task: NOBODY, or memory of no task whose thread is known, by its
+ * entry in unowned.h.
+ *
  * Only this file makes and decodes handles (tests/unit/test_c_rules.py checks).
  */
 #ifndef DWSR_HANDLE_H
@@ -42,7 +45,13 @@ static inline uint64_t handle_serial(task_handle h)
     return handle_generation(h) & ((UINT64_C(1) << HANDLE_SERIAL_BITS) - 1);
 }
 
-static inline int is_somebody(task_handle h) { return h.word != 0; }
+static inline int is_somebody(task_handle h) { return h.word >= SLOT_COUNT; }
+
+/* entry: below SLOT_COUNT; 0: NOBODY. */
+static inline task_handle handle_unowned(uint32_t entry) { return (task_handle){ entry }; }
+/* The entry of a handle that is no task. */
+static inline uint32_t handle_unowned_entry(task_handle h) { return (uint32_t)h.word; }
+
 static inline int same_task(task_handle a, task_handle b) { return a.word == b.word; }
 static inline int is_older(task_handle a, task_handle b) { return a.word < b.word; }
 

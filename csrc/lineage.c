@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "lineage.h"
 
+#include "unowned.h"
+
 #define ENDED_COUNT (1 << 16)
 #define SEVERAL     UINT64_MAX
 
@@ -11,7 +13,7 @@ word lineage_starts;
 static struct {
     int (*is_python)(void);
     word sole; /* the handle's word if one thread runs tasks, 0: none does, or SEVERAL */
-    word ambiguous, slots_used;
+    word slots_used;
     /* parents of tasks that ended with live bytes, by generation */
     struct {
         word generation, parent;
@@ -92,10 +94,9 @@ task_handle lineage_allocating_task_slow(void)
     task = lineage_nearest_running(this_thread.works_for);
     if (is_somebody(task) && (this_thread.adopted || is_python_thread())) return task;
     word sole = load_relaxed(&lineage.sole);
-    if (sole == 0 || is_python_thread()) return NOBODY;
-    if (sole != SEVERAL) return handle_from_word(sole);
-    store_relaxed(&lineage.ambiguous, 1);
-    return NOBODY;
+    if (sole == 0) return NOBODY;
+    if (is_python_thread()) return handle_unowned(unowned_entry_of_thread());
+    return sole == SEVERAL ? handle_unowned(UNOWNED_NATIVE) : handle_from_word(sole);
 }
 
 void lineage_set_running(uint32_t busy_threads, task_handle innermost)
@@ -104,8 +105,6 @@ void lineage_set_running(uint32_t busy_threads, task_handle innermost)
                                  : busy_threads == 1 ? handle_word(innermost)
                                                      : SEVERAL);
 }
-
-int lineage_clear_ambiguous(void) { return (int)exchange_relaxed(&lineage.ambiguous, 0); }
 
 task_handle lineage_adopt(task_handle task)
 {
@@ -144,7 +143,6 @@ void lineage_open(int (*is_python)(void))
     store_relaxed(&lineage_starts, load_relaxed(&lineage_starts) + 1);
     forget();
     store_relaxed(&lineage.slots_used, 0);
-    store_relaxed(&lineage.ambiguous, 0);
 }
 
 void lineage_reset_in_child(void) { forget(); }

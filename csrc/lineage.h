@@ -39,10 +39,9 @@ uint32_t lineage_slots_used(void);
 task_handle lineage_task_in(uint32_t slot);
 
 /* How many threads run tasks, and the innermost task of the last of them. Allocations of native
- * threads belong to that task if one thread runs tasks, and to nobody if several do. */
+ * threads belong to that task if one thread runs tasks, and to no task (unowned.h) if several do.
+ */
 void lineage_set_running(uint32_t busy_threads, task_handle innermost);
-/* Whether native threads have allocated while several threads ran tasks, since the last call. */
-int lineage_clear_ambiguous(void);
 
 /* The calling thread works for this task while it runs none of its own, until the next call or the
  * task's end. Returns the task that the thread worked for before. */
@@ -112,8 +111,9 @@ static inline task_handle lineage_parent(task_handle task)
 
 task_handle lineage_allocating_task_slow(void);
 
-/* The task that allocations of the calling thread belong to, or NOBODY: its own task, else the one
- * that it works for, else, in a native thread, the only one that runs. */
+/* The task that allocations of the calling thread belong to: its own task, else the one that it
+ * works for, else, in a native thread, the only one that runs. If there is none: not somebody, but
+ * while tasks run, an entry of unowned.h. */
 static inline task_handle lineage_allocating_task(void)
 {
     task_handle task = this_thread.task;

@@ -100,6 +100,7 @@ static void after_fork_in_child(void)
     gpu_reset_in_child();
     alloc_reset_in_child();
     lineage_reset_in_child();
+    unowned_reset_in_child();
     tasks_reset_in_child(&probe.tasks);
     board_unmap(&probe.board, 0);
     store_relaxed(&probe.active, 0);

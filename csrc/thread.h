@@ -24,7 +24,8 @@ struct thread_state {
     int32_t pending;            /* accounts: bytes of small blocks that are in no sum yet */
     uint32_t pending_count;     /* accounts: allocations that are in no count yet */
     uint32_t id;                /* tasks: gettid, read once */
-    uint16_t gpu_depth;         /* gpu: depth of allocators that call allocators */
+    uint8_t gpu_depth;          /* gpu: depth of allocators that call allocators */
+    uint8_t unowned_entry;      /* unowned: the entry of this thread; 0: none yet */
     uint8_t in_accounts;        /* accounts: allocations of signal handlers are not counted now */
     uint8_t adopted : 1;        /* lineage: works_for holds without a Python thread state, too */
     uint8_t fork_announced : 1; /* probe */

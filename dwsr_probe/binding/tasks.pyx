@@ -5,7 +5,7 @@ Called by programs (dwsr_probe.task), the decorator and, through tasks.pxd, by g
 """
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from csrc.board_layout cimport (
@@ -18,6 +18,7 @@ from csrc.probe cimport (
     probe_active, probe_adopt, probe_instance, probe_live_bytes, probe_task_begin,
     probe_task_end)
 from csrc.tasks cimport task_begin, task_end
+from csrc.unowned cimport unowned_name, unowned_next_unnamed
 from dwsr_probe._core cimport report_missing_room
 from dwsr_probe.binding.features cimport byte_count, describe_one, fill_listing, listing
 
@@ -36,6 +37,7 @@ cdef object collect = None  # gc.collect, or None: no collections
 cdef bint collect_after = False
 cdef object foreign_counter = None  # counts allocations that the accounting does not see, or None
 cdef begin_check check_before_begin = NULL
+cdef object name_threads = None  # of dwsr_probe.follow.threads
 
 
 def use_gc(function, bint after):
@@ -54,6 +56,25 @@ def use_foreign_counter(function):
     """
     global foreign_counter
     foreign_counter = function
+
+
+def use_thread_names(function):
+    """`function` names the threads that allocate for no task while tasks run (unnamed_thread,
+    name_thread). None: no such function, and they are not counted."""
+    global name_threads
+    name_threads = function
+
+
+def unnamed_thread():
+    """(entry, id) of a thread that has allocated for no task and has no name yet, or None."""
+    cdef uint32_t thread = 0
+    cdef uint32_t entry = unowned_next_unnamed(&thread)
+    return (entry, thread) if entry else None
+
+
+def name_thread(uint32_t entry, bytes name, bint counts):
+    """counts: tasks are marked if this thread takes much memory while they run."""
+    unowned_name(entry, text(at=<const char *>name, len=len(name)), counts)
 
 
 cdef void set_begin_check(begin_check check) noexcept:
@@ -146,6 +167,7 @@ cdef int end_task(
     """output: JSON. error: the exception that ended the task, its class, or None."""
     cdef task_end e
     cdef gil held
+    cdef uint32_t unnamed
     # After a fork or a restart of the probe the task belongs to another board.
     if not is_somebody(opened.handle) or opened.probe_instance != probe_instance():
         return 0
@@ -159,6 +181,8 @@ cdef int end_task(
         if foreign_counter is not None:
             if count_foreign_allocations() != opened.foreign_count:
                 e.reason = REASON_FOREIGN_ALLOCATOR
+        if name_threads is not None and unowned_next_unnamed(&unnamed):
+            name_threads()
         if collect is not None and collect_after:
             e.gc_freed_bytes = freed_by_collection(opened.handle)
     finally:

@@ -15,7 +15,8 @@ import inspect
 import logging
 
 from dwsr_probe import _core
-from dwsr_probe.dask import functions, transitions, workers
+from dwsr_probe.dask import functions, threads, transitions, workers
+from dwsr_probe.follow.threads import ignore
 from dwsr_probe.imports import Replacement
 
 TYPE_CHECKING = False
@@ -44,6 +45,7 @@ def hook_worker(module: ModuleType, at_import: bool = False) -> None:
 
     _core.use_key_split(key_split)
     _core.use_workers(workers.register, workers.sizes_of_inputs)
+    ignore(threads.is_dasks)
     unknown = functions.unknown_names(module)
     functions.set_unknown(unknown)
     if unknown:

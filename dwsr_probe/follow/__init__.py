@@ -12,6 +12,7 @@ import os
 import sys
 
 from dwsr_probe import _core
+from dwsr_probe.follow import threads  # an import inside a task would be counted for it
 from dwsr_probe.imports import forget, when_imported
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ _watched: set[str] = set()
 def watch() -> None:
     """Follow threads and allocators. Called when the probe starts."""
     watch_threads()
+    _core.use_thread_names(threads.name_all)
     if "t" in sys.abiflags or os.environ.get("PYTHONMALLOC", "").startswith("mimalloc"):
         # Python's own mimalloc maps memory in ways that look like reservations. Every task is
         # marked: each call of `object` gives a new object, so the count always differs.
@@ -59,6 +61,7 @@ def unwatch() -> None:
     _watched.clear()
     forget(_hook)
     _core.use_foreign_counter(None)
+    _core.use_thread_names(None)
     for name in sorted({*_THREAD_HOOKS.values(), *_ALLOCATOR_HOOKS.values()}):
         module = sys.modules.get(f"dwsr_probe.follow.{name}")
         if module is not None:

@@ -2,6 +2,7 @@
  * and many threads that ask while tasks begin and end. */
 #include "check.h"
 #include "lineage.h"
+#include "unowned.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -164,9 +165,8 @@ static void native_threads(void)
     run_thread(NOBODY);
     CHECK(is(sole_seen, task) && is_nobody(seen)); /* by the rule for native threads only */
     lineage_set_running(2, task);
-    CHECK(!lineage_clear_ambiguous());
     run_thread(NOBODY);
-    CHECK(is_nobody(sole_seen) && lineage_clear_ambiguous() && !lineage_clear_ambiguous());
+    CHECK(is_nobody(sole_seen) && handle_unowned_entry(sole_seen) == UNOWNED_NATIVE);
     run_thread(task);
     CHECK(is_nobody(sole_seen)); /* started by a task, but native: the rule for those */
     lineage_set_running(0, NOBODY);

@@ -13,11 +13,11 @@ PY = sys.executable
 MB = 1_000_000
 
 
-def own(records, name, truth, slack=64 << 10):
+def own(records, name, truth, slack=64 << 10, attribution="exact"):
     for record in tasks(records, name):
         peak = record["alloc_peak_bytes"]
         assert abs(peak - truth) <= 0.005 * truth + slack, f"{name}: {peak:,} of {truth:,}"
-        assert record["attribution"] == "exact"
+        assert record["attribution"] == attribution
 
 
 NUMPY = """
@@ -156,7 +156,8 @@ t.join()
     )
     assert done.returncode == 0, done.stderr
     own(records, "starts a thread", 16 * MB, 1 << 20)
-    own(records, "adopts", 32 * MB, 1 << 20)
+    # "its own business": 4 MB of a thread that no task is known for
+    own(records, "adopts", 32 * MB, 1 << 20, attribution="shared")
 
 
 def test_libraries_loaded_later_and_inside_a_task(cli):

@@ -87,7 +87,7 @@ def run_late(cli, code, **kwargs):
     return [json.loads(line) for line in (cli.cwd / "records").read_text().splitlines()]
 
 
-def own(records, name, peak, end=None, slack=64 << 10):
+def own(records, name, peak, end=None, slack=64 << 10, attributions=("exact",)):
     found = tasks(records, name)
     assert found, f"no task {name}"
     for record in found:
@@ -99,7 +99,7 @@ def own(records, name, peak, end=None, slack=64 << 10):
             assert abs(record["alloc_end_bytes"] - end) <= 0.005 * peak + slack, (
                 f"{name}: {record['alloc_end_bytes']:,} at the end, of {end:,}"
             )
-        assert record["attribution"] == "exact"
+        assert record["attribution"] in attributions
 
 
 # -- libraries, linked in every way
@@ -1000,8 +1000,10 @@ def test_started_and_stopped_a_thousand_times(cli):
     """,
     )
     assert len(tasks(records, "some")) == 10
-    own(records, "some", 4 * MB, 0)
-    own(records, "last", 40 * MB, 40 * MB)
+    # the threads of no task take 1.6 MB each, now and then during a task
+    either = ("exact", "shared")
+    own(records, "some", 4 * MB, 0, attributions=either)
+    own(records, "last", 40 * MB, 40 * MB, attributions=either)
 
 
 def test_a_restart_forgets_who_worked_for_whom(cli):
@@ -1075,7 +1077,8 @@ def test_a_restart_forgets_who_worked_for_whom(cli):
     """,
     )
     assert len(tasks(records, "new")) == 2
-    own(records, "new", 0)
+    # what the thread of the older task takes is no longer anybody's
+    own(records, "new", 0, attributions=("shared",))
     own(records, "first", 32 * MB, slack=MB // 8)
     own(records, "second, not inside", 16 * MB, 16 * MB)
 

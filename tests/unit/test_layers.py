@@ -171,6 +171,7 @@ def test_the_boot_loads_nothing_else(cli):
         "dwsr_probe.imports",
         "dwsr_probe.say",
         "dwsr_probe.follow",
+        "dwsr_probe.follow.threads",
         "dwsr_probe.boot",
         "dwsr_probe.boot.start",
     }
