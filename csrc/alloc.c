@@ -10,8 +10,10 @@
 #include <sys/prctl.h>
 
 #include "accounts.h"
+#include "foreign.h"
 #include "owners.h"
 #include "patch.h"
+#include "unaccounted.h"
 
 /* If the owner table is full, blocks below this size are summed per thread like small ones. Larger
  * ones are only counted as untracked. */
@@ -83,7 +85,7 @@ static int headers_are_glibcs(void)
      * threshold, and the job's later blocks would be placed elsewhere. */
     const size_t sizes[] = { 1, 24, 25, 100, 1000, 5000, 70000, 40 << 20 };
     /* the header of another malloc may not even be readable */
-    if (!strstr(patch_provider(), "libc.so") || has_tagged_memory()) return 0;
+    if (!patch_provider_is_glibc() || has_tagged_memory()) return 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         void *block = alloc.real.malloc(sizes[i]);
         if (!block) return 0;
@@ -282,10 +284,21 @@ static void remove_mapping(void *p, size_t n)
     accounts_leave();
 }
 
+/* Private memory beside the accounts: copies of files, and what a library maps for an allocator of
+ * its own, as jemalloc does, without a reserve of swap space. */
+static void note_private_mapping(const void *caller, void *p, size_t n, int protection, int flags)
+{
+    if (p == MAP_FAILED || flags & MAP_SHARED || !(protection & PROT_WRITE)) return;
+    const int accounted = flags & MAP_ANONYMOUS && !(flags & MAP_NORESERVE);
+    if (!accounted) unaccounted_explain(whole_pages(n));
+    if (flags & MAP_ANONYMOUS) foreign_note_mapping(caller, whole_pages(n), accounted);
+}
+
 static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap(at, n, protection, flags, fd, offset);
     add_mapping(p, n, protection, flags);
+    note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
     return p;
 }
 
@@ -293,7 +306,26 @@ static void *alloc_mmap64(void *at, size_t n, int protection, int flags, int fd,
 {
     void *p = alloc.real.mmap64(at, n, protection, flags, fd, offset);
     add_mapping(p, n, protection, flags);
+    note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
     return p;
+}
+
+/* As mimalloc does: a part of a reservation becomes memory. Code that is generated is not meant. */
+static int alloc_mprotect(void *p, size_t n, int protection)
+{
+    task_handle owner;
+    int result = alloc.real.mprotect(p, n, protection), saved = errno;
+    if (result == 0 && protection & PROT_WRITE && !(protection & PROT_EXEC)
+        && accounts_may_change()) {
+        accounts_enter();
+        if (!owners_find_mapping((uintptr_t)p, &owner)) {
+            unaccounted_explain(whole_pages(n));
+            foreign_note_mapping(__builtin_return_address(0), whole_pages(n), 0);
+        }
+        accounts_leave();
+    }
+    errno = saved;
+    return result;
 }
 
 static int alloc_munmap(void *p, size_t n)
@@ -364,6 +396,13 @@ static void *run_thread(void *p)
 static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                 void *(*function)(void *), void *argument)
 {
+    pthread_attr_t defaults;
+    size_t stack = 0;
+    if (attributes)
+        pthread_attr_getstacksize(attributes, &stack);
+    else if (pthread_getattr_default_np(&defaults) == 0)
+        pthread_attr_getstacksize(&defaults, &stack), pthread_attr_destroy(&defaults);
+    unaccounted_explain(stack);
     task_handle task = accounts_may_change() ? lineage_task_to_inherit() : NOBODY;
     struct thread_start *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
     if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);

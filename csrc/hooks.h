@@ -15,7 +15,7 @@
 #define MALLOC_HOOKS(X)                                                                     \
     X(malloc) X(free) X(calloc) X(realloc) X(reallocarray) X(posix_memalign) X(aligned_alloc) \
     X(memalign) X(valloc) X(pvalloc)
-#define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap)
+#define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap) X(mprotect)
 #define THREAD_HOOKS(X) X(pthread_create) /* threads that a task starts work for it */
 /* clang-format on */
 #define HOOKS(X) MALLOC_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)
@@ -33,6 +33,7 @@ typedef void *(*pvalloc_function)(size_t);
 typedef void *(*mmap_function)(void *, size_t, int, int, int, off_t);
 typedef void *(*mmap64_function)(void *, size_t, int, int, int, off_t);
 typedef int (*munmap_function)(void *, size_t);
+typedef int (*mprotect_function)(void *, size_t, int);
 typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void *(*)(void *),
                                        void *);
 typedef void *(*mremap_function)(void *, size_t, size_t, int, ...);

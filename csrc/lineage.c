@@ -29,6 +29,7 @@ void lineage_begin(task_handle task, task_handle parent)
     struct lineage_slot *p = slot_of(task);
     store_relaxed(&p->parent, handle_word(parent));
     store_relaxed(&p->inexact, 0);
+    store_relaxed(&p->foreign, 0);
     store_relaxed(&p->thread, (uintptr_t)&this_thread);
     store_release(&p->generation, handle_generation(task));
     max_relaxed(&lineage.slots_used, handle_slot(task) + 1);
@@ -57,6 +58,13 @@ void lineage_end(task_handle task, int has_live_bytes)
     if (is_somebody(parent) && has_live_bytes)
         keep_parent_of_ended(parent, handle_generation(task));
     store_release(&p->generation, 0);
+}
+
+void lineage_note_foreign(task_handle task, uint64_t mask)
+{
+    word *foreign = &slot_of(task)->foreign, old = load_relaxed(foreign);
+    while (lineage_runs(task) && (old | mask) != old
+           && !compare_exchange_weak_relaxed(foreign, &old, old | mask)) {}
 }
 
 /* -- parents -- */

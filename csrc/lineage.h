@@ -29,6 +29,11 @@ void lineage_end(task_handle task, int has_live_bytes);
  * than the table of ended tasks holds. */
 static inline int lineage_is_inexact(task_handle task);
 
+/* Libraries with allocators of their own that the task has used (foreign.h). */
+static inline uint64_t lineage_foreign_mask(task_handle task);
+/* No effect if the task does not run, or for NOBODY. */
+void lineage_note_foreign(task_handle task, uint64_t mask);
+
 /* The parent, or NOBODY. Also for an ended task that left live bytes. A parent is older than its
  * child, so that a walk over ancestors ends. */
 static inline task_handle lineage_parent(task_handle task);
@@ -64,6 +69,7 @@ struct lineage_slot {
     word thread;     /* that began the task: the address of its `this_thread` */
     word parent;     /* the handle's word */
     word inexact;
+    word foreign; /* mask of foreign.h: libraries with allocators of their own that it has used */
 } __attribute__((aligned(64)));
 SHARED_DATA struct lineage_slot lineage_slots[SLOT_COUNT];
 SHARED_DATA word lineage_starts;
@@ -76,6 +82,11 @@ static inline task_handle lineage_handle(uint32_t slot, uint64_t serial)
 static inline int lineage_is_inexact(task_handle task)
 {
     return load_relaxed(&lineage_slots[handle_slot(task)].inexact) != 0;
+}
+
+static inline uint64_t lineage_foreign_mask(task_handle task)
+{
+    return load_relaxed(&lineage_slots[handle_slot(task)].foreign);
 }
 
 static inline int lineage_runs(task_handle task)

@@ -10,6 +10,8 @@
 
 #include "atomics.h"
 #include "elf_object.h"
+#include "foreign.h"
+#include "unaccounted.h"
 
 #if defined(__x86_64__)
 #define IS_CALL_SLOT(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
@@ -69,6 +71,7 @@ static struct {
     struct loader_counters walked;   /* at the last walk over all objects */
     word relocated_adds;             /* objects up to this count of adds are relocated */
     uintptr_t patched[OBJECTS_MOST]; /* bases of objects that are patched, a hash set */
+    int maps_memory;                 /* the object that was patched last calls mmap */
     /* The first slot for malloc that was found. Another tool that replaces slots replaces it. */
     uintptr_t *sentinel;
     word lost; /* the sentinel has held another function since the install */
@@ -220,6 +223,7 @@ static void patch_got_slot(struct elf_object *o, const struct got_slot *slot)
 {
     if ((o->base == patch.provider && slot->hook >= FIRST_MAPPING) || !holds_real(o, slot)) return;
     write_got_slot(o, slot->address, patch.wrapper[slot->hook]);
+    patch.maps_memory |= slot->hook == HOOK_mmap || slot->hook == HOOK_mmap64;
 }
 
 static int may_be_anything(const struct elf_object *o, uintptr_t value)
@@ -238,6 +242,7 @@ static void patch_object(struct elf_object *o)
 {
     if (!patch.sentinel && o->base != patch.provider)
         for_each_got_slot(o, may_be_anything, note_sentinel);
+    patch.maps_memory = 0;
     for_each_got_slot(o, may_be_real, patch_got_slot);
 }
 
@@ -252,6 +257,24 @@ static void restore_got_slot(struct elf_object *o, const struct got_slot *slot)
         write_got_slot(o, slot->address, patch.real[slot->hook]);
 }
 
+/* Leads calls of an object with an allocator of its own through the wrappers of foreign.h. restore:
+ * back to the functions themselves. */
+__attribute__((no_sanitize_address)) static void lead_calls(struct elf_object *o, int restore)
+{
+    for (int table = 0; table < 2; table++) {
+        const ElfW(Rela) *r = o->relocations[table], *end = r + o->relocation_counts[table];
+        for (; r < end; r++) {
+            const ElfW(Sym) *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
+            if (!IS_CALL_SLOT(ELF64_R_TYPE(r->r_info)) || symbol->st_shndx != SHN_UNDEF) continue;
+            uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset);
+            const uintptr_t to = restore ? foreign_real_of(pointer_load_acquire(slot))
+                                         : foreign_wrapper_of(o->strings + symbol->st_name);
+            if (to) write_got_slot(o, slot, to);
+        }
+    }
+    elf_object_seal(o);
+}
+
 /* -- walking over the loaded objects -- */
 
 static struct address_range extend_range(struct address_range range, const uintptr_t *values)
@@ -263,16 +286,38 @@ static struct address_range extend_range(struct address_range range, const uintp
     return range;
 }
 
+/* The place of an object in the set, or the free place for it; NULL: the set is full. */
+static uintptr_t *place_in_patched(uintptr_t base)
+{
+    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
+         tries++, i = (i + 1) % OBJECTS_MOST)
+        if (patch.patched[i] == base + 1 || patch.patched[i] == 0) return &patch.patched[i];
+    return NULL;
+}
+
+static int is_patched(uintptr_t base)
+{
+    const uintptr_t *place = place_in_patched(base);
+    return place && *place;
+}
+
 /* Adds an object to the set. 1 if it is new, or if the set is full: patching an object twice does
  * no harm. */
 static int add_to_patched(uintptr_t base)
 {
-    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
-         tries++, i = (i + 1) % OBJECTS_MOST) {
-        if (patch.patched[i] == base + 1) return 0;
-        if (patch.patched[i] == 0) return patch.patched[i] = base + 1, 1;
-    }
+    uintptr_t *place = place_in_patched(base);
+    if (place && *place) return 0;
+    if (place) *place = base + 1;
     return 1;
+}
+
+static uint64_t writable_bytes(const struct dl_phdr_info *info)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_W)
+            sum += info->dlpi_phdr[i].p_memsz;
+    return sum;
 }
 
 static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
@@ -290,7 +335,10 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
     if (elf_object_is_loader(info) || info->dlpi_addr == patch.self
         || !add_to_patched(info->dlpi_addr))
         return 0;
+    if (load_relaxed(&patch.installed)) unaccounted_explain(writable_bytes(info));
     if (elf_object_read(info, &o)) patch_object(&o);
+    if (patch.maps_memory && info->dlpi_addr != patch.provider)
+        foreign_add_object(o.text, o.text_end, info->dlpi_name, !load_relaxed(&patch.installed));
     return 0;
 }
 
@@ -300,6 +348,32 @@ static int restore_object(struct dl_phdr_info *info, size_t size, void *unused)
     (void)size, (void)unused;
     if (!elf_object_is_loader(info) && info->dlpi_addr != patch.self && elf_object_read(info, &o))
         for_each_got_slot(&o, may_be_wrapper, restore_got_slot);
+    return 0;
+}
+
+static int add_unwalked_bytes(struct dl_phdr_info *info, size_t size, void *sum)
+{
+    (void)size;
+    if (info->dlpi_adds == load_relaxed(&patch.walked.adds)) return 1; /* nothing was loaded */
+    if (!is_patched(info->dlpi_addr)) *(uint64_t *)sum += writable_bytes(info);
+    return 0;
+}
+
+uint64_t patch_unwalked_bytes(void)
+{
+    uint64_t sum = 0;
+    if (load_relaxed(&patch.inherited) || pthread_mutex_trylock(&patch.mutex)) return sum;
+    dl_iterate_phdr(add_unwalked_bytes, &sum);
+    pthread_mutex_unlock(&patch.mutex);
+    return sum;
+}
+
+/* restore: NULL, or not */
+static int lead_calls_if_watched(struct dl_phdr_info *info, size_t size, void *restore)
+{
+    struct elf_object o;
+    (void)size;
+    if (elf_object_read(info, &o) && foreign_is_watched(o.text)) lead_calls(&o, restore != NULL);
     return 0;
 }
 
@@ -392,13 +466,13 @@ void patch_install(const struct patch_wrappers *wrappers)
     }
 }
 
-/* 1 if objects were loaded or unloaded since the last walk. */
+/* 1 if objects were loaded or unloaded since the last walk, or one is newly watched. */
 static int is_due(struct loader_counters *now)
 {
     if (!load_acquire(&patch.installed) || load_relaxed(&patch.inherited)) return 0;
     return read_loader_counters(now)
            && (now->adds != load_relaxed(&patch.walked.adds)
-               || now->subs != load_relaxed(&patch.walked.subs));
+               || now->subs != load_relaxed(&patch.walked.subs) || foreign_is_due());
 }
 
 int patch_is_due(void)
@@ -423,6 +497,10 @@ void patch_refresh(void)
         patch_check_intact();
         /* stops early if an object was added since: the next refresh tries again */
         dl_iterate_phdr(patch_if_new, NULL);
+        if (foreign_is_due()) {
+            foreign_clear_due(); /* first: what becomes due meanwhile is for the next time */
+            dl_iterate_phdr(lead_calls_if_watched, NULL);
+        }
     }
     pthread_mutex_unlock(&patch.mutex);
     errno = saved;
@@ -434,6 +512,8 @@ void patch_remove(void)
     if (load_relaxed(&patch.installed) && !load_relaxed(&patch.inherited)) {
         store_release(&patch.installed, 0);
         dl_iterate_phdr(restore_object, NULL);
+        dl_iterate_phdr(lead_calls_if_watched, &patch);
+        foreign_set_due(); /* a next start leads them again */
         pointer_store_release(&patch.sentinel, NULL);
     }
     pthread_mutex_unlock(&patch.mutex);
@@ -448,6 +528,7 @@ int patch_check_intact(void)
 }
 
 const char *patch_provider(void) { return patch.provider_path; }
+int patch_provider_is_glibc(void) { return strstr(patch.provider_path, "libc.so") != NULL; }
 
 void patch_lock(void)
 {

@@ -9,6 +9,8 @@
 #ifndef DWSR_PATCH_H
 #define DWSR_PATCH_H
 
+#include <stdint.h>
+
 #include "hooks.h"
 
 /* Finds the functions in use: 0, or -ENOENT if no object defines malloc (static programs). */
@@ -22,7 +24,8 @@ struct patch_wrappers {
 
 /* After patch_find. patch_check_intact reports whether it worked. */
 void patch_install(const struct patch_wrappers *wrappers);
-/* Whether objects were loaded or unloaded since the last walk. */
+/* Whether objects were loaded or unloaded since the last walk, or one is newly watched (foreign.h).
+ */
 int patch_is_due(void);
 /* Patches objects that were loaded since the last walk, mostly none. A hook on dlsym calls it, too,
  * because programs call dlsym right after dlopen. */
@@ -40,7 +43,11 @@ int patch_check_intact(void);
 void patch_lock(void);
 void patch_unlock(void);
 void patch_reset_in_child(void);
-/* Path of the object that provides malloc. */
+/* Path of the object that provides malloc, and whether it is glibc. */
 const char *patch_provider(void);
+int patch_provider_is_glibc(void);
+/* Bytes of writable data of the objects that were loaded since the last walk. Called with the lock
+ * of tasks.c held: no fork is under way. */
+uint64_t patch_unwalked_bytes(void);
 
 #endif

@@ -63,7 +63,7 @@ static uint64_t maxrss(void)
 
 /* "size resident shared text 0 data 0\n". The form is checked strictly, because the job may have
  * put another file behind the descriptor. */
-static uint64_t statm_pages(const struct rss *r)
+static uint64_t statm_pages(struct rss *r)
 {
     char text[128];
     uint64_t number[7];
@@ -76,8 +76,9 @@ static uint64_t statm_pages(const struct rss *r)
             number[i] = 10 * number[i] + (uint64_t)(*at - '0');
         if (at == begin || *at++ != (i < 6 ? ' ' : '\n')) return ABSENT;
     }
-    return at - text == n && number[4] == 0 && number[6] == 0 && number[1] <= number[0] ? number[1]
-                                                                                        : ABSENT;
+    if (at - text != n || number[4] != 0 || number[6] != 0 || number[1] > number[0]) return ABSENT;
+    r->data_bytes = number[5] * r->page_bytes;
+    return number[1];
 }
 
 uint64_t rss_now(struct rss *r)
@@ -85,8 +86,11 @@ uint64_t rss_now(struct rss *r)
     uint64_t pages = statm_pages(r);
     if (pages == ABSENT && proc_file_ensure_open(&r->statm, &r->reopened) == 0)
         pages = statm_pages(r);
+    if (pages == ABSENT) r->data_bytes = ABSENT;
     return pages == ABSENT ? ABSENT : pages * r->page_bytes;
 }
+
+uint64_t rss_stack_bytes(struct rss *r) { return status_bytes(r, "\nVmStk:"); }
 
 /* mark: ru_maxrss, which is the mark if it is above the floor. */
 static uint64_t mark_from_maxrss(struct rss *r, uint64_t mark, int precise, struct hold *h)
@@ -184,6 +188,7 @@ void rss_window_end(struct rss *r, struct rss_window *w, struct hold *h)
                         : ABSENT;
     uint64_t rss = rss_now(r);
     w->rss_bytes = rss;
+    w->data_bytes = r->data_bytes;
     w->peak_bytes = mark != ABSENT && (rss == ABSENT || mark > rss) ? mark : rss;
     w->reset = 0;
     w->gap_ns = 0;

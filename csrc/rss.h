@@ -22,6 +22,7 @@ struct rss {
     word floor_bytes;         /* ru_maxrss up to this value may be inherited */
     const word *floor_in_use; /* this handle's, or that of a reader's first handle */
     uint64_t error_bytes;     /* bound of the error of the kernel's counters on this machine */
+    uint64_t data_bytes;      /* rss_now: private memory of the process, resident or not */
     uint64_t reopened;        /* how often the job had closed a descriptor */
     enum rss_source source;
     int resettable; /* resets worked at the start; after a failure they are tried again */
@@ -29,6 +30,7 @@ struct rss {
 
 struct rss_window {
     uint64_t rss_bytes;     /* ABSENT if /proc cannot be read */
+    uint64_t data_bytes;    /* private memory of the process, resident or not; ABSENT likewise */
     uint64_t peak_bytes;    /* of the window that ends; rss_bytes if there is no mark */
     enum rss_source source; /* of peak_bytes */
     int reset;              /* the mark was reset */
@@ -48,8 +50,10 @@ void rss_open(struct rss *r, const char *proc_root, int keep_peak, uint64_t *max
 void rss_open_reader(struct rss *r, const struct rss *first);
 void rss_close(struct rss *r);
 
-/* The resident set size in bytes, or ABSENT. */
+/* The resident set size in bytes, or ABSENT. Sets `data_bytes`, too. */
 uint64_t rss_now(struct rss *r);
+/* The size of the main thread's stack in bytes, or ABSENT. Reads a slow file. */
+uint64_t rss_stack_bytes(struct rss *r);
 /* The mark in bytes, or ABSENT. precise: at the floor, read VmHWM from the slow file. Without
  * `precise` the result is ABSENT there. */
 uint64_t rss_high_water_mark(struct rss *r, int precise);

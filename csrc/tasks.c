@@ -13,11 +13,6 @@
 /* Longer gaps between reading and resetting the mark are counted: they may hide a peak. */
 #define GAP_COUNTED_NS 50000
 
-/* Memory of no task marks a task if it is more than UNOWNED_LEAST and more than one part in
- * UNOWNED_SHARE of the task's own peak. */
-#define UNOWNED_LEAST (INT64_C(1) << 20)
-#define UNOWNED_SHARE 20
-
 static uint32_t thread_id(void)
 {
     if (!this_thread.id) this_thread.id = (uint32_t)syscall(SYS_gettid);
@@ -66,14 +61,10 @@ static struct rss_window end_window(struct tasks *t, int at_end, struct hold *h)
         uint64_t sampled = load_acquire(&live->window_peak_bytes);
         if (sampled != ABSENT && (peak == ABSENT || sampled > peak)) peak = sampled;
     }
-    t->unowned = unowned_end_window();
+    t->unaccounted = unaccounted_end_window(w.data_bytes, live->boundary - 1);
     for (word i = 0; i < t->running; i++) {
         struct task_fields *task = &t->board->slots[t->active[i]].task;
-        struct unowned_window *unowned = &t->slot_info[t->active[i]].unowned;
-        if (unowned->native.peak < t->unowned.native.peak)
-            unowned->native.peak = t->unowned.native.peak;
-        if (unowned->python.peak < t->unowned.python.peak)
-            unowned->python.peak = t->unowned.python.peak;
+        unaccounted_raise(&t->slot_info[t->active[i]].unaccounted, &t->unaccounted);
         raise_peak(&task->rss_peak_bytes, peak);
         if (w.source == RSS_SAMPLED) store_relaxed(&task->rss_source, RSS_SAMPLED);
     }
@@ -192,10 +183,7 @@ task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct 
     t->slot_info[index].detached = begin->detached != 0;
     t->slot_info[index].counts_thread = parent == 0;
     t->slot_info[index].reason_detail = (struct text){ NULL, 0 };
-    t->slot_info[index].unowned = (struct unowned_window){
-        { t->unowned.native.live, t->unowned.native.live },
-        { t->unowned.python.live, t->unowned.python.live },
-    };
+    unaccounted_begin(&t->slot_info[index].unaccounted, &t->unaccounted);
     t->slot_info[index].faults = w.faults;
     t->slot_info[index].major_faults = w.major_faults;
     if (parent == 0) t->busy_threads++;
@@ -230,25 +218,6 @@ static void remove_running(struct tasks *t, uint32_t index)
     store_relaxed(&t->board->live->running, kept);
 }
 
-/* Whether so many bytes, which may belong to the task, matter beside its own peak. */
-static int is_much(int64_t bytes, uint64_t own_peak)
-{
-    return bytes > UNOWNED_LEAST && (uint64_t)bytes > own_peak / UNOWNED_SHARE;
-}
-
-/* Marks a task beside which threads of no task took memory. */
-static void check_unowned(struct tasks *t, uint32_t index, struct task_fields *done)
-{
-    const struct unowned_window *u = &t->slot_info[index].unowned;
-    if (done->alloc_peak_bytes == ABSENT || done->attribution == ATTRIBUTION_SHARED) return;
-    if (is_much(u->python.peak - u->python.live, done->alloc_peak_bytes)) {
-        mark_shared(done, REASON_UNOWNED_THREAD);
-        t->slot_info[index].reason_detail = unowned_largest_name();
-    } else if (is_much(u->native.peak - u->native.live, done->alloc_peak_bytes)) {
-        mark_shared(done, REASON_NATIVE_THREADS);
-    }
-}
-
 /* The task's own memory, on the host and on devices. */
 static void collect_figures(struct tasks *t, uint32_t index, const struct task_end *end,
                             struct record *r)
@@ -258,8 +227,13 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
     device.known = device.has_live_bytes = 0;
     device.oom.count = 0;
     struct task_fields *done = &r->task;
+    struct unaccounted_task ended = { .task = NOBODY };
     if (!t->slot_info[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
+        ended.task = task;
+        ended.parent = lineage_nearest_running(lineage_parent(task));
+        ended.foreign = lineage_foreign_mask(task);
+        lineage_note_foreign(ended.parent, ended.foreign);
         gpu_task_end(task, &device);
         accounts_task_end(task, device.has_live_bytes, &host);
         if (t->accounting && !alloc_check_intact())
@@ -273,7 +247,16 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
     done->alloc_count = host.count;
     mark_shared(done, end->reason);
     if (host.inexact) mark_shared(done, REASON_INNER_TASKS);
-    check_unowned(t, index, done);
+    if (is_somebody(ended.task) && host.peak_bytes != ABSENT) {
+        ended.peak_bytes = host.peak_bytes;
+        ended.count = host.count;
+        struct text detail;
+        const enum attribution_reason reason =
+            unaccounted_reason(&t->slot_info[index].unaccounted, &ended, &t->rss, &detail);
+        if (reason && done->attribution == ATTRIBUTION_EXACT)
+            t->slot_info[index].reason_detail = detail;
+        mark_shared(done, reason);
+    }
     r->devices_known = device.known;
     r->device_count = 0;
     if (device.known) {

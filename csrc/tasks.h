@@ -20,7 +20,7 @@
 #include "rss.h"
 #include "texts.h"
 #include "totals.h"
-#include "unowned.h"
+#include "unaccounted.h"
 
 #define TASK_NAME_MOST   256
 #define TASK_KEY_MOST    1024
@@ -58,15 +58,14 @@ struct tasks {
     int reset_likely[2];
     uint16_t active[SLOT_COUNT], vacant[SLOT_COUNT]; /* slots; active ones in order of begin */
     uint32_t vacant_count;
-    struct unowned_window unowned; /* at the last boundary */
+    struct unaccounted_window unaccounted; /* at the last boundary */
     struct {
         uint32_t thread;       /* that began the task; 0: a coroutine */
         uint8_t counts_thread; /* this task is the one that counts its thread in busy_threads */
         uint8_t detached;
         uint64_t faults, major_faults; /* of the thread when the task began */
         struct text reason_detail;     /* never freed */
-        /* unowned memory when the task began, and the peak since */
-        struct unowned_window unowned;
+        struct unaccounted unaccounted;
     } slot_info[SLOT_COUNT];
     /* For building records, under the mutex. Data that every end uses is adjacent: each page that a
      * boundary touches costs time, because system calls may have emptied the TLB. */

@@ -1,0 +1,58 @@
+/* What may belong to a task and is not in its accounts. While a task runs, three things are
+ * watched: threads of no task that take memory (unowned.h), libraries with allocators of their own
+ * (foreign.h), and the private memory of the process as the kernel counts it. If the kernel's count
+ * grows by more than everything that is known to have been allocated, somebody has mapped memory
+ * past the hooks, for example by a system call of its own.
+ *
+ * tasks.c calls this at each boundary, under its mutex. The sampler and the wrappers of alloc.c and
+ * patch.c note what they see from any thread, without a lock.
+ */
+#ifndef DWSR_UNACCOUNTED_H
+#define DWSR_UNACCOUNTED_H
+
+#include "accounts.h"
+#include "rss.h"
+#include "unowned.h"
+
+/* Measured at a boundary. */
+struct unaccounted_window {
+    struct unowned_window unowned;
+    uint64_t unowned_bytes; /* accounts_unowned_bytes */
+    uint64_t data_bytes;    /* the kernel's count; ABSENT: unknown */
+    uint64_t in_use_peak;   /* its peak since the last boundary, without what malloc holds free;
+                               0: the sampler saw nothing that is not known */
+};
+
+/* Kept for a running task. */
+struct unaccounted {
+    struct unowned_window unowned; /* live: when it began; peak: since then */
+    uint64_t unowned_before, unowned_peak, data_before, data_now, in_use_peak;
+    uint64_t explained_before, ended_before;
+};
+
+/* data_bytes: the kernel's count at this boundary; window: the number of the window that ends. */
+struct unaccounted_window unaccounted_end_window(uint64_t data_bytes, uint64_t window);
+/* A task begins at this boundary. */
+void unaccounted_begin(struct unaccounted *u, const struct unaccounted_window *w);
+/* The task has run up to this boundary. */
+void unaccounted_raise(struct unaccounted *u, const struct unaccounted_window *w);
+
+struct unaccounted_task {
+    task_handle task;           /* it has just ended */
+    uint64_t peak_bytes, count; /* of its own allocations */
+    uint64_t foreign;           /* its mask of foreign.h */
+    task_handle parent;         /* the nearest that runs, or NOBODY */
+};
+/* Why the figures of the task may miss something; REASON_NONE: they do not. *detail: the name of a
+ * thread or library, never freed. rss: to read the size of the stack, if it matters. */
+enum attribution_reason unaccounted_reason(const struct unaccounted *u,
+                                           const struct unaccounted_task *ended, struct rss *rss,
+                                           struct text *detail);
+
+/* The sampler's reading of the kernel's count in a window. One thread at a time. */
+void unaccounted_note_sample(uint64_t window, uint64_t data_bytes, uint64_t now_ns);
+/* So many bytes of private memory were mapped with our knowledge, but outside the accounts: a
+ * thread's stack, a library, a file. Only growth is counted, never what is unmapped. */
+void unaccounted_explain(uint64_t bytes);
+
+#endif
