@@ -50,6 +50,17 @@ ATTRIBUTION_REASONS = {
     _core.REASON_FOREIGN_ALLOCATOR: "foreign-allocator",
     _core.REASON_INNER_TASKS: "inner-tasks",
 }
+# For these reasons the own peak may miss memory that the task took: it promises nothing.
+_UNSEEN_REASONS = frozenset(
+    ATTRIBUTION_REASONS[reason]
+    for reason in (
+        _core.REASON_COROUTINE,
+        _core.REASON_EVENT_LOOP,
+        _core.REASON_NATIVE_THREADS,
+        _core.REASON_UNOWNED_THREAD,
+        _core.REASON_FOREIGN_ALLOCATOR,
+    )
+)
 
 
 def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any":
@@ -112,9 +123,11 @@ class TaskRecord:
 
     @property
     def own_peak_bytes(self) -> int | None:
-        """The host memory that the task needed: the peak of its own allocations, or growth of the
-        resident size where allocations are not accounted. For a killed task: up to its end."""
-        return self.rss_growth_bytes if self.alloc_peak_bytes is None else self.alloc_peak_bytes
+        """The host memory that the task needed: see needed_bytes. For a killed task: up to its
+        end."""
+        return needed_bytes(
+            self.alloc_peak_bytes, self.rss_growth_bytes, self.attribution_reason, self.overlap
+        )
 
     @property
     def gpu_peak_bytes(self) -> int | None:
@@ -143,6 +156,25 @@ class TaskRecord:
 
 def growth_of(rss_peak: int | None, rss_before: int | None) -> int | None:
     return None if rss_peak is None or rss_before is None else max(0, rss_peak - rss_before)
+
+
+def misses_memory(attribution_reason: str | None) -> bool:
+    """Whether a task whose record has this reason may have taken memory that its own peak does not
+    include."""
+    return bool(attribution_reason) and attribution_reason.split(" ", 1)[0] in _UNSEEN_REASONS
+
+
+def needed_bytes(
+    alloc_peak: int | None, growth: int | None, attribution_reason: str | None, overlap: int | None
+) -> int | None:
+    """The host memory that a task needed: the peak of its own allocations, or growth of the
+    resident size where allocations are not accounted. Where the own peak may miss memory: the
+    larger one of both, if the task ran alone."""
+    if alloc_peak is None:
+        return growth
+    if growth is not None and not overlap and misses_memory(attribution_reason):
+        return max(alloc_peak, growth)
+    return alloc_peak
 
 
 def largest_device_peak(devices: "list[dict[str, Any]] | None") -> int | None:

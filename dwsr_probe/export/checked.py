@@ -61,6 +61,8 @@ def checked_record(record: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("not a record")
     found: dict[str, Any] = {field: _text(record[field]) for field in _TEXTS if field in record}
     found |= {field: _number(record[field]) for field in _NUMBERS if field in record}
+    if reason := _cut_text(record.get("attribution_reason")):  # may end in a thread's long name
+        found["attribution_reason"] = reason
     if (
         sum(
             len(shape)

@@ -339,6 +339,24 @@ def test_without_accounting_growth_of_tasks_that_ran_alone():
     assert beside.verdict == "cannot tell" and "ran beside others" in beside.note
 
 
+def test_own_peaks_that_miss_memory_are_not_compared():
+    def polars(growth, overlap=0):
+        return task(
+            "x",
+            24,
+            rss_before_bytes=5,
+            rss_peak_bytes=5 + growth,
+            overlap=overlap,
+            attribution="shared",
+            attribution_reason="foreign-allocator polars",
+        )
+
+    name = only([polars(10 * MIB)] * 9, [polars(20 * MIB)] * 9)
+    assert (name.verdict, name.differences[0].quantity) == ("grew", "rss growth")
+    beside = only([polars(10 * MIB, 3)] * 9, [polars(20 * MIB, 3)] * 9)
+    assert beside.verdict == "cannot tell" and "attribution_reason" in beside.note
+
+
 def test_devices_are_compared_too():
     def on(peak):
         return task(

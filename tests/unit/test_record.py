@@ -1,9 +1,12 @@
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
+
+import pytest
 
 from dwsr_probe import _core
-from dwsr_probe.record import FIELDS, TaskRecord, devices_text, oom_text
+from dwsr_probe.record import ATTRIBUTION_REASONS, FIELDS, TaskRecord, devices_text, oom_text
 from dwsr_probe.report.top.moment import task_row
 
 CONTRACT = [
@@ -116,6 +119,42 @@ def test_what_a_task_needed_is_derived_in_one_place():
         TaskRecord(gpu=[]).gpu_peak_bytes == 0
         and TaskRecord(rss_peak_bytes=3).own_peak_bytes is None
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "overlap", "needed"),
+    [
+        (None, 0, 4),
+        ("foreign-allocator polars", 0, 15),
+        ("unowned-thread zarr_io", 0, 15),
+        ("native-threads", 0, 15),
+        ("native-threads", 1, 4),  # growth may be the other task's
+        ("inner-tasks", 0, 4),  # that memory was counted, for another task
+        ("unheard-of", 0, 4),
+    ],
+)
+def test_where_the_own_peak_may_miss_memory_growth_counts(reason, overlap, needed):
+    record = TaskRecord(
+        rss_before_bytes=10,
+        rss_peak_bytes=25,
+        alloc_peak_bytes=4,
+        overlap=overlap,
+        attribution="shared" if reason else "exact",
+        attribution_reason=reason,
+    )
+    assert record.own_peak_bytes == needed
+    record.rss_peak_bytes = 11  # the own peak is a part of what the task took
+    assert record.own_peak_bytes == 4
+
+
+def test_every_reason_has_a_word_and_a_row_in_the_docs():
+    constants = [name for name in dir(_core) if re.fullmatch("REASON_[A-Z_]+", name)]
+    numbers = {getattr(_core, name) for name in constants}
+    assert set(ATTRIBUTION_REASONS) == numbers - {_core.REASON_NONE}
+    text = (Path(__file__).parents[2] / "docs/figures.md").read_text()
+    section = text.partition("### Attribution")[2].partition("\n#")[0]
+    for word in ATTRIBUTION_REASONS.values():
+        assert f"| `{word}` |" in section, word
 
 
 def test_top_shows_the_largest_device():

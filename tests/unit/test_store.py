@@ -285,15 +285,28 @@ def test_network_filesystems(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_has_null_for_what_came_later(tmp_path):
-    """As if `output_bytes`, `inputs_omitted` and `pinned_end_bytes` had been added since."""
+    """As if `output_bytes`, `inputs_omitted`, `pinned_end_bytes` and `attribution_reason` had been
+    added since."""
     store = Store.create(tmp_path)
     store.add_tasks(
-        [TaskRecord(seq=1, process="1-2", task_name="old", alloc_peak_bytes=7, output_bytes=5)]
+        [
+            TaskRecord(
+                seq=1,
+                process="1-2",
+                task_name="old",
+                alloc_peak_bytes=7,
+                output_bytes=5,
+                attribution="shared",
+                attribution_reason="native-threads",
+            )
+        ]
     )
-    for name in ("output_bytes", "inputs_omitted", "pinned_end_bytes"):
+    assert next(store.tasks()).attribution_reason == "native-threads"
+    for name in ("output_bytes", "inputs_omitted", "pinned_end_bytes", "attribution_reason"):
         store._db.execute(f"ALTER TABLE tasks DROP COLUMN {name}")
     store.close()
     (old,) = Store.open(tmp_path).tasks()
+    assert (old.attribution, old.attribution_reason) == ("shared", None)
     assert (old.alloc_peak_bytes, old.output_bytes, old.inputs_omitted, old.pinned_end_bytes) == (
         7,
         None,

@@ -253,6 +253,19 @@ def test_totals_by_name_and_medians():
     ) and (picture.done, picture.failed) == (1003, 2)
 
 
+def test_an_own_peak_that_misses_memory_shows_growth():
+    unseen = ended(peak=24) | {
+        "rss_before_bytes": 50 * MIB,
+        "rss_peak_bytes": 210 * MIB,
+        "overlap": 0,
+        "attribution_reason": "foreign-allocator polars",
+    }
+    picture = Picture("here")
+    picture.add(Moment(records=[unseen, unseen | {"overlap": 1, "task_name": "beside"}]))
+    assert picture.names["grow"].peak_max == 160 * MIB
+    assert picture.names["beside"].peak_max == 24
+
+
 def test_growth_over_looks(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -198,8 +198,8 @@ def _compare_name(name: NameComparison) -> list[TestedDifference]:
         found.append(find_difference(host, a, b))
     else:
         name.note = (
-            "its memory is not known in both runs: allocations were not accounted, and its tasks"
-            " ran beside others"
+            "its memory is not known in both runs: allocations were not accounted, or not all of"
+            " them (attribution_reason), and its tasks ran beside others"
         )
     if GPU_PEAK in known:
         device = find_difference(GPU_PEAK, a, b)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from dwsr_probe.record import FIELDS
+from dwsr_probe.record import FIELDS, misses_memory
 
 if TYPE_CHECKING:
     from dwsr_probe.store import Store
@@ -64,6 +64,7 @@ class _StoredTask(NamedTuple):
     overlap: int | None
     gpu: str | None
     duration: float | None
+    attribution_reason: str | None
 
 
 _used_values = itemgetter(*map(FIELDS.index, _StoredTask._fields))
@@ -106,7 +107,8 @@ def _compared_task(row: _StoredTask, cache: dict[str | None, _Inputs]) -> Compar
 
 def _peaks(row: _StoredTask) -> dict[str, int]:
     peaks = {}
-    if row.alloc_peak_bytes is not None:
+    # An own peak that may miss memory is not compared: growth is, if the task ran alone.
+    if row.alloc_peak_bytes is not None and not misses_memory(row.attribution_reason):
         peaks[OWN_PEAK] = row.alloc_peak_bytes
     # Where tasks overlap, growth may be another task's.
     if row.rss_peak_bytes is not None and row.rss_before_bytes is not None and not row.overlap:

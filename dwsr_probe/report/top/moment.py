@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dwsr_probe.export.totals import checked_devices
 from dwsr_probe.live.wire import TaskIdentity, task_identity
-from dwsr_probe.record import growth_of, largest_device_peak
+from dwsr_probe.record import growth_of, largest_device_peak, needed_bytes
 from dwsr_probe.report.words import line_of
 
 RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the screen stays live
@@ -94,13 +94,14 @@ def _valid_bytes(value: Any) -> int | None:
 
 
 def own_peak(get: Callable[[str], Any]) -> float | None:
-    """Own peak of a task; where allocations are not accounted, the growth of its process. get:
-    gives a field of its record."""
-    peak = valid_number(get("alloc_peak_bytes"))
-    return (
-        growth_of(_valid_bytes(get("rss_peak_bytes")), _valid_bytes(get("rss_before_bytes")))
-        if peak is None
-        else peak
+    """Own peak of a task; where allocations are not accounted, or the own peak may miss memory,
+    the growth of its process. get: gives a field of its record."""
+    reason = get("attribution_reason")
+    return needed_bytes(
+        _valid_bytes(get("alloc_peak_bytes")),
+        growth_of(_valid_bytes(get("rss_peak_bytes")), _valid_bytes(get("rss_before_bytes"))),
+        reason if isinstance(reason, str) else None,
+        _valid_bytes(get("overlap")),
     )
 
 
