@@ -161,7 +161,7 @@ def growth_of(rss_peak: int | None, rss_before: int | None) -> int | None:
 def misses_memory(attribution_reason: str | None) -> bool:
     """Whether a task whose record has this reason may have taken memory that its own peak does not
     include."""
-    return bool(attribution_reason) and attribution_reason.split(" ", 1)[0] in _UNSEEN_REASONS
+    return (attribution_reason or "").split(" ", 1)[0] in _UNSEEN_REASONS
 
 
 def needed_bytes(

@@ -36,7 +36,11 @@ def recommend(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
         word, scale = ("half", 0.5) if tight else ("twice", 2.0)
         kind = _model_kind(use)
         forecast = outlook.at_scale(largest.task_name, scale, kind)
-        if forecast is not None and forecast.trust in ("fair", "good"):
+        if (
+            forecast is not None
+            and forecast.trust in ("fair", "good")
+            and "unseen" not in forecast.notes
+        ):
             found.append(_other_block_sentence(largest, word, forecast, kind))
     return found
 
@@ -129,7 +133,8 @@ def _block_size_advice(
                 ),
             )
         ]
-    if scale >= _LARGER_FROM:
+    # Where own peaks may miss memory, a larger block may need more than they say.
+    if scale >= _LARGER_FROM and (use.device or not largest.misses_memory):
         times = "8 times and more" if scale > _SCALE_MOST else f"about {scale:.1f} times"
         return [
             (

@@ -11,6 +11,7 @@ from collections import Counter
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
+from dwsr_probe.record import misses_memory
 from dwsr_probe.report.distribution import Distribution, median
 from dwsr_probe.report.words import AtLeast
 
@@ -80,7 +81,9 @@ class NameSummary:
     _device_ratio: float | None = None
     ooms: int = 0  # tasks in which an allocation failed for lack of memory
     largest_oom: dict[str, Any] | None = None  # the failed allocation with the largest request
-    shared: int = 0  # tasks whose figures may include memory of other tasks
+    shared: int = 0  # tasks whose own peak is not exact
+    reasons: Counter[str] = field(default_factory=Counter)  # attribution_reason → tasks
+    _unseen_need: float | None = None  # of tasks whose own peak may miss memory, the most
     overlap_max: int = 0  # largest number of other tasks at the same time
     sampled: int = 0  # tasks whose peak was sampled, not read from the kernel's high-water mark
 
@@ -99,7 +102,7 @@ class NameSummary:
             self.alloc_peaks.add(alloc, killed)
         self.sampled += record.rss_peak_source == "sampled"
         self.shared += record.attribution == "shared"
-        self._raise_host_ratio(growth if alloc is None else alloc, limits.host(record))
+        self._raise_host_ratio(record.own_peak_bytes, limits.host(record))
         if record.gpu is not None:
             for device in record.gpu:
                 self._raise_device_ratio(
@@ -148,6 +151,10 @@ class NameSummary:
 
     def add_details(self, record: TaskRecord) -> None:
         """Add the figures that single records have and totals do not."""
+        if record.attribution_reason:
+            self.reasons[record.attribution_reason] += 1
+            if misses_memory(record.attribution_reason):
+                self._unseen_need = max(self._unseen_need or 0, record.own_peak_bytes or 0)
         if record.rss_before_bytes is not None:
             baseline = record.rss_before_bytes - (record.known_input_bytes or 0)
             self.baselines.append(baseline if baseline > 0 else 0)
@@ -211,8 +218,15 @@ class NameSummary:
 
     @property
     def need_bytes(self) -> float | None:
-        """The most that one task needed on the host: own peak, without accounting growth."""
-        return self.alloc_peaks.max if self.alloc_peaks else self.growths.max
+        """The most that one task needed on the host: own peak, without accounting growth. Where
+        own peaks may miss memory, also growth of tasks that ran alone; it is a lower bound."""
+        most = self.alloc_peaks.max if self.alloc_peaks else self.growths.max
+        return most if self._unseen_need is None else AtLeast(max(self._unseen_need, most or 0))
+
+    @property
+    def misses_memory(self) -> bool:
+        """Whether tasks may have taken memory that their own peaks do not include."""
+        return self._unseen_need is not None
 
     @property
     def gpu_peak_median_bytes(self) -> float | None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dwsr_probe.board import process_limit
 from dwsr_probe.predict.history import RunSample
 from dwsr_probe.report.lines import Column, Lines, Styled
@@ -36,7 +38,6 @@ _FOOTNOTES = (
     ("≥", "≥ at least: a task was killed, and may have needed more"),
     ("≈", "≈ within 5 %: from a histogram, because not all tasks have a record"),
     ("*", "* sampled: short peaks may be higher"),
-    ("†", "† not this task's alone: native threads or coroutines of several tasks"),
 )
 _DEVICE_FIGURES = (
     ("pool_total_bytes", "pool {}"),
@@ -157,6 +158,9 @@ def _print_names(
     for mark, note in _FOOTNOTES:
         if mark in text:
             out.print(Styled(note, "dim"))
+    if "†" in text:
+        for line in _shared_lines(names):
+            out.print(Styled(line, "dim"))
     if len(names) > len(shown):
         more = count_text(len(names) - len(shown), "more task name", "more task names", "one")
         out.print(Styled(f"and {more}, with smaller needs (all of them: -v)", "dim"))
@@ -172,6 +176,18 @@ def _print_names(
     if missing.not_in_table:
         tasks = count_text(missing.not_in_table, "task", "tasks", "one")
         out.print(Styled(f"not in the table: {tasks} without a record", "bold yellow"))
+
+
+def _shared_lines(names: Sequence[NameSummary]) -> Iterator[str]:
+    """The footnote of own peaks that are not exact: of how many tasks, and why."""
+    from dwsr_probe.report.reasons import reason_lines, shared_text
+
+    reasons = sum((s.reasons for s in names), Counter())
+    shared, tasks = sum(s.shared for s in names), sum(s.count for s in names)
+    missed = "memory is missing, or of other work" if reasons else "memory may be of other work"
+    yield f"† not exact {shared_text(shared, tasks, reasons)}: {missed}"
+    for line in reason_lines(reasons):
+        yield f"  {line}"
 
 
 def _process_line(

@@ -188,6 +188,14 @@ def _killed_text(evidence: Evidence, killed: list[MemoryUse]) -> str:
 
 
 def _largest_need(summary: NameSummary, on_device: bool) -> Sentence:
+    if not on_device and summary.misses_memory:
+        from dwsr_probe.report.reasons import reasons_text
+
+        return (
+            name_of(summary.task_name),
+            f" needed most: {bytes_text(summary.need_bytes, 'at least ')}. Own peaks of its tasks"
+            f" may miss memory: {reasons_text(summary.reasons)}.",
+        )
     if on_device:
         values, what = summary.gpu_peaks, "on a device"
     elif summary.alloc_peaks:
@@ -231,6 +239,6 @@ def _limiting_memory(evidence: Evidence) -> Sentence:
         (
             f" took {percent_text(summary.device_ratio)} of the device, and"
             f" {percent_text(summary.host_ratio)} of the host's limit"
-            f"{'' if summary.killed else ' at most'}."
+            f"{'' if summary.killed or summary.misses_memory else ' at most'}."
         ),
     )

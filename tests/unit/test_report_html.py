@@ -322,3 +322,31 @@ def test_a_damaged_store_is_one_line_or_a_page(cli, seed):
         )
     ), done.stderr
     assert {path.name for path in (cli.cwd / "run").iterdir()} <= {FILE, "report.html"}
+
+
+def test_own_peaks_that_are_not_exact_are_marked_with_their_reason():
+    store = Store.in_memory()
+    store.add_tasks(
+        [
+            TaskRecord(
+                seq=n,
+                process="1-1",
+                task_name="query",
+                state="ok",
+                start=1000.0 + n,
+                duration=1.0,
+                alloc_peak_bytes=24,
+                rss_before_bytes=0,
+                rss_peak_bytes=160 * MIB,
+                overlap=0,
+                attribution="shared" if n < 3 else "exact",
+                attribution_reason='unowned-thread <b>"x' if n < 3 else None,
+            )
+            for n in range(1, 5)
+        ]
+    )
+    store.put_process(*process())
+    page = page_of(store, quiet)
+    assert "Own peaks are not exact in 2 of 4 tasks (2 unowned-thread &lt;b&gt;" in page
+    assert page.count('<abbr title="not exact: unowned-thread &lt;b&gt;&quot;x">†</abbr>') == 2
+    assert "needed most: at least 160.0 MiB" in page and "<b>&quot;" not in page

@@ -245,6 +245,69 @@ def test_lower_bounds_are_marked(monkeypatch):
     assert "≥ at least: a task was killed, and may have needed more" in lines
 
 
+def shared_run(*reasons, exact=1):
+    """A run with a task for each reason."""
+    store = Store.in_memory()
+    store.add_tasks(
+        [
+            TaskRecord(
+                seq=n,
+                process="1-1",
+                task_name="query",
+                state="ok",
+                alloc_peak_bytes=24,
+                rss_before_bytes=0,
+                rss_peak_bytes=160 << 20,
+                overlap=0,
+                attribution="exact" if reason == "exact" else "shared",
+                attribution_reason=None if reason == "exact" else reason,
+            )
+            for n, reason in enumerate([*reasons, *["exact"] * exact], 1)
+        ]
+    )
+    store.put_process(TaskRecord(kind="process", process="1-1", state="ok"), {})
+    return store
+
+
+def footnote(lines):
+    start = next(i for i, line in enumerate(lines) if line.startswith("†"))
+    return "\n".join(lines[start:])
+
+
+def test_own_peaks_that_are_not_exact_say_of_how_many_tasks_and_why(monkeypatch):
+    polars, threads = ["foreign-allocator polars"] * 10, ["native-threads"] * 2
+    shown = printed(shared_run(*threads, *polars, exact=28), monkeypatch, 200)
+    assert "24 B†" in "\n".join(shown)
+    assert footnote(shown).splitlines()[:3] == [
+        "† not exact in 12 of 40 tasks (10 foreign-allocator polars, 2 native-threads): memory is"
+        " missing, or of other work",
+        "  foreign-allocator: a library allocated by itself, which is not counted",
+        "  native-threads: threads of compiled libraries allocated while several tasks ran",
+    ]
+
+
+def test_reasons_that_are_many_or_not_known(monkeypatch):
+    named = footnote(
+        printed(shared_run(*[f"unowned-thread T\x1b{n}" for n in range(9)]), monkeypatch, 200)
+    )
+    assert "in 9 of 10 tasks (1 unowned-thread T\\x1b0, 1 unowned" in named
+    assert "4 for other reasons)" in named and "\x1b" not in named
+    assert named.count("unowned-thread: a thread that works for no task") == 1
+    older = footnote(printed(shared_run(None, None), monkeypatch, 200))
+    assert older.startswith("† not exact in 2 of 3 tasks (why was not recorded)")
+    mixed = footnote(printed(shared_run(None, "later-word x"), monkeypatch, 200))
+    assert mixed.startswith("† not exact in 2 of 3 tasks (why is known of 1: 1 later-word x)")
+    assert not [line for line in printed(shared_run(), monkeypatch, 200) if "†" in line]
+
+
+def test_every_reason_has_words():
+    from dwsr_probe.record import ATTRIBUTION_REASONS
+    from dwsr_probe.report.reasons import reason_lines
+
+    lines = reason_lines({f"{word} x": 1 for word in ATTRIBUTION_REASONS.values()})
+    assert len(lines) == len(ATTRIBUTION_REASONS) and max(map(len, lines)) < 90
+
+
 def test_process_notes_are_silent_when_all_is_well():
     assert process_notes({"records_lost": 0, "rss_peak_source": "kernel"}) == []
     assert process_notes({"records_lost": 1, "ends_elsewhere": 2}) == [

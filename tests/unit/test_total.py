@@ -193,6 +193,17 @@ def test_a_table_without_all_records_is_exact_but_for_its_medians():
     assert len(found.gpu_peaks) == len([r for r in every[900:] if r.gpu is not None])
 
 
+def test_why_is_said_of_those_that_have_a_record():
+    """Totals count how many are shared; only records say why."""
+    chance = random.Random(7)
+    every = [record(chance, seq) for seq in range(1, 101)]
+    for one in every:
+        one.attribution, one.attribution_reason = "shared", "native-threads"
+    found = summary_of(every[90:], every[:90])
+    assert (found.shared, dict(found.reasons)) == (100, {"native-threads": 10})
+    assert found.misses_memory and isinstance(found.need_bytes, AtLeast)
+
+
 def test_a_killed_task_is_counted_once_beside_totals():
     chance = random.Random(5)
     every = [record(chance, seq) for seq in range(1, 101)]

@@ -226,6 +226,8 @@ def _cards(
         s = names[0] if names[0].killed else max(names, key=lambda s: s.need_bytes or 0)
         own = s.alloc_peak_max_bytes is not None
         label = "largest task's own peak" if own else "largest task's growth"
+        if s.misses_memory:
+            label = "largest task's need, as far as seen"
         cards.append(card(bytes_text(s.need_bytes), label, code(s.task_name, 40)))
     largest = max(processes, key=lambda row: row[0].rss_peak_bytes or 0, default=None)
     if largest is not None and (peak := largest[0].rss_peak_bytes):

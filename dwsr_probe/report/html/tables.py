@@ -3,6 +3,7 @@ by the data-v of their cells and searches their text."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from dwsr_probe.report.processes import (
     sampler_text,
     worker_facts,
 )
+from dwsr_probe.report.reasons import reason_lines, shared_text
 from dwsr_probe.report.words import (
     AtLeast,
     bytes_text,
@@ -44,9 +46,9 @@ def _cell(text: str, value: float | None = None, kind: str = "n") -> str:
     return f'<td class="{kind}"{sort}>{text}</td>'
 
 
-def _bytes_cell(n: float | None, bar_of: float | None = None) -> str:
-    """bar_of: the bytes of a full bar behind the number."""
-    text = bytes_text(n)
+def _bytes_cell(n: float | None, bar_of: float | None = None, mark: str = "") -> str:
+    """bar_of: the bytes of a full bar behind the number. mark: follows the number, as HTML."""
+    text = bytes_text(n) + mark
     if bar_of and n:
         text = f'<span class="bar" style="--share:{min(1.0, n / bar_of):.3f}"></span>{text}'
     return _cell(text, -1 if n is None else n)
@@ -117,7 +119,8 @@ def names_table(
             + _cell(f"{s.count:,}", s.count)
             + _failed_cell(s)
             + (
-                _bytes_cell(s.alloc_peak_max_bytes, most) + _bytes_cell(s.alloc_peak_median_bytes)
+                _bytes_cell(s.alloc_peak_max_bytes, most, "†" if s.shared else "")
+                + _bytes_cell(s.alloc_peak_median_bytes)
                 if accounted
                 else ""
             )
@@ -154,11 +157,21 @@ def _names_notes(summaries: Sequence[NameSummary], missing: MissingRecords) -> l
     if any(s.sampled for s in summaries):
         notes.append("Some peaks were sampled: short ones may be higher.")
     if any(s.shared for s in summaries):
-        notes.append(
-            "Some own peaks are not one task's alone: native threads or coroutines of several"
-            " tasks allocated together."
-        )
+        reasons = sum((s.reasons for s in summaries), Counter[str]())
+        shared, count = sum(s.shared for s in summaries), sum(s.count for s in summaries)
+        text = f"† Own peaks are not exact {shared_text(shared, count, reasons)}: memory may be"
+        meanings = "; ".join(reason_lines(reasons))
+        text += f" missing, or of other work. {meanings[:1].upper()}{meanings[1:]}"
+        notes.append(escape(text.rstrip() + ("." if meanings else "")))
     return notes
+
+
+def _shared_mark(record: TaskRecord) -> str:
+    """A mark on an own peak that is not exact; the reason appears under the pointer."""
+    if record.attribution != "shared":
+        return ""
+    reason = line_of(record.attribution_reason or "the reason was not recorded")
+    return f'<abbr title="not exact: {escape(reason)}">†</abbr>'
 
 
 def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
@@ -176,8 +189,10 @@ def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
         devices = record.gpu_peak_bytes if record.gpu else None
         state = escape(record.state or "–")
 
-        def peak_cell(n: float | None, killed: bool = record.state == "killed") -> str:
-            return _bytes_cell(AtLeast(n) if killed and n is not None else n)
+        def peak_cell(
+            n: float | None, mark: str = "", killed: bool = record.state == "killed"
+        ) -> str:
+            return _bytes_cell(AtLeast(n) if killed and n is not None else n, mark=mark)
 
         rows.append(
             f"<tr{place}>"
@@ -192,7 +207,7 @@ def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
             )
             + _cell(escape(inputs_text(record.inputs, record.inputs_omitted)) or "–", kind="t")
             + _bytes_cell(record.input_bytes)
-            + peak_cell(record.alloc_peak_bytes)
+            + peak_cell(record.alloc_peak_bytes, _shared_mark(record))
             + (peak_cell(devices) if any(r.gpu for r in records) else "")
             + peak_cell(record.rss_peak_bytes)
             + _seconds_cell(record.duration)
