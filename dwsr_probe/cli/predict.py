@@ -233,7 +233,7 @@ def _print_one(
     print(f"{line_of(asked.task)} of {given or 'no inputs'}{whose}")
     print("\n".join(answer_lines(found, limit_text)))
     seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
-    if not seen or not asked.inputs or size is None:
+    if not seen or not asked.inputs or size is None or found["at_least"]:
         return
     varying_axes = learned.varying_axes.get(asked.task)
     largest = max([size, *(x for x, *_ in seen)]) / max(size, 1)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dwsr_probe.predict.unseen import NOTHING_UNSEEN, Unseen
+
 if TYPE_CHECKING:
     from dwsr_probe.predict.calibration import Calibrated
 
@@ -32,7 +34,8 @@ class Round:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes. notes: words for what makes the forecast less sure than it could be."""
+    """Bytes. notes: words for what makes the forecast less sure than it could be. unseen: the tasks
+    whose own peak may miss memory. least_bytes: what a task with smaller inputs has taken."""
 
     task_name: str
     kind: str
@@ -41,14 +44,31 @@ class Forecast:
     n: int  # exact values that were learned
     trust: str  # one of TRUST
     notes: tuple[str, ...] = ()
+    unseen: Unseen = NOTHING_UNSEEN
+    least_bytes: float = 0.0
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Most tasks may have taken memory that was not seen. The forecast is then made from the
+        growth of the process in tasks that ran alone. The mean, and the probability to exceed a
+        limit, are at least what is said, and there is no upper bound."""
+        return self.unseen.is_most
+
+    @property
+    def is_unknown(self) -> bool:
+        """The same, and nothing was learned: none of these tasks ran alone."""
+        return self.is_lower_bound and not self.n and not self.least_bytes
 
     @property
     def mean(self) -> float:
-        return max(0.0, self.calibrated.predictive.mean)
+        return max(self.least_bytes, self.calibrated.predictive.mean)
 
     def upper(self, q: float = 0.99) -> float:
-        """The quantile: exceeded with probability 1 - q."""
-        return max(0.0, float(self.calibrated.quantile(_checked_level(q))))
+        """The quantile: exceeded with probability 1 - q. Infinite for a lower bound."""
+        _checked_level(q)
+        if self.is_lower_bound:
+            return math.inf
+        return max(0.0, float(self.calibrated.quantile(q)))
 
     @property
     def is_trusted(self) -> bool:
@@ -56,15 +76,16 @@ class Forecast:
         return self.trust in ("fair", "good")
 
     def promised(self, q: float = 0.99) -> bool:
-        """Were enough forecasts of this task scored to calibrate this quantile?"""
-        return self.calibrated.n >= 1 / (1 - _checked_level(q)) - 1
+        """Were enough forecasts of this task scored to calibrate this quantile, and was all memory
+        seen of enough tasks?"""
+        return self.calibrated.n >= 1 / (1 - _checked_level(q)) - 1 and self.unseen.share <= 1 - q
 
     def exceeds(self, limit: float, above: float = 0.0) -> float:
         """Probability that the task needs more than `limit`, given that it has needed `above`
         already."""
         if math.isnan(limit) or math.isnan(above):
             raise ValueError(f"limit and peak are bytes, not {limit!r} and {above!r}")
-        if above >= limit:
+        if max(above, self.least_bytes) >= limit:
             return 1.0
         return min(1.0, self._survival(limit) / self._survival(above))
 

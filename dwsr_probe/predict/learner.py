@@ -21,12 +21,14 @@ from dwsr_probe.predict.sizes import (
     parse_inputs,
     parse_numbers,
 )
+from dwsr_probe.predict.unseen import UnseenCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dwsr_probe.predict.posterior import LowerBound, Mixture, Predictive
     from dwsr_probe.predict.sizes import Arrays, Features
+    from dwsr_probe.predict.unseen import Unseen
 
 # Bytes below which a difference means nothing: an arena of Python's allocator, pages, the
 # granularity of the GPU pool, the header of an object.
@@ -46,6 +48,7 @@ _CONTRADICTED_PROBABILITY = 1e-4  # P(y > bound) below which the task must have 
 # scores are clipped, and the drift above which the task has changed.
 _DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
 _BOUND_LEVEL = 0.99  # of ScoredForecast.bound
+_UNSEEN_SHARE = 0.01  # of tasks whose own peak may miss memory; up to it the 99 % bound holds
 
 
 class Observation(NamedTuple):
@@ -80,6 +83,7 @@ class Learner:
         self.shapes = ShapeSample()
         self.n = 0  # exact values, ever
         self.shared_count = 0  # of them: values that include other tasks' memory
+        self.unseen_counts = UnseenCounts()  # tasks that have no exact value
         self.largest_bytes = 0  # of the inputs of one task
         self.axis_counts: set[int] = set()  # of the largest inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts err on one side
@@ -172,7 +176,29 @@ class Learner:
         self.invalidate()
         return scored
 
+    def learn_unseen(self, reason: str, value: CensoredValue | None) -> bool:
+        """Count a task whose own peak may miss memory. value: what it took at least; None: not
+        known. Returns whether the value is news, and should be learned."""
+        self.unseen_counts.add(reason, value is not None)
+        return (
+            value is not None
+            and value.bytes > 0
+            and undominated([*self.censored, value]) != self.censored
+        )
+
     # -- predict
+
+    @property
+    def unseen(self) -> Unseen:
+        return self.unseen_counts.among(self.n)
+
+    def least_bytes(self, arrays: Arrays) -> float:
+        """The largest lower bound of a task whose inputs were no larger than these; 0: none."""
+        input_bytes = sum(array.nbytes for array in arrays)
+        return max(
+            (value.bytes for value in self.censored if value.input_bytes <= input_bytes),
+            default=0.0,
+        )
 
     def posterior(
         self, bounds: Sequence[LowerBound] = (), running: Sequence[LowerBound] = ()
@@ -252,6 +278,8 @@ class Learner:
             notes.append("extrapolating")
         if 2 * self.shared_count > self.n > 0:
             notes.append("shared")
+        if self.unseen.share > _UNSEEN_SHARE:
+            notes.append("unseen")
         if not arrays:
             notes.append("no-inputs")
         if self.has_unseen_axes(arrays):
@@ -260,14 +288,14 @@ class Learner:
             notes.append("uncalibrated")
         if self.n == 0:
             return ("low" if self.censored else "none"), tuple(notes)
-        doubts = set(notes) & {"value-dependent", "non-linear", "drifting", "shared", "no-shape"}
+        doubts = {"value-dependent", "non-linear", "drifting", "shared", "unseen", "no-shape"}
         if (
             self.n < _SCORED_FROM
             or sigma > 0.2
             or ("no-shape" in notes and mixture.probability_of(USES_AXES) > 0.5)
         ):
             return "low", tuple(notes)
-        return ("fair" if doubts or self.n < 10 else "good"), tuple(notes)
+        return ("fair" if doubts & {*notes} or self.n < 10 else "good"), tuple(notes)
 
     # -- merge and save
 
@@ -289,6 +317,7 @@ class Learner:
         self.n += other.n
         self.changed_at = None if since_change is None else self.n - since_change
         self.shared_count += other.shared_count
+        self.unseen_counts.merge(other.unseen_counts)
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
         self.axis_counts = set(sorted(self.axis_counts | other.axis_counts)[:_AXIS_COUNTS_MOST])
         self._scoring_posterior = None
@@ -305,6 +334,7 @@ class Learner:
             "shapes": self.shapes.to_dict(),
             "n": self.n,
             "shared": self.shared_count,
+            "unseen": self.unseen_counts.to_dict(),
             "largest_bytes": self.largest_bytes,
             "axes": sorted(self.axis_counts),
             "drift": self.drift,
@@ -328,6 +358,7 @@ class Learner:
         self.shapes = ShapeSample.from_dict(saved["shapes"])
         self.n = non_negative_int(saved["n"], "n")
         self.shared_count = non_negative_int(saved["shared"], "shared")
+        self.unseen_counts = UnseenCounts.from_dict(saved.get("unseen"))
         self.largest_bytes = non_negative_int(
             saved["largest_bytes"], "largest_bytes", 64 * BYTES_MOST
         )

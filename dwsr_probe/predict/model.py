@@ -2,9 +2,9 @@
 and kind of memory; numpy and scipy only.
 
 A record of a finished task is an exact value. A record of a killed, failed or cancelled task is a
-lower bound, which is kept. A record of a running task is a lower bound, too: it is replaced as the
-peak rises and dropped when the task ends. Memory is bounded: sums, a few lower bounds and a sample
-of shapes are kept.
+lower bound, which is kept; so is the growth of the process, if the own peak may miss memory. A
+record of a running task is a lower bound, too: it is replaced as the peak rises and dropped when
+the task ends. Memory is bounded: sums, a few lower bounds and a sample of shapes are kept.
 
 Means do not depend on the order of arrival, with two exceptions: forgetting (after 1,000 values of
 a task, or when it changed), and calibration, which compares each value with the forecast before it.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.censored import CensoredValue
-from dwsr_probe.predict.forecast import Forecast, Round
+from dwsr_probe.predict.forecast import TRUST, Forecast, Round
 from dwsr_probe.predict.learner import FLOORS, Learner, Observation
 from dwsr_probe.predict.records import (
     field_getter,
@@ -30,6 +30,8 @@ from dwsr_probe.predict.records import (
     parse_oom_peaks,
     parse_output,
     parse_peaks,
+    parse_unseen,
+    with_growth,
     with_omitted,
 )
 from dwsr_probe.predict.shapes import OutputShape
@@ -87,6 +89,9 @@ class Model:
         output = parse_output(get("output"))
         oom_peaks = parse_oom_peaks(get("oom")) if state == "error" else {}
         identity = parse_identity(get)
+        unseen = parse_unseen(get)
+        if unseen is not None:
+            peaks = with_growth(peaks)
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state != "ok":
             peaks.pop("output", None)
@@ -100,8 +105,13 @@ class Model:
         task = self._task(name)
         if state in _ENDED_EARLY:
             return self._learn_censored(task, name, arrays, peaks, oom_peaks)
-        rounds = self._learn_exact(task, name, arrays, peaks)
-        if get("attribution") == "shared" and "alloc" in task.learners:
+        rounds = []
+        if unseen is not None:
+            own = peaks.pop("alloc", None)
+            least = own if "rss" in peaks else None  # the growth of a task that ran alone
+            rounds += self._learn_unseen(task, name, arrays, unseen, least)
+        rounds += self._learn_exact(task, name, arrays, peaks)
+        if unseen is None and get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared_count += 1
         if output:
             task.output.learn(arrays, output)
@@ -127,6 +137,17 @@ class Model:
             if scored is not None:
                 rounds.append(Round(name, kind, *scored))
         return rounds
+
+    def _learn_unseen(
+        self, task: TaskModel, name: str, arrays: Arrays, reason: str, least: int | None
+    ) -> list[Round]:
+        """A task whose own peak may miss memory. least: what it took at least, a lower bound: pages
+        that its process had before it began did not make the process grow. None: not known."""
+        learner = task.learners.setdefault("alloc", Learner("alloc"))
+        value = None if least is None else CensoredValue(arrays, least, False)
+        if not learner.learn_unseen(reason, value):
+            return []
+        return self._learn_censored(task, name, arrays, {"alloc": least or 0}, {})
 
     def _learn_censored(
         self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks, oom_peaks: Peaks
@@ -212,13 +233,22 @@ class Model:
             output = task.output.predict(arrays)
             estimate = NO_OUTPUT if kind == "output" else task.estimate_output(arrays)
         features = size_features(arrays, estimate.bytes)
-        learner = task.learners.get(kind) or Learner(kind)
+        asked = task.learners.get(kind) or Learner(kind)
+        unseen, least = asked.unseen, 0.0
+        learner = asked
+        if unseen.is_most:  # own peaks say too little: what the process grew by says more
+            learner = task.learners.get("rss") or Learner("rss")
+            least = asked.least_bytes(arrays)
         without = parse_identity(field_getter(running)) if running else None
-        mixture = learner.posterior(task.bounds(kind), task.running_bounds(kind, without))
+        mixture = learner.posterior(
+            task.bounds(learner.kind), task.running_bounds(learner.kind, without)
+        )
         predictive = learner.predictive(mixture, arrays, features, estimate.deviation)
-        calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[kind])
+        calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[learner.kind])
         trust, notes = learner.trust(arrays, mixture)
-        return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes)
+        if unseen.is_most:
+            trust, notes = min(trust, "low", key=TRUST.index), (*notes, "unseen")
+        return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes, unseen, least)
 
     def names(self) -> list[str]:
         return sorted(self._tasks)

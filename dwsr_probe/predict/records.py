@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.predict.sizes import Array, non_negative_int, parse_inputs, short_text
+from dwsr_probe.predict.unseen import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +82,19 @@ def parse_peaks(get: Get) -> Peaks:
         for kind, value in found.items()
         if value is not None
     }
+
+
+def parse_unseen(get: Get) -> str | None:
+    """The reason why the own peak may miss memory; None if it includes everything."""
+    reason = get("attribution_reason")
+    return reason if isinstance(reason, str) and reason.split(" ", 1)[0] in REASONS else None
+
+
+def with_growth(peaks: Peaks) -> Peaks:
+    """Where the own peak may miss memory, the growth of the process counts, if it is larger."""
+    if "rss" not in peaks:  # the task did not run alone
+        return peaks
+    return {**peaks, "alloc": max(peaks.get("alloc", 0), peaks["rss"])}
 
 
 def parse_oom_peaks(oom: Any) -> Peaks:

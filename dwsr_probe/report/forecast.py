@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.report.lines import Column, Lines
-from dwsr_probe.report.words import bytes_text, count_text
+from dwsr_probe.report.reasons import reason_lines, reasons_text
+from dwsr_probe.report.words import AtLeast, bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ NOTE_TEXT = {
     "extrapolating": "no input of this size was seen",
     "uncalibrated": "too few forecasts were scored to confirm the bound",
     "shared": "figures of several tasks at once that cannot be separated",
+    "unseen": "own peaks may miss memory",
     "no-inputs": "the task has no inputs of known size",
     "no-shape": "no input with this number of axes was seen: the forecast uses bytes only",
 }
@@ -75,22 +77,71 @@ def input_text(given: dict[str, Any]) -> str:
 
 def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
     """Lines of text from an answer (serve/question.py). limit: as the user wrote it."""
-    yield (
-        f"{KIND_TEXT[found['kind']]}: {_bound_text(found['mean_bytes'])} expected,"
-        f" {_bound_text(found['upper_bytes'])} at most with {100 * found['q']:g} % probability"
-        + ("" if found["promised"] else " (not yet calibrated)")
-    )
+    yield f"{KIND_TEXT[found['kind']]}: {_need_text(found)}"
     if "limit_bytes" in found:
         limit = limit or bytes_text(found["limit_bytes"])
-        yield f"more than {limit}: {_probability_text(found['exceeds'])}"
+        at_least = "at least " if found["at_least"] and (found["exceeds"] or 1) < 0.9995 else ""
+        yield f"more than {limit}: {at_least}{_probability_text(found['exceeds'])}"
     if found["kind"] != "output":
         yield f"output: {_output_text(found['output'])}"
-    yield (
-        f"learned from {count_text(found['n'], 'task', 'tasks', '1')}; trust"
-        f" {TRUST_TEXT.get(found['trust'], found['trust'])}"
-    )
+    if found["mean_bytes"] is not None:
+        what = "the growth of the process in " if found["at_least"] else ""
+        yield (
+            f"learned from {what}{count_text(found['n'], 'task', 'tasks', '1')}; trust"
+            f" {TRUST_TEXT.get(found['trust'], found['trust'])}"
+        )
     for note in found["notes"]:
-        yield f"note: {note}" + (f": {NOTE_TEXT[note]}" if note in NOTE_TEXT else "")
+        if note == "unseen" and found["unseen"]:
+            yield from _unseen_lines(found)
+        else:
+            yield f"note: {note}" + (f": {NOTE_TEXT[note]}" if note in NOTE_TEXT else "")
+
+
+def _need_text(found: dict[str, Any]) -> str:
+    if found["at_least"]:
+        return (
+            "not known"
+            if found["mean_bytes"] is None
+            else f"at least {bytes_text(found['mean_bytes'])}; how much more is not known"
+        )
+    promised = (
+        ""
+        if found["promised"]
+        else " (not promised)"
+        if found["unseen"] and "uncalibrated" not in found["notes"]
+        else " (not yet calibrated)"
+    )
+    return (
+        f"{_bound_text(found['mean_bytes'])} expected, {_bound_text(found['upper_bytes'])} at most"
+        f" with {100 * found['q']:g} % probability{promised}"
+    )
+
+
+def _unseen_lines(found: dict[str, Any]) -> Iterator[str]:
+    """What the own peaks may miss, why, and what the forecast was made from instead."""
+    unseen = found["unseen"]
+    count, alone = unseen["tasks"], unseen["alone"]
+    of = round(count / unseen["share"])
+    tasks = count_text(of, "task", "tasks", "1")
+    yield (
+        f"note: unseen: {NOTE_TEXT['unseen']} in {count:,} of {tasks}"
+        f" ({reasons_text(unseen['reasons'])})"
+    )
+    for line in reason_lines(unseen["reasons"]):
+        yield f"  {line}"
+    if not found["at_least"]:
+        yield "  the forecast is made from the other tasks; these may need more"
+    elif alone:
+        yield (
+            "  the forecast is made from the growth of the process in tasks that ran alone; memory"
+        )
+        yield "  that the process had before does not make it grow, so a task may need more"
+    else:
+        yield (
+            "  none of these tasks ran alone, so the growth of the process says nothing, either:"
+            " nothing"
+        )
+        yield "  can be promised. A run with one thread per process would show it"
 
 
 def _probability_text(probability: float | None) -> str:
@@ -99,6 +150,12 @@ def _probability_text(probability: float | None) -> str:
     if probability < 0.001:
         return "less than 0.1 % probable"
     return f"{100 * probability:.1f} % probable" if probability < 0.9995 else "as good as certain"
+
+
+def _mean_text(forecast: Forecast) -> str:
+    if forecast.is_unknown:
+        return "not known"
+    return bytes_text(AtLeast(forecast.mean) if forecast.is_lower_bound else forecast.mean)
 
 
 def _bound_text(value: float | None) -> str:
@@ -219,7 +276,7 @@ def print_names(rows: Sequence[ForecastRow], q: float, file: TextIO) -> None:
         Column("kind", 1 if len(set(kinds)) > 1 else 6, kinds, True),
         Column("tasks", 5, [f"{forecast.n:,}" for forecast in forecasts]),
         Column("largest input", 4, [bytes_text(size) for size in sizes]),
-        Column("expected", 3, [bytes_text(forecast.mean) for forecast in forecasts]),
+        Column("expected", 3, [_mean_text(forecast) for forecast in forecasts]),
         Column(f"{100 * q:g} % bound", 0, bounds),
         Column("trust", 2, [forecast.trust for forecast in forecasts], True),
     ]

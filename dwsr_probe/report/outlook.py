@@ -57,7 +57,7 @@ class Outlook:
 
     def at_scale(self, name: str, scale: float, kind: str = "alloc") -> Forecast | None:
         """Forecast for `scale` times the volume of the largest inputs seen; None for a name without
-        sized inputs, or not learned."""
+        sized inputs, or not learned, or whose own peaks may miss memory."""
         return self._forecast(name, self._scaled(name, scale), kind)
 
     def for_task(self, record: TaskRecord, kind: str = "alloc") -> Forecast | None:
@@ -100,7 +100,7 @@ class Outlook:
         if not inputs or kind not in self._model.kinds(name):
             return None
         forecast = self._model.predict(inputs, name, kind)
-        return forecast if forecast.n else None
+        return forecast if forecast.n and not forecast.is_lower_bound else None
 
     def _scaled(self, name: str, scale: float) -> list:
         """[] where the inputs have no known size."""

@@ -11,9 +11,9 @@ from dwsr_probe.export import handlers
 from dwsr_probe.serve.question import (
     QUANTILE,
     answer,
+    bytes_of,
     inputs_from_text,
     parse_question,
-    whole_bytes,
 )
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class ModelsHandler(_JsonHandler):
             "trust": forecast.trust,
             "notes": list(forecast.notes),
             "inputs": inputs,
-            "mean_bytes": whole_bytes(forecast.mean),
-            "upper_bytes": whole_bytes(forecast.upper(QUANTILE)),
+            **bytes_of(forecast, QUANTILE),
             "error": account and account.error,
             "scored": account.scored if account else 0,
             "exceeded": account.exceeded if account else 0,

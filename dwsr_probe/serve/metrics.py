@@ -57,7 +57,7 @@ METRICS = (
         "Forecast for the largest inputs seen of this task name.",
         KIND,
         "model",
-        _forecasts(lambda f: f.mean),
+        _forecasts(lambda f: math.nan if f.is_unknown else f.mean),
     ),
     Metric(
         "dwsr_forecast_bound_bytes",

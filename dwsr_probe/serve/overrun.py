@@ -2,7 +2,8 @@
 when. Fed by the service with each update of a target; read by /running and the metrics.
 
 Room of a task: its own live bytes plus the headroom of its process, as if its neighbours stood
-still. A task whose allocations are not accounted is followed by the growth of its process instead.
+still. A task whose allocations are not accounted is followed by the growth of its process instead;
+so is one whose own figures may miss memory, if it runs alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.live.wire import TaskIdentity, task_identity
+from dwsr_probe.record import misses_memory
 
 if TYPE_CHECKING:
     from dwsr_probe.predict import Model
@@ -110,14 +112,22 @@ class Track:
 
 def need_of(record: dict[str, Any]) -> Need | None:
     """None: not known."""
-    peak, live = _bytes(record, "alloc_peak_bytes"), _bytes(record, "alloc_end_bytes")
-    if peak is not None and live is not None:
-        return Need("alloc", peak, live)
+    own_peak, live = _bytes(record, "alloc_peak_bytes"), _bytes(record, "alloc_end_bytes")
+    own = None if own_peak is None or live is None else Need("alloc", own_peak, live)
     peak, before = _bytes(record, "rss_peak_bytes"), _bytes(record, "rss_before_bytes")
     resident = _bytes(record, "process_resident_bytes")
-    if peak is not None and before is not None and resident is not None:
-        return Need("rss", max(0, peak - before), max(0, resident - before))
-    return None
+    if peak is None or before is None or resident is None:
+        return own
+    growth = Need("rss", max(0, peak - before), max(0, resident - before))
+    if own is None:
+        return growth
+    if not record.get("overlap") and misses_memory(record.get("attribution_reason")):
+        return Need(
+            "alloc",
+            max(own.peak_bytes, growth.peak_bytes),
+            max(own.now_bytes, growth.now_bytes),
+        )
+    return own
 
 
 def _probability(model: Model, record: dict[str, Any], need: Need, room: float) -> float:

@@ -15,7 +15,7 @@ from dwsr_probe.predict import KINDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dwsr_probe.predict import Model
+    from dwsr_probe.predict import Forecast, Model
 
 QUANTILE = 0.99
 _UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
@@ -112,9 +112,8 @@ def answer(model: Model, question: Question) -> dict[str, Any]:
         "task": question.task,
         "kind": question.kind,
         "inputs": question.inputs,
-        "mean_bytes": whole_bytes(forecast.mean),
         "q": question.q,
-        "upper_bytes": whole_bytes(forecast.upper(question.q)),
+        **bytes_of(forecast, question.q),
         "promised": bool(forecast.promised(question.q)),
         "output": forecast.output,
         "n": forecast.n,
@@ -122,11 +121,32 @@ def answer(model: Model, question: Question) -> dict[str, Any]:
         "notes": list(forecast.notes),
     }
     if question.limit is not None:
-        found |= {
-            "limit_bytes": question.limit,
-            "exceeds": float(forecast.exceeds(question.limit, question.above)),
-        }
+        exceeds = float(forecast.exceeds(question.limit, question.above))
+        # A small probability would promise that the task fits.
+        known = not forecast.is_lower_bound or (exceeds >= 0.5 and not forecast.is_unknown)
+        found |= {"limit_bytes": question.limit, "exceeds": exceeds if known else None}
     return found
+
+
+def bytes_of(forecast: Forecast, q: float) -> dict[str, Any]:
+    """The part of an answer that says how many bytes, and how far that includes all memory.
+    mean_bytes is null if nothing is known, upper_bytes if there is no bound."""
+    unseen = forecast.unseen
+    return {
+        "mean_bytes": None if forecast.is_unknown else whole_bytes(forecast.mean),
+        "upper_bytes": whole_bytes(forecast.upper(q)),
+        "at_least": forecast.is_lower_bound,
+        "unseen": (
+            {
+                "tasks": unseen.tasks,
+                "share": unseen.share,
+                "alone": unseen.alone,
+                "reasons": unseen.reasons,
+            }
+            if unseen.tasks
+            else None
+        ),
+    }
 
 
 def whole_bytes(value: float) -> int | None:

@@ -93,6 +93,26 @@ def test_it_learns_every_record_once(worker):
     )
 
 
+def test_why_an_own_peak_misses_memory_comes_over_the_port(worker):
+    """Then nothing is promised; a thread's name may be longer than other texts."""
+    unseen = {
+        "rss_before_bytes": 10 * MIB,
+        "rss_peak_bytes": 170 * MIB,
+        "attribution": "shared",
+        "attribution_reason": "unowned-thread " + "x" * 1000,
+    }
+    found = predictor(worker([record(n + 1, peak=24, **unseen) for n in range(20)]).url)
+    learned(found, 20)
+    assert found.ledger.refused == 0
+    forecast = found.model.predict([{"nbytes": MIB}], "smooth")
+    assert forecast.is_lower_bound and forecast.mean >= 160 * MIB
+    (reason,) = forecast.unseen.reasons
+    assert reason.startswith("unowned-thread xxx")
+    text = text_of(found)
+    assert 'dwsr_forecast_mean_bytes{kind="alloc",task_name="smooth"} 1.67' in text
+    assert 'dwsr_forecast_bound_bytes{kind="alloc"' not in text
+
+
 def test_two_ways_to_one_task_are_one(worker):
     """A worker's port and the exporter beside it: what Prometheus scrapes."""
     records = [record(n + 1) for n in range(100)]

@@ -466,3 +466,31 @@ def test_advice_for_a_device():
 def test_no_advice_from_too_little():
     records = [task(1)]
     assert "twice" not in words(records, [process(250, 1000)], outlook=outlook_of(records))[1]
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_no_larger_blocks_where_own_peaks_may_miss_memory(every):
+    """Of all tasks, or of each fifth."""
+    chance = random.Random(1)
+    records = [
+        task(
+            n,
+            own=10 * (size := chance.randrange(2, 11)) * chance.uniform(1, 1.01),
+            size=size,
+            attribution="shared" if n % every == 0 else "exact",
+            attribution_reason="foreign-allocator polars" if n % every == 0 else None,
+        )
+        for n in range(1, 80)
+    ]
+    _, text = words(records, [process(250, 1000)], outlook=outlook_of(records))
+    assert "There is room" not in text and "twice" not in text and "no more than" not in text
+    assert "glcm needed most: at least 10" in text
+    assert f"may miss memory: {79 // every} foreign-allocator polars." in text
+
+
+def test_what_needed_most_counts_growth_where_own_peaks_miss_memory():
+    small = task(1, own=24 / MIB, name="query", rss_growth=160, attribution="shared")
+    small.attribution_reason, small.overlap = "foreign-allocator polars", 0
+    (query, array) = summarise([task(2, own=50, name="array"), small], [process(400, 1000)])
+    assert (query.task_name, query.need_bytes, query.host_ratio) == ("query", 160 * MIB, 0.16)
+    assert array.need_bytes == 50 * MIB and not array.misses_memory
