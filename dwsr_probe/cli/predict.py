@@ -86,7 +86,8 @@ class _Predict(click.Command):
 @click.option(
     "--kind",
     metavar="alloc|rss|gpu|output",
-    help="Own peak, growth of the process, peak on a device, or size of the output. [alloc]",
+    help="Own peak, growth of the process, peak on a device, or size of the output. [alloc, or rss"
+    " where allocations were not accounted]",
 )
 @click.option(
     "--quantile",
@@ -138,6 +139,9 @@ def command(
     learned = _load(run) if run and os.path.isfile(run) else _learn(run)
     try:
         if task:
+            kinds = learned.model.kinds(task)
+            if kind is None and "alloc" not in kinds and "rss" in kinds:
+                asked.kind = "rss"  # allocations were not accounted
             if not inputs:
                 asked.inputs = learned.largest_inputs(task, asked.kind)
             _print_one(learned, asked, form, bool(inputs), limit.strip() if limit else None)

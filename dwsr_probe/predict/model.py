@@ -56,6 +56,7 @@ _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
 _NAME_CHARS_MOST = 10_000
 _ENDED_EARLY = ("error", "cancelled", "killed")
 _STATES = ("ok", "running", *_ENDED_EARLY)
+_BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width of an upper bound
 
 
 class Model:
@@ -247,7 +248,8 @@ class Model:
         calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[learner.kind])
         trust, notes = learner.trust(arrays, mixture)
         if unseen.is_most:
-            trust, notes = min(trust, "low", key=TRUST.index), (*notes, "unseen")
+            trust = min(trust, "low", key=TRUST.index)
+            notes = (*(note for note in notes if note not in _BOUND_NOTES), "unseen")
         return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes, unseen, least)
 
     def names(self) -> list[str]:

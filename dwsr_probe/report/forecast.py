@@ -84,10 +84,9 @@ def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[st
         yield f"more than {limit}: {at_least}{_probability_text(found['exceeds'])}"
     if found["kind"] != "output":
         yield f"output: {_output_text(found['output'])}"
-    if found["mean_bytes"] is not None:
-        what = "the growth of the process in " if found["at_least"] else ""
+    if not found["at_least"]:
         yield (
-            f"learned from {what}{count_text(found['n'], 'task', 'tasks', '1')}; trust"
+            f"learned from {count_text(found['n'], 'task', 'tasks', '1')}; trust"
             f" {TRUST_TEXT.get(found['trust'], found['trust'])}"
         )
     for note in found["notes"]:
@@ -120,9 +119,8 @@ def _need_text(found: dict[str, Any]) -> str:
 def _unseen_lines(found: dict[str, Any]) -> Iterator[str]:
     """What the own peaks may miss, why, and what the forecast was made from instead."""
     unseen = found["unseen"]
-    count, alone = unseen["tasks"], unseen["alone"]
-    of = round(count / unseen["share"])
-    tasks = count_text(of, "task", "tasks", "1")
+    count = unseen["tasks"]
+    tasks = count_text(round(count / unseen["share"]), "task", "tasks", "1")
     yield (
         f"note: unseen: {NOTE_TEXT['unseen']} in {count:,} of {tasks}"
         f" ({reasons_text(unseen['reasons'])})"
@@ -130,18 +128,14 @@ def _unseen_lines(found: dict[str, Any]) -> Iterator[str]:
     for line in reason_lines(unseen["reasons"]):
         yield f"  {line}"
     if not found["at_least"]:
-        yield "  the forecast is made from the other tasks; these may need more"
-    elif alone:
-        yield (
-            "  the forecast is made from the growth of the process in tasks that ran alone; memory"
-        )
-        yield "  that the process had before does not make it grow, so a task may need more"
+        yield "  The forecast uses the other tasks. These may need more."
+    elif found["mean_bytes"] is None:
+        yield "  None of them ran alone, so the growth of the process does not show what one task took."
+        yield "  Nothing can be promised. A run with one thread per process would show more."
     else:
-        yield (
-            "  none of these tasks ran alone, so the growth of the process says nothing, either:"
-            " nothing"
-        )
-        yield "  can be promised. A run with one thread per process would show it"
+        alone = count_text(found["n"], "task", "tasks", "1")
+        yield f"  The forecast uses the growth of the process in {alone} that ran alone. A task may"
+        yield "  need more: memory that the process already had does not make it grow."
 
 
 def _probability_text(probability: float | None) -> str:
