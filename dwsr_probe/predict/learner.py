@@ -178,13 +178,19 @@ class Learner:
 
     def learn_unseen(self, reason: str, value: CensoredValue | None) -> bool:
         """Count a task whose own peak may miss memory. value: what it took at least; None: not
-        known. Returns whether the value is news, and should be learned."""
+        known. Returns whether the value should be learned as a censored one: it is news, and there
+        are exact values that it may contradict. With none it is only kept."""
         self.unseen_counts.add(reason, value is not None)
-        return (
-            value is not None
-            and value.bytes > 0
-            and undominated([*self.censored, value]) != self.censored
-        )
+        if value is None or value.bytes <= 0:
+            return False
+        kept = undominated([*self.censored, value])
+        if kept == self.censored:
+            return False
+        if self.n >= _SCORED_FROM:
+            return True
+        self.censored, self._scoring_posterior = kept, None
+        self.invalidate()
+        return False
 
     # -- predict
 

@@ -130,8 +130,8 @@ def _unseen_lines(found: dict[str, Any]) -> Iterator[str]:
     if not found["at_least"]:
         yield "  The forecast uses the other tasks. These may need more."
     elif found["mean_bytes"] is None:
-        yield "  None of them ran alone, so the growth of the process does not show what one task took."
-        yield "  Nothing can be promised. A run with one thread per process would show more."
+        yield "  None of them ran alone, so the growth of the process does not show what one task"
+        yield "  took. Nothing can be promised. A run with one thread per process would show more."
     else:
         alone = count_text(found["n"], "task", "tasks", "1")
         yield f"  The forecast uses the growth of the process in {alone} that ran alone. A task may"

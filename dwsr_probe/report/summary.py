@@ -102,7 +102,10 @@ class NameSummary:
             self.alloc_peaks.add(alloc, killed)
         self.sampled += record.rss_peak_source == "sampled"
         self.shared += record.attribution == "shared"
-        self._raise_host_ratio(record.own_peak_bytes, limits.host(record))
+        own = growth if alloc is None else alloc
+        if record.attribution_reason:
+            own = record.own_peak_bytes
+        self._raise_host_ratio(own, limits.host(record))
         if record.gpu is not None:
             for device in record.gpu:
                 self._raise_device_ratio(

@@ -27,6 +27,8 @@ def said(n):
         "kind": "output",
         "mean_bytes": 1,
         "upper_bytes": 1,
+        "at_least": False,
+        "unseen": None,
         "q": 0.99,
         "promised": True,
         "n": n,
