@@ -9,6 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# Major releases of Arrow whose own allocators can be followed.
+TESTED = range(15, 27)
+
 
 def hook(pyarrow: Any) -> None:
     pool = pyarrow.default_memory_pool()
