@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from dwsr_probe.cli.checks import CheckResult, libraries, machine, trial
+from dwsr_probe.cli.checks import CheckResult, following, libraries, machine, trial
 
-CHECKS = (  # in the order of the lines
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dwsr_probe.cli.checks import Finding
+
+CHECKS: tuple[Callable[[], Finding | None], ...] = (  # in the order of the lines
     machine.kernel,
     machine.python,
     machine.shadowed_package,
@@ -14,7 +20,16 @@ CHECKS = (  # in the order of the lines
     machine.board_directory,
     trial.peaks,
     trial.allocations,
+    following.python_malloc,
+    following.preloaded,
+    following.shared_memory,
+    following.threads,
+    following.uvloop,
+    following.native_fetchers,
+    following.coroutines,
     libraries.pyarrow,
+    following.arrow_release,
+    *following.foreign_allocators,
     libraries.dask,
     libraries.notebook,
     libraries.cupy,

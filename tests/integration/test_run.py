@@ -405,6 +405,8 @@ def test_doctor(cli):
         "MiB here",
         "clear_refs",
         "malloc is",
+        "shared memory",
+        "ThreadPoolExecutor",
     ):
         assert word in done.stdout
     (cli.cwd / "boards").chmod(0o777)

@@ -2,7 +2,8 @@
 or None if it does not concern this machine.
 
 `machine`: kernel, Python, directories, memory limit. `trial`: the probe itself, in a fresh
-interpreter. `libraries`: Dask, CuPy and others, only where they are installed.
+interpreter. `following`: threads, allocators inside libraries, shared memory. `libraries`: Dask,
+CuPy and others, only where they are installed.
 """
 
 from __future__ import annotations
