@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch] csrc/*.pxd dwsr_probe/*.p[yx][xd] dwsr_probe/*/*.p[yx][xd]) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test results bench bench-budgets bench-predict lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test results bench bench-budgets bench-libraries bench-predict lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -98,6 +98,9 @@ bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ##
 bench-budgets: $(VENV)/.bench build ## every budget, met or above; rewrites its section
 	$(BIN)/python -m tests.bench.budgets
 
+bench-libraries: $(VENV)/.bench build ## what following asyncio, Arrow, zarr and Dask DataFrames costs; rewrites its section
+	$(BIN)/python -m tests.bench.libraries
+
 bench-predict: $(VENV)/.bench build ## forecasts against what others do, on operators measured here; rewrites their section of BENCHMARKS.md
 	$(BIN)/python -m tests.bench.predict
 
@@ -141,6 +144,6 @@ CUPY_14 := 'cupy-cuda12x==14.*'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) valgrind chromium
+	@deploy/system-packages $(PYTHON) valgrind chromium g++
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[bench]'
 	@touch $@

@@ -39,14 +39,14 @@ class Section:
         return "\n".join([*lines, *(f"\n{note}" for note in self.notes), ""])
 
 
-def compiled(name, *sources):
-    """Path of a library compiled from C sources."""
+def compiled(name, *sources, language=("cc", "-std=gnu11")):
+    """Path of a library compiled from C sources, or from those of another language: its compiler
+    and its options."""
     path = Path(tempfile.mkdtemp(prefix="dwsr-bench-")) / name
     subprocess.run(
         [
-            "cc",
+            *language,
             "-O2",
-            "-std=gnu11",
             "-shared",
             "-fPIC",
             "-ftls-model=initial-exec",

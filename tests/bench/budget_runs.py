@@ -227,15 +227,19 @@ def fixed_metrics(runs):
     return difference(under["plain"], under["metrics"])
 
 
-def real_job(name):
-    """The measurement of one of tests/bench/jobs.py."""
+def real_rounds(runs):
+    return runs.rounds(4, 2)
+
+
+def real_job(name, jobs=JOBS):
+    """The measurement of one of tests/bench/jobs.py, or of other jobs by their names."""
 
     def ratio(runs):
         bare, under = runs.fixed
         fixed, least_fixed = median_of_nothing(bare, under["plain"])
-        job = runs.job(f"job{list(JOBS).index(name)}", JOBS[name])
+        job = runs.job(f"job{list(jobs).index(name)}", jobs[name])
         count = count_for(job, 2.0 if runs.quick else 11.0)
-        bare, ours, again = in_turn(runs.folder, job, count, runs.rounds(4, 2))
+        bare, ours, again = in_turn(runs.folder, job, count, real_rounds(runs))
         control = spread([b / a for a, b in zip(bare, again, strict=True)], 3)
         return Figure(
             [2 * (o - fixed) / (a + b) for a, b, o in zip(bare, again, ours, strict=True)],

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.bench import Section, book
+from tests.bench import Section, book, library_parts
 from tests.bench import budget_parts as parts
 from tests.bench import budget_runs as runs
 from tests.bench.figure import NotMeasured
@@ -101,9 +101,16 @@ ROWS = (
     ),
     Row("malloc", "malloc and free of 1 MiB", 20, "ns", parts.malloc_pair(1 << 20, 500_000), 1),
     Row("malloc", "large pair with its line", 70, "ns", None, 1),
-    Row("pair", "Arrow pair", 20, "ns", None, 1),
+    Row("pair", "Arrow pair of 64 bytes", 20, "ns", library_parts.arrow_pair(64), 1),
+    Row("pair", "Arrow pair of 1 MiB", 20, "ns", library_parts.arrow_pair(1 << 20), 1),
     Row("pair", "CuPy pair", 0.5, "µs", parts.cupy_pair),
-    Row("pair", "asyncio step that works for a task", 0.3, "µs", None),
+    Row(
+        "pair",
+        "asyncio step that works for a task",
+        0.3,
+        "µs",
+        library_parts.asyncio_step_for_task,
+    ),
     Row("fork", "fork + exit + wait of 10 MiB", 2, "ms", parts.fork(0)),
     Row("fork", "fork + exit + wait of 310 MiB", 2, "ms", parts.fork(300)),
     Row("start", "start of an interpreter", 30, "ms", parts.start_time, 1),

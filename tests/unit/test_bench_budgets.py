@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bench import book
+from tests.bench import book, libraries
 from tests.bench.budgets import DASK, LINES, NUMPY, ROWS, Row, cells
 from tests.bench.figure import Figure, NotMeasured, difference
 from tests.bench.jobs import JOBS
@@ -12,8 +12,6 @@ NOT_BUILT = {
     "with the guard",
     "this ratio with all features",
     "large pair with its line",
-    "Arrow pair",
-    "asyncio step that works for a task",
     "the guard on top of it, resident",
 }
 
@@ -44,6 +42,34 @@ def test_goals_are_those_of_the_design():
 def test_section_and_jobs_are_known():
     assert "budgets" in book.ORDER and "budgets" not in book.NAMES
     assert {NUMPY, DASK} <= set(JOBS)
+
+
+def test_libraries():
+    """A benchmark of its own, with rows as the budgets have them."""
+    assert "libraries" in book.ORDER and "libraries" not in book.NAMES
+    assert {row.line for row in libraries.ROWS} <= set(LINES)
+    assert all(callable(row.measure) for row in libraries.ROWS)
+    assert set(libraries.DATA) == set(libraries.JOBS) == set(libraries.NEEDS)
+    for code in (*libraries.DATA.values(), *libraries.JOBS.values()):
+        compile(code, "job.py", "exec")
+
+
+def test_what_is_not_exact_counts():
+    def task(attribution, peak, reason=None):
+        return {
+            "attribution": attribution,
+            "attribution_reason": reason,
+            "alloc_peak_bytes": peak,
+            "rss_before_bytes": 1000,
+            "rss_peak_bytes": 1400,
+        }
+
+    found = [task("exact", 600), task("shared", 200, "coroutine"), task("exact", None)]
+    assert [libraries.is_exact(one) for one in found] == [True, False, False]
+    assert libraries.percent_not_exact(found) == pytest.approx(200 / 3)
+    assert libraries.percent_of_bytes_not_exact(found) == pytest.approx(50)  # 200 and 400 of 1,200
+    assert libraries.reasons(found) == "1 coroutine, 1 no own peak"
+    assert libraries.reasons(found[:1]) == "all exact"
 
 
 @pytest.mark.parametrize(
