@@ -2,14 +2,16 @@
 #include <arrow/memory_pool.h>
 #include <ctime>
 
-static double now() {
+static double now()
+{
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
 // Nanoseconds of CPU for a pair; below 0 if an allocation failed.
-extern "C" double arrow_pairs(unsigned count, int64_t size) {
+extern "C" double arrow_pairs(unsigned count, int64_t size)
+{
     arrow::MemoryPool *pool = arrow::default_memory_pool();
     double begin = now();
     for (unsigned i = 0; i < count; i++) {
