@@ -6,6 +6,7 @@ much of their records is `exact`. `--quick`: a short trial that writes nothing.
 """
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -22,12 +23,15 @@ from tests.bench.jobs import under_run
 from tests.bench.numpy_job import cpu_of
 
 ZARR = "Dask on zarr 3, LocalCluster of one process with 2 threads"
+CHUNK = 32, 256, 512  # of float32, 16 MiB
 FRAME = "Dask DataFrame, LocalCluster of one process with 2 threads"
 
-# Each makes its data in the folder that it is called with; `scale` 1 is the full size.
+# Each makes its data in the folder that it is called with; its second argument is the share of the
+# full size.
 DATA = {
     # 1 GB of float32: a slow wave and noise, rounded as instruments do. zarr's default compressors.
-    ZARR: """
+    ZARR: f"chunks = {CHUNK}"
+    """
 import sys
 import numpy as np
 import zarr
@@ -35,7 +39,7 @@ import zarr
 folder, scale = sys.argv[1], float(sys.argv[2])
 traces = round(512 * scale)
 volume = zarr.create_array(
-    f"{folder}/volume.zarr", shape=(traces, 512, 1024), chunks=(32, 256, 512), dtype="float32"
+    f"{folder}/volume.zarr", shape=(traces, 512, 1024), chunks=chunks, dtype="float32"
 )
 random, wave = np.random.default_rng(1), np.sin(np.arange(1024) / 40, dtype=np.float32)
 for first in range(0, traces, 32):
@@ -156,6 +160,19 @@ def bytes_not_exact(name):
     return share
 
 
+def below_their_chunk(found):
+    """Percent of the tasks that load and sum a chunk, and whose own peak is less than the chunk."""
+    return Figure([percent_below_chunk(run) for run in _records(found, ZARR)])
+
+
+def percent_below_chunk(tasks):
+    chunk = 4 * math.prod(CHUNK)
+    peaks = [task["alloc_peak_bytes"] or 0 for task in tasks if task["task_name"] == "sum"]
+    if not peaks:
+        raise NotMeasured("this release of Dask has another name for the tasks that load")
+    return 100 * sum(peak < chunk for peak in peaks) / len(peaks)
+
+
 def is_exact(task):
     return task["attribution"] == "exact" and task["alloc_peak_bytes"] is not None
 
@@ -206,6 +223,7 @@ ROWS = (
     Row("job", "a LocalCluster without work", None, "s of CPU", without_work, 3),
     Row("job", f"(run − fixed) / bare: {ZARR}", 1.02, "", job_ratio(ZARR), 3),
     Row("job", "its tasks that are not `exact`", 0, "%", not_exact(ZARR), 1),
+    Row("job", "its loads whose own peak is below their chunk", 0, "%", below_their_chunk, 1),
     Row("job", f"(run − fixed) / bare: {FRAME}", 1.02, "", job_ratio(FRAME), 3),
     Row("job", "its tasks that are not `exact`", 5, "%", not_exact(FRAME), 1),
     Row("job", "bytes of own peaks that are not `exact`", 10, "%", bytes_not_exact(FRAME), 1),

@@ -54,6 +54,14 @@ def test_libraries():
         compile(code, "job.py", "exec")
 
 
+def test_loads_below_their_chunk():
+    chunk = 16 << 20
+    found = [{"task_name": "sum", "alloc_peak_bytes": n} for n in (None, 0, chunk, 2 * chunk)]
+    assert libraries.percent_below_chunk(found) == 50
+    with pytest.raises(NotMeasured):
+        libraries.percent_below_chunk([{"task_name": "other", "alloc_peak_bytes": chunk}])
+
+
 def test_what_is_not_exact_counts():
     def task(attribution, peak, reason=None):
         return {
