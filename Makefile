@@ -127,7 +127,7 @@ $(VENV)/.built: $(VENV)/.venv $(SOURCES)
 
 # Allocators that the accounting is tested with, preloaded; what lists system calls; a real Prometheus; what checks deploy/; a terminal; a browser.
 $(VENV)/.test: $(VENV)/.built
-	@deploy/system-packages $(PYTHON) libjemalloc2 libmimalloc2.0 binutils strace prometheus tmux chromium
+	@deploy/system-packages $(PYTHON) g++ libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4 binutils strace prometheus tmux chromium
 	$(BIN)/pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]'
 	@touch $@
 

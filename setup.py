@@ -24,12 +24,14 @@ core = Extension(
     include_dirs=["csrc"],
     define_macros=[("DWSR_EXTENSION", "1")],
     # Hidden: the file exports the units' init functions and nothing else. Initial-exec: other
-    # models may allocate at first use.
+    # models may allocate at first use. Unwind tables: exceptions of C++ pass through the wrappers
+    # of operator new.
     extra_compile_args=[
         "-std=c11",
         "-O2",
         "-fvisibility=hidden",
         "-ftls-model=initial-exec",
+        "-funwind-tables",
         "-Wall",
         "-Wextra",
         "-Wno-unused-parameter",

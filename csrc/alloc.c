@@ -253,6 +253,34 @@ static void *alloc_pvalloc(size_t n)
     return p;
 }
 
+/* C++'s operators. An exception of the real one passes through: these functions have nothing to
+ * undo, and setup.py asks for unwind tables. */
+#define ALLOCATE(name, parameters, arguments) \
+    static void *alloc_##name parameters      \
+    {                                         \
+        void *p = alloc.real.name arguments;  \
+        add_block(p);                         \
+        return p;                             \
+    }
+#define RELEASE(name, parameters, arguments) \
+    static void alloc_##name parameters      \
+    {                                        \
+        remove_block(p);                     \
+        alloc.real.name arguments;           \
+    }
+#define NEW_1(name)    ALLOCATE(name, (size_t n), (n))
+#define NEW_2(name)    ALLOCATE(name, (size_t n, size_t b), (n, b))
+#define NEW_3(name)    ALLOCATE(name, (size_t n, size_t b, size_t c), (n, b, c))
+#define DELETE_1(name) RELEASE(name, (void *p), (p))
+#define DELETE_2(name) RELEASE(name, (void *p, size_t b), (p, b))
+#define DELETE_3(name) RELEASE(name, (void *p, size_t b, size_t c), (p, b, c))
+NEW_1_HOOKS(NEW_1)
+NEW_2_HOOKS(NEW_2)
+NEW_3_HOOKS(NEW_3)
+DELETE_1_HOOKS(DELETE_1)
+DELETE_2_HOOKS(DELETE_2)
+DELETE_3_HOOKS(DELETE_3)
+
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
 
 /* Only anonymous, accessible mappings count as memory: not files, reservations or guard pages. */

@@ -29,7 +29,7 @@ int elf_object_read(const struct dl_phdr_info *info, struct elf_object *o)
     o->base = info->dlpi_addr;
     const ElfW(Dyn) *dynamic = read_segments(info, o);
     if (!dynamic) return 0;
-    size_t plt_bytes = 0, rela_bytes = 0, relative = 0;
+    size_t plt_bytes = 0, rela_bytes = 0, relative = 0, soname = 0;
     for (; dynamic->d_tag != DT_NULL; dynamic++) {
         const size_t value = dynamic->d_un.d_val;
         /* glibc has added the base to these addresses, except in read-only sections */
@@ -47,6 +47,7 @@ int elf_object_read(const struct dl_phdr_info *info, struct elf_object *o)
             case DT_RELACOUNT: relative = value; break;
             case DT_GNU_HASH: o->gnu_hash = at; break;
             case DT_HASH: o->hash = at; break;
+            case DT_SONAME: soname = value; break;
             case DT_PLTREL: if (value != DT_RELA) return 0; break;
         }
         /* clang-format on */
@@ -56,6 +57,7 @@ int elf_object_read(const struct dl_phdr_info *info, struct elf_object *o)
     /* relative relocations have no symbol and stand first */
     if (relative > o->relocation_counts[1]) relative = 0;
     if (relative) o->relocations[1] += relative, o->relocation_counts[1] -= relative;
+    o->soname = o->strings && soname ? o->strings + soname : "";
     return o->symbols && o->strings;
 }
 

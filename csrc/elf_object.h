@@ -16,6 +16,7 @@ struct elf_object {
     uintptr_t base;
     const ElfW(Sym) * symbols;
     const char *strings;
+    const char *soname; /* its own name, or "" */
     /* [0]: relocations of the PLT. [1]: all other relocations that have a symbol. */
     const ElfW(Rela) * relocations[2];
     size_t relocation_counts[2];

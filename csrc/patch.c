@@ -41,7 +41,9 @@ static const char *const hook_names[HOOK_COUNT] = {
         "dlsym",
 };
 
-#define FIRST_MAPPING HOOK_mmap /* the malloc hooks stand before it */
+#define FIRST_CPP     HOOK__Znwm
+#define FIRST_MAPPING HOOK_mmap /* those of malloc's family stand before it */
+#define NAME_BUCKETS  64
 
 struct address_range {
     uintptr_t first, last;
@@ -65,6 +67,8 @@ static struct {
     /* The executable's canonical PLT entry. Pointers of other objects may hold its address. */
     uintptr_t plt[HOOK_COUNT];
     struct address_range reals, wrappers;
+    /* The hooks to compare a name with: chains by the name's first letters, of index + 1. */
+    uint8_t first_named[NAME_BUCKETS], next_named[HOOK_COUNT];
     uintptr_t provider, self; /* bases of the object that provides malloc, and of this one */
     char provider_path[256];
     uintptr_t usable_size;
@@ -86,8 +90,8 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
     (void)size, (void)unused;
     if (elf_object_is_loader(info) || !elf_object_read(info, &o)) return 0;
     for (int i = 0; i < HOOK_COUNT; i++) {
-        /* the object that defines malloc provides its whole family */
-        if (patch.real[i] || (i < FIRST_MAPPING && patch.provider && o.base != patch.provider))
+        /* the object that defines malloc, the first hook, provides its whole family */
+        if (patch.real[i] || (i != HOOK_malloc && i < FIRST_MAPPING && o.base != patch.provider))
             continue;
         patch.real[i] = elf_object_function(&o, hook_names[i]);
         if (patch.real[i] && i == HOOK_malloc) {
@@ -101,6 +105,32 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
     return 0;
 }
 
+/* Names of at least three letters; others share a bucket with some hook, or with none. */
+static unsigned bucket_of(const char *name)
+{
+    const unsigned char *n = (const unsigned char *)name;
+    if (!n[0] || !n[1]) return 0;
+    return (n[0] + n[1] * 3u + n[2] * 7u) % NAME_BUCKETS;
+}
+
+/* Only functions that were found: with glibc's malloc no name of C++ is ever compared. */
+static void index_names(void)
+{
+    for (int i = 0; i < HOOK_COUNT; i++) {
+        uint8_t *first = &patch.first_named[bucket_of(hook_names[i])];
+        if (!patch.real[i]) continue;
+        patch.next_named[i] = *first;
+        *first = (uint8_t)(i + 1);
+    }
+}
+
+static int hook_of(const char *name)
+{
+    for (unsigned n = patch.first_named[bucket_of(name)]; n; n = patch.next_named[n - 1])
+        if (!strcmp(name, hook_names[n - 1])) return (int)n - 1;
+    return -1;
+}
+
 /* A non-PIE executable that takes a function's address gives it a canonical PLT entry: an undefined
  * symbol with a value. */
 static int find_canonical_plt(struct dl_phdr_info *info, size_t size, void *unused)
@@ -112,9 +142,8 @@ static int find_canonical_plt(struct dl_phdr_info *info, size_t size, void *unus
             for (size_t n = 0; n < o.relocation_counts[table]; n++) {
                 const ElfW(Sym) *s = &o.symbols[ELF64_R_SYM(o.relocations[table][n].r_info)];
                 if (s->st_shndx != SHN_UNDEF || s->st_value == 0) continue;
-                for (int i = 0; i < HOOK_COUNT; i++)
-                    if (!strcmp(o.strings + s->st_name, hook_names[i]))
-                        patch.plt[i] = o.base + s->st_value;
+                const int i = hook_of(o.strings + s->st_name);
+                if (i >= 0) patch.plt[i] = o.base + s->st_value;
             }
     return 1; /* the executable comes first: stop after it */
 }
@@ -124,6 +153,7 @@ int patch_find(struct real_functions *real)
     pthread_mutex_lock(&patch.mutex);
     if (!patch.real[HOOK_malloc]) {
         dl_iterate_phdr(find_in_object, NULL);
+        index_names();
         dl_iterate_phdr(find_canonical_plt, NULL);
     }
 #define COPY(name) real->name = (name##_function)patch.real[HOOK_##name];
@@ -144,13 +174,6 @@ struct got_slot {
     uintptr_t *address, value;
 };
 
-static int hook_of(const char *name)
-{
-    for (int i = 0; i < HOOK_COUNT; i++)
-        if (name[0] == hook_names[i][0] && !strcmp(name, hook_names[i])) return i;
-    return -1;
-}
-
 __attribute__((no_sanitize_address)) static void write_got_slot(struct elf_object *o,
                                                                 uintptr_t *slot, uintptr_t value)
 {
@@ -165,10 +188,13 @@ static int holds_real(const struct elf_object *o, const struct got_slot *slot)
     if (slot->value == patch.real[slot->hook]
         || (patch.plt[slot->hook] && slot->value == patch.plt[slot->hook]))
         return 1;
-    /* Lazy binding: the slot leads back into the object's own PLT. A defined symbol may be the
-     * object's own malloc. */
-    return slot->is_call && slot->is_undefined && slot->value >= o->text
-           && slot->value < o->text_end;
+    /* Lazy binding: the slot leads back into the object's own PLT. */
+    if (!slot->is_call || slot->value < o->text || slot->value >= o->text_end) return 0;
+    /* A defined symbol may be the object's own malloc. The operators of libstdc++ are defined, and
+     * the provider's stand before them in the loader's search. */
+    return slot->is_undefined
+           || (slot->hook >= FIRST_CPP && slot->hook < FIRST_MAPPING
+               && !strncmp(o->soname, "libstdc++.so", 12));
 }
 
 typedef void got_slot_action(struct elf_object *o, const struct got_slot *slot);
@@ -219,9 +245,16 @@ static int may_be_real(const struct elf_object *o, uintptr_t value)
     return is_within(patch.reals, value) || (value >= o->text && value < o->text_end);
 }
 
+/* Calls inside the provider. glibc's own calls of malloc are the program's. A provider of C++'s
+ * operators calls one of its functions through another: that would be counted twice. */
+static int is_internal(const struct elf_object *o, const struct got_slot *slot)
+{
+    return o->base == patch.provider && (slot->hook >= FIRST_MAPPING || patch.real[FIRST_CPP]);
+}
+
 static void patch_got_slot(struct elf_object *o, const struct got_slot *slot)
 {
-    if ((o->base == patch.provider && slot->hook >= FIRST_MAPPING) || !holds_real(o, slot)) return;
+    if (is_internal(o, slot) || !holds_real(o, slot)) return;
     write_got_slot(o, slot->address, patch.wrapper[slot->hook]);
     patch.maps_memory |= slot->hook == HOOK_mmap || slot->hook == HOOK_mmap64;
 }

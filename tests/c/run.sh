@@ -20,7 +20,7 @@ for kind in "${@:-plain}"; do
     *) echo "run.sh: unknown kind $kind (plain, address, thread)" >&2; exit 2 ;;
   esac
   mkdir -p "$out/$kind"
-  flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -fPIC -ftls-model=initial-exec -pthread -Icsrc -Itests/c"
+  flags="$flags -std=c11 -Wall -Wextra -Wshadow -Werror -fPIC -ftls-model=initial-exec -funwind-tables -pthread -Icsrc -Itests/c"
   rm -f "$out/$kind"/*.o
   for source in csrc/*.c; do ${CC:-cc} $flags -c "$source" -o "$out/$kind/$(basename "$source" .c).o" || exit 1; done
   # A library, as in Python: the accounting does not look at the object it is in.
