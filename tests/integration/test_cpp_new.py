@@ -125,13 +125,17 @@ with task("after"):
 )
 
 
+@pytest.mark.parametrize("binding", ["lazy", "now"])
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_new_and_delete(cli, allocator):
+def test_new_and_delete(cli, allocator, binding):
+    """Calls between libraries are bound at the first call, or all at the start."""
     require(shutil.which("g++"), "g++: apt-get install g++")
     if ALLOCATORS[allocator]:
         name, package = ALLOCATORS[allocator]
         path = require(library(name), f"{name}: apt-get install {package}")
         cli.env["LD_PRELOAD"] = path
+    if binding == "now":
+        cli.env["LD_BIND_NOW"] = "1"
     (cli.cwd / "news.cpp").write_text(SOURCE)
     built = subprocess.run(
         ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-o", "news.so", "news.cpp"],
