@@ -2,6 +2,8 @@
 #include "alloc.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include "foreign.h"
 #include "owners.h"
 #include "patch.h"
+#include "shared_files.h"
 #include "unaccounted.h"
 
 /* If the owner table is full, blocks below this size are summed per thread like small ones. Larger
@@ -283,16 +286,35 @@ DELETE_3_HOOKS(DELETE_3)
 
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
 
-/* Only anonymous, accessible mappings count as memory: not files, reservations or guard pages. */
-static void add_mapping(void *p, size_t n, int protection, int flags)
+static void add_untracked(uint64_t bytes)
+{
+    if (bytes) add_relaxed(&alloc.untracked_bytes, bytes);
+}
+
+static void map_shared_file(void *p, size_t n, int fd, off_t offset)
+{
+    uint64_t charged;
+    add_untracked(shared_files_map((uintptr_t)p, n, fd, (uint64_t)offset, &charged));
+    if (charged) accounts_count_allocation();
+}
+
+/* Only accessible mappings count as memory, not reservations or guard pages: anonymous ones, and
+ * shared ones of files in memory (shared_files.h). */
+static void add_mapping(void *p, size_t n, int protection, int flags, int fd, off_t offset)
 {
     if (p == MAP_FAILED || !accounts_may_change()) return;
-    int saved = errno,
-        counts = flags & MAP_ANONYMOUS && protection != PROT_NONE && !(flags & MAP_NORESERVE);
-    if (!counts && !(flags & MAP_FIXED)) return;
+    int saved = errno, may_count = protection != PROT_NONE && !(flags & MAP_NORESERVE),
+        counts = flags & MAP_ANONYMOUS && may_count,
+        is_shared =
+            flags & MAP_SHARED && !(flags & MAP_ANONYMOUS) && may_count && shared_files_any();
+    if (!counts && !is_shared && !(flags & MAP_FIXED)) return;
     accounts_enter();
     task_handle task = counts ? lineage_allocating_task() : NOBODY;
     n = whole_pages(n);
+    if (is_shared)
+        map_shared_file(p, n, fd, offset);
+    else if (shared_files_any_mapped())
+        add_untracked(shared_files_unmap((uintptr_t)p, n));
     if (!counts)
         owners_unmap((uintptr_t)p, n, subtract_bytes); /* MAP_FIXED replaces older mappings */
     else if (owners_map((uintptr_t)p, n, task, subtract_bytes) == OWNERS_FULL)
@@ -309,6 +331,7 @@ static void remove_mapping(void *p, size_t n)
     if (!accounts_may_change() || n == 0 || (uintptr_t)p % PAGE) return;
     accounts_enter();
     owners_unmap((uintptr_t)p, whole_pages(n), subtract_bytes);
+    if (shared_files_any_mapped()) add_untracked(shared_files_unmap((uintptr_t)p, whole_pages(n)));
     accounts_leave();
 }
 
@@ -325,7 +348,7 @@ static void note_private_mapping(const void *caller, void *p, size_t n, int prot
 static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap(at, n, protection, flags, fd, offset);
-    add_mapping(p, n, protection, flags);
+    add_mapping(p, n, protection, flags, fd, offset);
     note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
     return p;
 }
@@ -333,7 +356,7 @@ static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, o
 static void *alloc_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap64(at, n, protection, flags, fd, offset);
-    add_mapping(p, n, protection, flags);
+    add_mapping(p, n, protection, flags, fd, offset);
     note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
     return p;
 }
@@ -374,6 +397,27 @@ static void restore_mapping(void *p, size_t n, task_handle owner)
     errno = saved;
 }
 
+/* A mapping that mremap duplicates (no old bytes) or does not unmap stays where it is. */
+static struct shared_part begin_move(void *old, size_t n, int flags)
+{
+    struct shared_part part = { 0, 0 };
+    if (!shared_files_any_mapped() || !accounts_may_change() || (uintptr_t)old % PAGE) return part;
+    accounts_enter();
+    part =
+        shared_files_begin_move((uintptr_t)old, whole_pages(n), n == 0 || flags & MREMAP_DONTUNMAP);
+    accounts_leave();
+    return part;
+}
+
+static void end_move(struct shared_part part, void *p, size_t n)
+{
+    int saved = errno;
+    accounts_enter();
+    add_untracked(shared_files_end_move(part, (uintptr_t)p, whole_pages(n)));
+    accounts_leave();
+    errno = saved;
+}
+
 static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
 {
     va_list arguments;
@@ -388,13 +432,132 @@ static void *alloc_mremap(void *old, size_t old_n, size_t n, int flags, ...)
         accounts_leave();
     }
     if (known) remove_mapping(old, old_n);
+    struct shared_part part = begin_move(old, old_n, flags);
     void *p = flags & MREMAP_FIXED ? alloc.real.mremap(old, old_n, n, flags, to)
                                    : alloc.real.mremap(old, old_n, n, flags);
     if (known && p != MAP_FAILED)
-        add_mapping(p, n, PROT_READ, MAP_ANONYMOUS);
+        add_mapping(p, n, PROT_READ, MAP_ANONYMOUS, -1, 0);
     else if (known)
         restore_mapping(old, old_n, owner);
+    if (part.file) {
+        if (p != MAP_FAILED)
+            end_move(part, p, n);
+        else
+            end_move(part, old, flags & MREMAP_DONTUNMAP ? 0 : old_n);
+    }
     return p;
+}
+
+/* -- files in memory: who creates them, and when they are gone -- */
+
+#define MAY_CREATE (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))
+#define SHM_FOLDER "/dev/shm/" /* where glibc keeps what shm_open creates */
+
+static void note_created(int fd, int is_new)
+{
+    if (fd < 0 || !accounts_may_change()) return;
+    int saved = errno;
+    accounts_enter();
+    shared_files_created(fd, is_new, lineage_allocating_task());
+    accounts_leave();
+    errno = saved;
+}
+
+/* The mode is there only if the call may create a file. */
+#define OPEN(name, parameters, ...)                         \
+    static int alloc_##name parameters                      \
+    {                                                       \
+        mode_t mode = 0;                                    \
+        if (__builtin_expect(!(flags & MAY_CREATE), 1))     \
+            return alloc.real.name(__VA_ARGS__, flags);     \
+        va_list arguments;                                  \
+        va_start(arguments, flags);                         \
+        mode = va_arg(arguments, mode_t);                   \
+        va_end(arguments);                                  \
+        int fd = alloc.real.name(__VA_ARGS__, flags, mode); \
+        note_created(fd, flags & O_EXCL);                   \
+        return fd;                                          \
+    }
+OPEN(open, (const char *path, int flags, ...), path)
+OPEN(open64, (const char *path, int flags, ...), path)
+OPEN(openat, (int directory, const char *path, int flags, ...), directory, path)
+OPEN(openat64, (int directory, const char *path, int flags, ...), directory, path)
+
+#define CREATE(name, parameters, arguments, is_new) \
+    static int alloc_##name parameters              \
+    {                                               \
+        int fd = alloc.real.name arguments;         \
+        note_created(fd, is_new);                   \
+        return fd;                                  \
+    }
+CREATE(creat, (const char *path, mode_t mode), (path, mode), 0)
+CREATE(creat64, (const char *path, mode_t mode), (path, mode), 0)
+CREATE(memfd_create, (const char *name, unsigned flags), (name, flags), 1)
+
+static int alloc_shm_open(const char *name, int flags, mode_t mode)
+{
+    int fd = alloc.real.shm_open(name, flags, mode);
+    if (flags & O_CREAT) note_created(fd, flags & O_EXCL);
+    return fd;
+}
+
+#define RESIZE(name)                                                 \
+    static int alloc_##name(int fd, off_t size)                      \
+    {                                                                \
+        int e = alloc.real.name(fd, size);                           \
+        if (e == 0 && shared_files_any() && accounts_may_change()) { \
+            int saved = errno;                                       \
+            accounts_enter();                                        \
+            add_untracked(shared_files_resized(fd));                 \
+            accounts_leave();                                        \
+            errno = saved;                                           \
+        }                                                            \
+        return e;                                                    \
+    }
+RESIZE(ftruncate)
+RESIZE(ftruncate64)
+
+/* Before a name is removed: whether it is the last name of a file that may be known. */
+static int is_last_name(int directory, const char *path, struct shared_file_id *id)
+{
+    if (!shared_files_any() || !accounts_may_change()) return 0;
+    int saved = errno, is_last = shared_files_find_last_name(directory, path, id);
+    errno = saved;
+    return is_last;
+}
+
+static int note_unlinked(int e, struct shared_file_id id)
+{
+    if (e != 0) return e;
+    int saved = errno;
+    accounts_enter();
+    shared_files_unlinked(id);
+    accounts_leave();
+    errno = saved;
+    return e;
+}
+
+#define UNLINK(name, parameters, arguments, directory)          \
+    static int alloc_##name parameters                          \
+    {                                                           \
+        struct shared_file_id id;                               \
+        const int is_last = is_last_name(directory, path, &id); \
+        const int e = alloc.real.name arguments;                \
+        return is_last ? note_unlinked(e, id) : e;              \
+    }
+UNLINK(unlink, (const char *path), (path), AT_FDCWD)
+UNLINK(remove, (const char *path), (path), AT_FDCWD)
+UNLINK(unlinkat, (int folder, const char *path, int flags), (folder, path, flags), folder)
+
+static int alloc_shm_unlink(const char *name)
+{
+    char path[sizeof SHM_FOLDER + NAME_MAX] = SHM_FOLDER;
+    struct shared_file_id id;
+    const char *file = name + strspn(name, "/");
+    strncat(path, file, NAME_MAX);
+    const int is_last = is_last_name(AT_FDCWD, path, &id);
+    const int e = alloc.real.shm_unlink(name);
+    return is_last ? note_unlinked(e, id) : e;
 }
 
 struct thread_start {
@@ -469,6 +632,7 @@ int alloc_start_accounting(void)
     if (e < 0) return e;
     store_relaxed(&alloc.untracked_bytes, 0);
     store_relaxed(&alloc.table_was_full, 0);
+    shared_files_open();
     accounts_open();
     return 0;
 }
@@ -481,12 +645,13 @@ void alloc_stop(int at_exit)
     accounts_close();
 }
 
-void alloc_fork_lock(void) { patch_lock(), owners_lock(); }
-void alloc_fork_unlock(void) { owners_unlock(), patch_unlock(); }
+void alloc_fork_lock(void) { patch_lock(), owners_lock(), shared_files_lock(); }
+void alloc_fork_unlock(void) { shared_files_unlock(), owners_unlock(), patch_unlock(); }
 
 void alloc_reset_in_child(void)
 {
     owners_reset_in_child();
+    shared_files_reset_in_child();
     patch_reset_in_child();
     alloc.hooked = 0;
     accounts_close(); /* until the child accounts for itself, the wrappers only call through */

@@ -34,9 +34,12 @@
     NEW_1_HOOKS(X) NEW_2_HOOKS(X) NEW_3_HOOKS(X)                                              \
     DELETE_1_HOOKS(X) DELETE_2_HOOKS(X) DELETE_3_HOOKS(X)
 #define MAPPING_HOOKS(X) X(mmap) X(mmap64) X(munmap) X(mremap) X(mprotect)
+#define FILE_HOOKS(X) /* who creates files in memory, and when they are gone */              \
+    X(open) X(open64) X(openat) X(openat64) X(creat) X(creat64) X(shm_open) X(memfd_create)   \
+    X(ftruncate) X(ftruncate64) X(unlink) X(unlinkat) X(remove) X(shm_unlink)
 #define THREAD_HOOKS(X) X(pthread_create) /* threads that a task starts work for it */
 /* clang-format on */
-#define HOOKS(X) MALLOC_HOOKS(X) CPP_HOOKS(X) MAPPING_HOOKS(X) THREAD_HOOKS(X)
+#define HOOKS(X) MALLOC_HOOKS(X) CPP_HOOKS(X) MAPPING_HOOKS(X) FILE_HOOKS(X) THREAD_HOOKS(X)
 
 typedef void *(*malloc_function)(size_t);
 typedef void *(*calloc_function)(size_t, size_t);
@@ -73,6 +76,20 @@ typedef int (*mprotect_function)(void *, size_t, int);
 typedef int (*pthread_create_function)(pthread_t *, const pthread_attr_t *, void *(*)(void *),
                                        void *);
 typedef void *(*mremap_function)(void *, size_t, size_t, int, ...);
+typedef int (*open_function)(const char *, int, ...);
+typedef int (*open64_function)(const char *, int, ...);
+typedef int (*openat_function)(int, const char *, int, ...);
+typedef int (*openat64_function)(int, const char *, int, ...);
+typedef int (*creat_function)(const char *, mode_t);
+typedef int (*creat64_function)(const char *, mode_t);
+typedef int (*shm_open_function)(const char *, int, mode_t);
+typedef int (*memfd_create_function)(const char *, unsigned);
+typedef int (*ftruncate_function)(int, off_t);
+typedef int (*ftruncate64_function)(int, off_t);
+typedef int (*unlink_function)(const char *);
+typedef int (*unlinkat_function)(int, const char *, int);
+typedef int (*remove_function)(const char *);
+typedef int (*shm_unlink_function)(const char *);
 
 /* The functions that the program would have called without the hooks. */
 struct real_functions {
