@@ -7,6 +7,7 @@
 #include "owners.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -127,6 +128,65 @@ static void mappings(void)
     munmap(p + 4 * MIB, 4 * MIB);
     munmap(reserved, 64 * MIB);
     CHECK(end(0, 4).live_bytes < 64 * KIB);
+}
+
+/* A file in memory through every hooked function: the bytes and errno. */
+static void shared_memory(void)
+{
+    char name[64], path[80];
+    snprintf(name, sizeof name, "//dwsr-test-%d", (int)getpid());
+    snprintf(path, sizeof path, "/dev/shm/%s", name + 2);
+    begin(0, 4);
+    int fd = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, 8 * MIB) == 0);
+    char *p = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(p != MAP_FAILED && now(0, 4).live_bytes == 8 * MIB);
+    errno = 0;
+    CHECK(shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600) < 0 && errno == EEXIST);
+    /* the same file again; a private mapping is as before, not counted */
+    int again = open(path, O_RDWR);
+    char *q = mmap(NULL, 8 * MIB, PROT_READ, MAP_SHARED, again, 0);
+    char *private = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE, again, 0);
+    CHECK(q != MAP_FAILED && private != MAP_FAILED && now(0, 4).live_bytes == 8 * MIB);
+    munmap(private, 8 * MIB);
+    munmap(q, 8 * MIB);
+    close(again);
+    CHECK(ftruncate(fd, 16 * MIB) == 0);
+    CHECK((q = mremap(p, 8 * MIB, 16 * MIB, MREMAP_MAYMOVE)) != MAP_FAILED);
+    CHECK(now(0, 4).live_bytes == 16 * MIB);
+    errno = 0;
+    CHECK(mremap(q, 16 * MIB, (size_t)1 << 50, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+    CHECK(now(0, 4).live_bytes == 16 * MIB);
+    CHECK(shm_unlink(name) == 0 && now(0, 4).live_bytes == 16 * MIB);
+    errno = 0;
+    CHECK(shm_unlink(name) < 0 && errno == ENOENT);
+    /* an anonymous mapping in its place */
+    CHECK(mmap(q, 16 * MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == q);
+    CHECK(now(0, 4).live_bytes == 16 * MIB);
+    munmap(q, 16 * MIB);
+    CHECK(now(0, 4).live_bytes == 0);
+    close(fd);
+    int (*const removes[])(const char *) = { unlink, remove, NULL };
+    for (int i = 0; i < 3; i++) {
+        fd = i ? creat(path, 0600) : openat(AT_FDCWD, path, O_CREAT | O_RDWR, 0600);
+        again = open(path, O_RDWR);
+        CHECK(fd >= 0 && again >= 0 && ftruncate(again, MIB) == 0);
+        p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
+        CHECK(p != MAP_FAILED && munmap(p, MIB) == 0 && now(0, 4).live_bytes == MIB);
+        CHECK((removes[i] ? removes[i](path) : unlinkat(AT_FDCWD, path, 0)) == 0);
+        CHECK(now(0, 4).live_bytes == 0);
+        close(fd), close(again);
+    }
+    fd = open("/dev/shm", O_TMPFILE | O_RDWR, 0600);
+    again = memfd_create("test", 0);
+    CHECK(fd >= 0 && again >= 0);
+    p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    q = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
+    CHECK(p != MAP_FAILED && q != MAP_FAILED && now(0, 4).live_bytes == 2 * MIB);
+    munmap(p, MIB);
+    munmap(q, MIB);
+    CHECK(end(0, 4).live_bytes == 0 && alloc_untracked_bytes() == 0);
+    close(fd), close(again);
 }
 
 static void nested(void)
@@ -427,6 +487,7 @@ int main(void)
     RUN(small_blocks);
     RUN(older_memory_does_not_hide_a_tasks_own);
     RUN(mappings);
+    RUN(shared_memory);
     RUN(nested);
     RUN(many_inside);
     RUN(too_many_ended_tasks);
