@@ -155,7 +155,7 @@ static void shared_memory(void)
     CHECK((q = mremap(p, 8 * MIB, 16 * MIB, MREMAP_MAYMOVE)) != MAP_FAILED);
     CHECK(now(0, 4).live_bytes == 16 * MIB);
     errno = 0;
-    CHECK(mremap(q, 16 * MIB, (size_t)1 << 50, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+    CHECK(mremap(q, 16 * MIB, (size_t)1 << 50, MREMAP_MAYMOVE) == MAP_FAILED && errno);
     CHECK(now(0, 4).live_bytes == 16 * MIB);
     CHECK(shm_unlink(name) == 0 && now(0, 4).live_bytes == 16 * MIB);
     errno = 0;

@@ -461,8 +461,9 @@ print(
     [
         ("jemalloc", "libjemalloc.so.2", "libjemalloc2"),
         ("mimalloc", "libmimalloc.so.2.0", "libmimalloc2.0"),
+        ("tcmalloc", "libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
     ],
-    ids=["jemalloc", "mimalloc"],
+    ids=["jemalloc", "mimalloc", "tcmalloc"],
 )
 def test_another_allocator_preloaded(cli, kind, name, package):
     path = require(library(name), f"{name}: apt-get install {package}")
