@@ -73,6 +73,12 @@ with task("created outside"):
     fill(other.buf)
     other.close()
 outside.close(); outside.unlink()
+fd = os.memfd_create("x")
+os.ftruncate(fd, SIZE)
+with task("maps what was created outside"):
+    memory = mmap.mmap(fd, SIZE)
+    fill(memory)
+memory.close()
 
 with task("maps twice"):
     memory = create()
@@ -86,6 +92,7 @@ other.close()
     own(records, "attaches", 0, 0)
     own(records, "in another thread", 0, 0)
     own(records, "created outside", 0, 0)
+    own(records, "maps what was created outside", 0, 0)
     own(records, "maps twice", 64 * MIB, 64 * MIB)
 
 
