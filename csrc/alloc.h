@@ -3,9 +3,10 @@
  *
  * Large blocks (alloc_start) and anonymous mappings are entered into the owner
  * table (owners.h). So a free from any thread, also after the task's end, is subtracted from the
- * task that allocated the block. Smaller blocks are summed per thread, and so are blocks below 64
+ * task that allocated the block. Shared mappings of files in memory belong to the task that created
+ * the file (shared_files.h). Smaller blocks are summed per thread, and so are blocks below 64
  * KiB for which the table is full. The wrappers of malloc and free take no lock and allocate
- * nothing; those of mmap and munmap take one short mutex.
+ * nothing; those of mmap, munmap and of functions that create files take short mutexes.
  *
  * Callers of malloc pass no handle, so this file keeps state of its own, beside the probe's one
  * global. It is never unmapped: the program may call a wrapper through a pointer after the stop.
