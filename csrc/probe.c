@@ -273,6 +273,8 @@ void probe_task_end(task_handle task, const struct task_end *end, struct hold *h
     tasks_end(&probe.tasks, task, end, h);
 }
 
+void probe_task_detach(task_handle task, struct hold *h) { tasks_detach(&probe.tasks, task, h); }
+
 task_handle probe_adopt(task_handle task)
 {
     accounts_flush(); /* small bytes so far belong to the task before */

@@ -49,6 +49,8 @@ int probe_take_room_failure(int *error, const char **failed_step);
 /* h: what the caller holds (hold.h), or NULL. NOBODY: the task is not measured. */
 task_handle probe_task_begin(const struct task_begin *begin, struct hold *h);
 void probe_task_end(task_handle task, const struct task_end *end, struct hold *h);
+/* The calling thread, which began the task, does other work before the task ends (tasks_detach). */
+void probe_task_detach(task_handle task, struct hold *h);
 
 /* The calling thread works for this task (NOBODY: for none) while it runs none of its own. Returns
  * the task that it worked for before. */

@@ -28,6 +28,7 @@ cdef extern from "probe.h" nogil:
     int probe_take_room_failure(int *error, const char **failed_step)
     task_handle probe_task_begin(const task_begin *begin, hold *h)
     void probe_task_end(task_handle task, const task_end *end, hold *h)
+    void probe_task_detach(task_handle task, hold *h)
     task_handle probe_adopt(task_handle task)
     task_handle probe_current()
     uint64_t probe_live_bytes(task_handle task)

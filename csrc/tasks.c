@@ -200,20 +200,26 @@ out:
     return task;
 }
 
-/* If the task counted its thread, another task of the thread does so now, if there is one. */
+/* The task counts its thread no more. Another task of the thread does so now, if there is one. */
+static void stop_counting_thread(struct tasks *t, uint32_t index)
+{
+    if (!t->slot_info[index].counts_thread) return;
+    t->slot_info[index].counts_thread = 0;
+    for (word i = 0; i < t->running && !t->slot_info[index].detached; i++) {
+        uint16_t other = t->active[i];
+        if (other == index || t->slot_info[other].thread != t->slot_info[index].thread) continue;
+        t->slot_info[other].counts_thread = 1;
+        return;
+    }
+    t->busy_threads--;
+}
+
 static void remove_running(struct tasks *t, uint32_t index)
 {
-    word i = 0, kept = 0;
-    int replaced = !t->slot_info[index].counts_thread;
-    for (; i < t->running; i++) {
-        uint16_t other = t->active[i];
-        if (other == index) continue;
-        t->active[kept++] = other;
-        if (!replaced && !t->slot_info[index].detached
-            && t->slot_info[other].thread == t->slot_info[index].thread)
-            replaced = t->slot_info[other].counts_thread = 1;
-    }
-    if (!replaced) t->busy_threads--;
+    word kept = 0;
+    stop_counting_thread(t, index);
+    for (word i = 0; i < t->running; i++)
+        if (t->active[i] != index) t->active[kept++] = t->active[i];
     store_relaxed(&t->running, kept);
     store_relaxed(&t->board->live->running, kept);
 }
@@ -356,21 +362,52 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     count_boundary(t);
 }
 
+/* Whether this task runs on the present board. Called with the mutex held. */
+static int is_running(const struct tasks *t, task_handle task)
+{
+    uint32_t index = handle_slot(task);
+    /* without slots, the task is of an earlier board */
+    if (!t->board || !t->board->slots) return 0;
+    const struct task_fields *f = &t->board->slots[index].task;
+    return f->state == TASK_RUNNING && same_task(task, lineage_handle(index, f->serial));
+}
+
 void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h)
 {
     uint64_t end_ns = now_ns();
     uint32_t index = handle_slot(task), thread = thread_id();
     lock(t, h);
-    if (t->board) {
-        /* without slots, the task is of an earlier board */
-        const struct task_fields *f = t->board->slots ? &t->board->slots[index].task : NULL;
-        if (!f || f->state != TASK_RUNNING || !same_task(task, lineage_handle(index, f->serial))) {
-            increment(&t->board->live->ends_unmatched);
-        } else {
-            if (t->slot_info[index].thread != thread && !t->slot_info[index].detached)
-                increment(&t->board->live->ends_elsewhere);
-            end_task(t, index, end_ns, end, h);
-        }
+    if (is_running(t, task)) {
+        if (t->slot_info[index].thread != thread && !t->slot_info[index].detached)
+            increment(&t->board->live->ends_elsewhere);
+        end_task(t, index, end_ns, end, h);
+    } else if (t->board) {
+        increment(&t->board->live->ends_unmatched);
+    }
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void tasks_detach(struct tasks *t, task_handle task, struct hold *h)
+{
+    uint32_t index = handle_slot(task);
+    struct account_figures host;
+    struct gpu_figures device;
+    lock(t, h);
+    if (is_running(t, task) && !t->slot_info[index].detached) {
+        struct slot *slot = &t->board->slots[index];
+        mark_shared(&slot->task, REASON_COROUTINE);
+        gpu_task_end(task, &device);
+        /* 1: tasks inside this one may still run, and their memory passes on to its parent */
+        accounts_task_end(task, 1, &host);
+        /* no figures for readers of the running task */
+        store_release(&slot->fields.alloc_serial, 0);
+        store_release(&slot->fields.gpu_serial, 0);
+        stop_counting_thread(t, index);
+        t->slot_info[index].detached = 1;
+        t->slot_info[index].thread = 0;
+        t->slot_info[index].counts_thread = 1;
+        t->busy_threads++;
+        note_running(t);
     }
     pthread_mutex_unlock(&t->mutex);
 }

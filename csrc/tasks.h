@@ -91,6 +91,10 @@ void tasks_close(struct tasks *t, int leave_running);
 task_handle tasks_begin(struct tasks *t, const struct task_begin *begin, struct hold *h);
 /* An unknown or ended task is counted and ignored. */
 void tasks_end(struct tasks *t, task_handle task, const struct task_end *end, struct hold *h);
+/* The thread of a running task does other work before the task ends: the task is a coroutine from
+ * here on, shared and without figures of its own. Its memory, and tasks that run inside it, pass to
+ * the task around it. No effect on a coroutine, or on an unknown or ended task. */
+void tasks_detach(struct tasks *t, task_handle task, struct hold *h);
 /* In a forked child: forgets the tasks of the parent process. Its board is not touched. */
 void tasks_reset_in_child(struct tasks *t);
 /* The calling thread exits: ends the tasks that it left open, as `cancelled`, and counts them. */

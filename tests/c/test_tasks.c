@@ -1,5 +1,6 @@
 /* Tasks on a real board: nesting, overlap, windows with known peaks, misuse, 64 threads at once. */
 #include "check.h"
+#include "accounts.h"
 #include "board_read.h"
 #include "tasks.h"
 
@@ -166,6 +167,110 @@ static void ends_out_of_order(void)
     end(c);
     CHECK(last_task_fields('c').parent == last_task_fields('b').serial);
     CHECK(tasks.busy_threads == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
+    close_all();
+}
+
+static void detach(task_handle task) { tasks_detach(&tasks, task, NULL); }
+
+/* A task that is detached alone, in the middle of a nest, and around another one. */
+static void detached_tasks(void)
+{
+    open_all();
+    task_handle a = begin("a");
+    detach(a);
+    detach(a); /* no effect: it is a coroutine */
+    CHECK(tasks.busy_threads == 1 && !is_somebody(this_thread.task));
+    task_handle b = begin("b"); /* does not nest in it */
+    CHECK(tasks.busy_threads == 2 && same_task(this_thread.task, b));
+    end(a);
+    CHECK(tasks.busy_threads == 1 && same_task(this_thread.task, b));
+    task_handle c = begin("c"), d = begin("d"), e = begin("e");
+    CHECK(tasks.busy_threads == 1);
+    detach(c); /* in the middle: d and e run in b from here on */
+    CHECK(tasks.busy_threads == 2 && same_task(this_thread.task, e));
+    end(e);
+    end(d);
+    CHECK(same_task(lineage_current_task(), b));
+    task_handle f = begin("f");
+    CHECK(same_task(this_thread.task, f));
+    detach(b); /* the outermost, which counts its thread: f counts it now */
+    CHECK(tasks.busy_threads == 3);
+    end(f);
+    CHECK(tasks.busy_threads == 2 && !is_somebody(lineage_current_task()));
+    end(c);
+    end(b);
+    detach(b); /* no effect: it has ended */
+    detach(NOBODY);
+    CHECK(tasks.busy_threads == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
+    CHECK(board.live->ends_unmatched == 0 && board.live->ends_elsewhere == 0);
+    for (const char *letter = "abc"; *letter; letter++) {
+        struct task_fields r = last_task_fields(*letter);
+        CHECK(r.attribution == ATTRIBUTION_SHARED && r.attribution_reason == REASON_COROUTINE
+              && r.state == TASK_OK && r.page_faults == ABSENT && r.alloc_peak_bytes == ABSENT);
+    }
+    for (const char *letter = "def"; *letter; letter++)
+        CHECK(last_task_fields(*letter).attribution == ATTRIBUTION_EXACT);
+    CHECK(last_task_fields('b').parent == 0 && last_task_fields('a').overlap == 1
+          && last_task_fields('f').parent == last_task_fields('b').serial);
+    close_all();
+}
+
+/* The memory of a detached task passes to the task around it, and so does that of tasks inside. */
+static void memory_of_detached_tasks(void)
+{
+    open_all();
+    tasks.accounting = 1;
+    accounts_open();
+    struct account_figures now;
+    task_handle a = begin("a"), b = begin("b"), c = begin("c");
+    accounts_charge(b, 100);
+    accounts_charge(c, 10);
+    detach(b);
+    CHECK(accounts_task_now(b, &now) < 0 && accounts_task_now(c, &now) == 0
+          && now.live_bytes == 10);
+    accounts_charge(c, 5);
+    CHECK(accounts_task_now(a, &now) == 0 && now.live_bytes == 115);
+    accounts_charge(b, -100); /* freed after it was detached */
+    CHECK(accounts_task_now(a, &now) == 0 && now.live_bytes == 15 && now.peak_bytes == 115);
+    task_handle d = begin("d");
+    accounts_charge(d, 1);
+    CHECK(accounts_task_now(c, &now) == 0 && now.live_bytes == 16);
+    end(d);
+    end(c);
+    task_handle e = begin("e");
+    CHECK(same_task(lineage_parent(e), a));
+    accounts_charge(e, 4);
+    detach(e);
+    accounts_charge(lineage_allocating_task(), 2);
+    CHECK(accounts_task_now(a, &now) == 0 && now.live_bytes == 22);
+    end(e);
+    end(b);
+    CHECK(accounts_task_now(a, &now) == 0 && now.live_bytes == 22);
+    end(a);
+    CHECK(tasks.busy_threads == 0 && tasks.running == 0);
+    accounts_close();
+    close_all();
+}
+
+static void *detach_pairs(void *unused)
+{
+    for (int i = 0; i < 300; i++) {
+        task_handle a = begin("a"), b = begin("b");
+        detach(i % 2 ? a : b);
+        end(i % 3 ? a : b);
+        end(i % 3 ? b : a);
+    }
+    return unused;
+}
+
+static void detaching_in_threads(void)
+{
+    pthread_t threads[8];
+    open_all();
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, detach_pairs, NULL);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    CHECK(tasks.busy_threads == 0 && tasks.running == 0 && tasks.vacant_count == SLOT_COUNT);
+    CHECK(board.live->records_written == 4800 && board.live->ends_unmatched == 0);
     close_all();
 }
 
@@ -403,6 +508,9 @@ int main(void)
     RUN(nested_tasks_have_their_own_windows);
     RUN(overlapping_tasks_have_their_own_windows);
     RUN(ends_out_of_order);
+    RUN(detached_tasks);
+    RUN(memory_of_detached_tasks);
+    RUN(detaching_in_threads);
     RUN(misuse_is_counted);
     RUN(more_tasks_than_slots);
     RUN(hostile_texts);
