@@ -217,6 +217,7 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 # Cython unit → its names that Python finds in `_core`
 UNITS = {
     "dwsr_probe.binding.features": ("describe_inputs", "describe_output"),
+    "dwsr_probe.binding.contexts": (),
     "dwsr_probe.binding.tasks": (
         "OpenTask", "adopt", "name_thread", "task", "unnamed_thread", "use_foreign_counter",
         "use_gc", "use_thread_names"),
@@ -243,7 +244,8 @@ UNITS = {
         "note_device_identity", "note_gpu_hook", "note_nvml", "use_cupy"),
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
-cdef tuple cimported = ("dwsr_probe.binding.features", "dwsr_probe.binding.tasks")
+cdef tuple cimported = (
+    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks")
 cdef object load_lock = RLock()
 
 

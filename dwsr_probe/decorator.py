@@ -39,7 +39,7 @@ def wrap_function(
         async def measured(*args: Any, **kwargs: Any) -> Any:
             if not _core.active():
                 return await function(*args, **kwargs)
-            with _core.task(name, inputs_of(args, kwargs), key=key, shared=True) as block:
+            with _core.task(name, inputs_of(args, kwargs), key=key) as block:
                 block.output = result = await function(*args, **kwargs)
                 return result
 

@@ -2,12 +2,14 @@
 from libc.stdint cimport uint64_t
 
 from csrc.handle cimport task_handle
+from dwsr_probe.binding.contexts cimport Context
 from dwsr_probe.binding.features cimport listing
 
 cdef class OpenTask:
     cdef task_handle handle
     cdef uint64_t probe_instance
     cdef unsigned long thread
+    cdef Context context  # of a block; None: the thread itself
     cdef object foreign_count  # of allocations that the accounting does not see, at the begin
 
 ctypedef int (*begin_check)() except -1

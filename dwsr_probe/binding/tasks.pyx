@@ -16,13 +16,13 @@ from csrc.handle cimport NOBODY, is_somebody, task_handle
 from csrc.hold cimport hold
 from csrc.probe cimport (
     probe_active, probe_adopt, probe_instance, probe_live_bytes, probe_task_begin,
-    probe_task_end)
+    probe_task_detach, probe_task_end)
 from csrc.tasks cimport task_begin, task_end
 from csrc.unowned cimport unowned_name, unowned_next_unnamed
 from dwsr_probe._core cimport report_missing_room
+from dwsr_probe.binding.contexts cimport (
+    SWITCH_CERTAIN, SWITCH_NONE, Context, current_context, switch)
 from dwsr_probe.binding.features cimport byte_count, describe_one, fill_listing, listing
-
-import sys
 
 from dwsr_probe import outcome
 
@@ -38,6 +38,8 @@ cdef bint collect_after = False
 cdef object foreign_counter = None  # counts allocations that the accounting does not see, or None
 cdef begin_check check_before_begin = NULL
 cdef object name_threads = None  # of dwsr_probe.follow.threads
+# thread → its open blocks that have a context, in the order of their begins
+cdef dict blocks_in_contexts = {}
 
 
 def use_gc(function, bint after):
@@ -150,6 +152,8 @@ cdef OpenTask begin_task(
     b.worker = worker
     if check_before_begin != NULL:
         check_before_begin()
+    if blocks_in_contexts:
+        detach_suspended_blocks()
     opened.probe_instance = probe_instance()
     opened.thread = PyThread_get_thread_ident()
     held.hold.release, held.hold.released = release_gil, 0
@@ -170,6 +174,7 @@ cdef int end_task(
     cdef uint32_t unnamed
     # After a fork or a restart of the probe the task belongs to another board.
     if not is_somebody(opened.handle) or opened.probe_instance != probe_instance():
+        forget_block(opened)
         return 0
     e.state = TASK_CANCELLED if cancelled else TASK_OK
     e.output_bytes = output_bytes
@@ -183,6 +188,10 @@ cdef int end_task(
                 e.reason = REASON_FOREIGN_ALLOCATOR
         if name_threads is not None and unowned_next_unnamed(&unnamed):
             name_threads()
+        if opened.context is not None and leave_context(opened, error) != SWITCH_NONE:
+            e.reason = REASON_COROUTINE
+        if blocks_in_contexts:
+            detach_suspended_blocks()
         if collect is not None and collect_after:
             e.gc_freed_bytes = freed_by_collection(opened.handle)
     finally:
@@ -222,23 +231,67 @@ cdef uint64_t freed_by_collection(task_handle handle):
     return before - after if before > after else 0
 
 
+# -- blocks in coroutines, generators and greenlets
+
+cdef void enter_context(OpenTask opened, Context context):
+    opened.context = context
+    blocks_in_contexts.setdefault(opened.thread, []).append(opened)
+
+
+cdef switch leave_context(OpenTask opened, object error) except *:
+    """At the end of a block: whether its thread has done other work in between."""
+    cdef switch found = SWITCH_CERTAIN
+    try:
+        if opened.thread == PyThread_get_thread_ident():
+            found = opened.context.switched(error)
+    except Exception:  # what cannot be known is not exact
+        pass
+    forget_block(opened)
+    if found == SWITCH_CERTAIN:
+        detach_block(opened)
+    return found
+
+
+cdef void forget_block(OpenTask opened):
+    if opened.context is None:
+        return
+    opened.context = None
+    blocks = blocks_in_contexts.get(opened.thread)
+    if blocks is not None and opened in blocks:
+        blocks.remove(opened)
+        if not blocks:
+            blocks_in_contexts.pop(opened.thread, None)
+
+
+cdef void detach_block(OpenTask opened):
+    cdef gil held
+    if opened.probe_instance != probe_instance():
+        return
+    held.hold.release, held.hold.released = release_gil, 0
+    probe_task_detach(opened.handle, &held.hold)
+    retake_gil(&held)
+
+
+cdef void detach_suspended_blocks():
+    """Detach the open blocks of this thread whose context is suspended or over."""
+    cdef OpenTask opened
+    cdef bint on_stack
+    blocks = blocks_in_contexts.get(PyThread_get_thread_ident())
+    if blocks is None:
+        return
+    for opened in reversed(list(blocks)):  # the inner ones first
+        if opened.context is None:  # another thread is ending it
+            continue
+        try:
+            on_stack = opened.context.is_on_stack()
+        except Exception:
+            on_stack = False
+        if not on_stack:
+            forget_block(opened)
+            detach_block(opened)
+
+
 # -- the blocks
-
-cdef object running_loop = None  # asyncio's own function, once the job has imported asyncio
-cdef dict modules = sys.modules
-
-
-cdef bint in_event_loop() except -1:
-    """Whether this thread runs an event loop. Other coroutines may then run inside the block, so
-    the memory of the block is not its alone."""
-    global running_loop
-    if running_loop is None:
-        module = modules.get("_asyncio")
-        if module is None:
-            return False
-        running_loop = module._get_running_loop
-    return running_loop() is not None
-
 
 cdef class task:
     """A block of work whose memory is measured: `with task("glcm", inputs=[volume]):`.
@@ -255,33 +308,38 @@ cdef class task:
     """
     cdef object name, inputs, key
     cdef public object output
-    cdef bint shared
     # Kept for the next time that the same block is entered: the inputs themselves may be gone.
     cdef listing *described
     cdef list entered  # an OpenTask per time: a block may be entered again, and in several threads
 
-    def __init__(self, name, inputs=None, *, key=None, bint shared=False):
+    def __init__(self, name, inputs=None, *, key=None):
         if callable(name) and not isinstance(name, type):
             raise TypeError("a task needs a name: write @dwsr_probe.task('name')")
         self.name = name
         self.inputs = inputs
         self.key = key
-        self.shared = shared
 
     def __dealloc__(self):
         free(self.described)
 
     def __enter__(self):
         cdef OpenTask opened
+        cdef Context context
+        cdef int reason
         if probe_active():
             if self.inputs is not None and self.described == NULL:
                 self.described = <listing *>malloc(sizeof(listing))
                 if self.described != NULL:
                     fill_listing(self.described, self.inputs)
+            try:
+                context, reason = current_context(), REASON_NONE
+            except Exception:  # what cannot be known is not exact
+                context, reason = None, REASON_COROUTINE
             opened = begin_task(
                 as_bytes(self.name), b"" if self.key is None else as_bytes(self.key),
-                self.described,
-                REASON_COROUTINE if self.shared or in_event_loop() else REASON_NONE, ABSENT)
+                self.described, reason, ABSENT)
+            if context is not None:
+                enter_context(opened, context)
             with cython.critical_section(self):
                 if self.entered is None:
                     self.entered = []
