@@ -7,7 +7,7 @@ cdef enum switch:
 cdef class Context:
     cdef object generator, greenlet  # weak references, or None
     cdef int begin_at  # the instruction of the generator at which the block began
-    cdef bint is_coroutine  # the generator is a coroutine or an async generator
+    cdef int kind  # the flags of the generator's code
     cdef bint is_callback  # of an event loop, outside every coroutine
     cdef bint in_greenlet  # that may be suspended: not merely the first one of its thread
     cdef uint64_t version  # dwsr_context_version, when the block began

@@ -58,6 +58,7 @@ cdef extern from *:
 cdef int COROUTINE_LIKE = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 cdef dict modules = sys.modules
 cdef object running_loop = None  # asyncio's own function, once the job has imported asyncio
+cdef object in_trio = None  # trio's own function, once the job has imported trio
 cdef object current_greenlet = None  # greenlet's own function, once the job has imported greenlet
 cdef frozenset yields = None  # opcodes at which a generator or a coroutine may be suspended
 
@@ -74,14 +75,20 @@ cdef object owned(PyObject *reference):
 # -- what is loaded
 
 cdef bint in_event_loop() except -1:
-    """Whether this thread runs an event loop of asyncio."""
-    global running_loop
+    """Whether this thread runs an event loop of asyncio (or uvloop) or trio."""
+    global running_loop, in_trio
     if running_loop is None:
         module = modules.get("_asyncio")
+        if module is not None:
+            running_loop = module._get_running_loop
+    if running_loop is not None and running_loop() is not None:
+        return True
+    if in_trio is None:
+        module = modules.get("trio.lowlevel")
         if module is None:
             return False
-        running_loop = module._get_running_loop
-    return running_loop() is not None
+        in_trio = getattr(module, "in_trio_run", bool)  # bool: an older trio
+    return in_trio()
 
 
 cdef object greenlet_now():
@@ -169,17 +176,16 @@ cdef class Context:
         """Whether the context was suspended since the block began. error: what ends the block."""
         if not self.is_on_stack():
             return SWITCH_CERTAIN
-        if self.is_coroutine or self.in_greenlet:
+        if self.kind & COROUTINE_LIKE or self.in_greenlet:
             if dwsr_context_version() != self.version:
                 return SWITCH_CERTAIN
         if self.generator is None:
             return SWITCH_NONE
         if error is GeneratorExit or isinstance(error, GeneratorExit):
             return SWITCH_CERTAIN  # closed, or collected as garbage
-        if self.is_coroutine and in_event_loop():
+        if self.kind & CO_COROUTINE and in_event_loop():
             return SWITCH_NONE
-        # The version says nothing about a plain generator, nor about a coroutine that the job
-        # itself drives.
+        # The version says nothing about a `yield`, nor about a coroutine that the job itself drives.
         frame = frame_of(self.generator())
         if may_yield(frame.f_code, self.begin_at, frame.f_lasti):
             return SWITCH_POSSIBLE
@@ -200,7 +206,7 @@ cdef Context current_context():
     if frame is not None:
         context.generator = PyWeakref_NewRef(owned(dwsr_generator_of(<PyObject *>frame)), None)
         context.begin_at = frame.f_lasti
-        context.is_coroutine = (dwsr_code_flags(<PyObject *>frame) & COROUTINE_LIKE) != 0
+        context.kind = dwsr_code_flags(<PyObject *>frame)
     if greenlet is not None:
         context.greenlet = PyWeakref_NewRef(greenlet, None)
         # gevent's and eventlet's loops also suspend the first greenlet of a thread
