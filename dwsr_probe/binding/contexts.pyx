@@ -18,19 +18,27 @@ cdef extern from *:
     #include <stdint.h>
     #include <frameobject.h>
 
-    #if PY_VERSION_HEX >= 0x030B0000
-    #define dwsr_generator_of PyFrame_GetGenerator
-    #else
-    static PyObject *dwsr_generator_of(PyFrameObject *frame)
-    {
-        Py_XINCREF(frame->f_gen);
-        return frame->f_gen;
-    }
-    #endif
+    static PyObject *dwsr_current_frame(void) { return (PyObject *)PyEval_GetFrame(); }
 
-    static int dwsr_code_flags(PyFrameObject *frame)
+    static PyObject *dwsr_caller_of(PyObject *frame)
     {
-        PyCodeObject *code = PyFrame_GetCode(frame);
+        return (PyObject *)PyFrame_GetBack((PyFrameObject *)frame);
+    }
+
+    static PyObject *dwsr_generator_of(PyObject *frame)
+    {
+    #if PY_VERSION_HEX >= 0x030B0000
+        return PyFrame_GetGenerator((PyFrameObject *)frame);
+    #else
+        PyObject *generator = ((PyFrameObject *)frame)->f_gen;
+        Py_XINCREF(generator);
+        return generator;
+    #endif
+    }
+
+    static int dwsr_code_flags(PyObject *frame)
+    {
+        PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
         int flags = code->co_flags;
         Py_DECREF(code);
         return flags;
@@ -47,12 +55,12 @@ cdef extern from *:
      * and trio, and in each switch between greenlets. */
     static uint64_t dwsr_context_version(void) { return PyThreadState_Get()->context_ver; }
     """
-    PyObject *dwsr_generator_of(PyObject *frame)
-    int dwsr_code_flags(PyObject *frame)
+    PyObject *dwsr_current_frame()  # a borrowed reference
+    PyObject *dwsr_caller_of(object frame)
+    PyObject *dwsr_generator_of(object frame)
+    int dwsr_code_flags(object frame)
     bint dwsr_generator_runs()
     uint64_t dwsr_context_version()
-    PyObject *PyEval_GetFrame()
-    PyObject *PyFrame_GetBack(PyObject *frame)
     const int CO_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE, CO_ASYNC_GENERATOR
 
 cdef int COROUTINE_LIKE = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
@@ -114,13 +122,13 @@ cdef bint of_contextlib(object frame):
 cdef object innermost_generator():
     """The frame of the innermost generator, coroutine or async generator on this thread's stack that
     contextlib neither drives nor defines; None if there is none."""
-    cdef PyObject *current = PyEval_GetFrame()
+    cdef PyObject *current = dwsr_current_frame()
     if current == NULL:
         return None
     frame = <object>current
     while frame is not None:
-        caller = owned(PyFrame_GetBack(<PyObject *>frame))
-        if (dwsr_code_flags(<PyObject *>frame) & (CO_GENERATOR | COROUTINE_LIKE)
+        caller = owned(dwsr_caller_of(frame))
+        if (dwsr_code_flags(frame) & (CO_GENERATOR | COROUTINE_LIKE)
                 and not of_contextlib(frame)
                 and (caller is None or not of_contextlib(caller))):
             return frame
@@ -204,9 +212,9 @@ cdef Context current_context():
     context.version = dwsr_context_version()
     context.is_callback = is_callback
     if frame is not None:
-        context.generator = PyWeakref_NewRef(owned(dwsr_generator_of(<PyObject *>frame)), None)
+        context.generator = PyWeakref_NewRef(owned(dwsr_generator_of(frame)), None)
         context.begin_at = frame.f_lasti
-        context.kind = dwsr_code_flags(<PyObject *>frame)
+        context.kind = dwsr_code_flags(frame)
     if greenlet is not None:
         context.greenlet = PyWeakref_NewRef(greenlet, None)
         # gevent's and eventlet's loops also suspend the first greenlet of a thread
