@@ -53,8 +53,8 @@ HELPED = {"manager": 22, "managed": 18, "stacked": 13, "innermost": 7}
 
 
 def check(found, truths):
-    """truths: name of a block → MiB of its own peak; None: shared, without figures; "shared": shared,
-    with figures that may be of other work, too."""
+    """truths: name of a block → MiB of its own peak. None: shared, without figures.
+    "shared": shared, with figures that may include other work."""
     assert sorted({r["task_name"] for r in found}) == sorted(truths)
     for record in found:
         name, peak = record["task_name"], record["alloc_peak_bytes"]
