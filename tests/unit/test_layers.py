@@ -162,6 +162,7 @@ def test_the_boot_loads_nothing_else(cli):
     assert loaded == {
         "dwsr_probe",
         "dwsr_probe._core",
+        "dwsr_probe.binding.contexts",
         "dwsr_probe.binding.features",
         "dwsr_probe.binding.tasks",
         "dwsr_probe.advice",
