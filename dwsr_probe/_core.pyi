@@ -63,6 +63,11 @@ def memory_limit(proc_root: bytes = ..., cgroup_root: bytes = ...) -> int | None
 def describe_inputs(inputs: object) -> tuple[bytes, int | None, int, int]: ...
 def describe_output(value: object) -> tuple[bytes, int | None]: ...
 
+# -- binding/contexts.pyx
+
+@final
+class Context: ...
+
 # -- binding/tasks.pyx
 
 @final

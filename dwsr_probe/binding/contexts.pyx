@@ -1,6 +1,6 @@
 # cython: language_level=3, freethreading_compatible=True
-"""What a block runs in, beside its thread: a greenlet, a generator, a coroutine, an async generator,
-or a callback of an event loop. Called by tasks.pyx at the begin and the end of a block.
+"""What a block runs in, beside its thread: a greenlet, a generator, a coroutine, an async
+generator, or a callback of an event loop. Called by tasks.pyx when a block begins and ends.
 
 Other work of the thread runs while these are suspended, and its memory is not the block's.
 A generator that contextlib drives (`@contextmanager`) is no context: its suspension is the body of
@@ -120,8 +120,8 @@ cdef bint of_contextlib(object frame):
 # -- generators
 
 cdef object innermost_generator():
-    """The frame of the innermost generator, coroutine or async generator on this thread's stack that
-    contextlib neither drives nor defines; None if there is none."""
+    """The frame of the innermost generator, coroutine or async generator on this thread's stack
+    that contextlib neither drives nor defines; None if there is none."""
     cdef PyObject *current = dwsr_current_frame()
     if current == NULL:
         return None
@@ -148,7 +148,7 @@ cdef object frame_of(object generator):
 cdef bint may_yield(object code, int begin, int end) except -1:
     """Whether the code has a `yield` or an `await` between two instructions."""
     global yields
-    cdef const unsigned char[:] instructions
+    cdef bytes instructions = code.co_code
     cdef int i
     if end < begin:  # a loop went back: somewhere in the code there is one
         return True
@@ -156,7 +156,6 @@ cdef bint may_yield(object code, int begin, int end) except -1:
         import opcode
         yields = frozenset(
             number for name, number in opcode.opmap.items() if name.startswith("YIELD"))
-    instructions = code.co_code
     for i in range(begin, end, 2):
         if instructions[i] in yields:
             return True
@@ -193,7 +192,8 @@ cdef class Context:
             return SWITCH_CERTAIN  # closed, or collected as garbage
         if self.kind & CO_COROUTINE and in_event_loop():
             return SWITCH_NONE
-        # The version says nothing about a `yield`, nor about a coroutine that the job itself drives.
+        # The version says nothing about a `yield`, nor about a coroutine that the job itself
+        # drives.
         frame = frame_of(self.generator())
         if may_yield(frame.f_code, self.begin_at, frame.f_lasti):
             return SWITCH_POSSIBLE

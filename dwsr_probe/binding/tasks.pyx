@@ -304,7 +304,7 @@ cdef class task:
 
     As a decorator, `@task("glcm")`: the arguments are the inputs and the returned value is the
     output (not for generator functions: they return at once). Blocks may nest and may run in any
-    thread. In a coroutine, a block that is suspended has no figures of its own (`shared`). Without a
+    thread. A block in a coroutine that is suspended meanwhile has no figures of its own. Without a
     probe in the process a block does nothing.
     """
     cdef object name, inputs, key

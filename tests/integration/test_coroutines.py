@@ -550,6 +550,23 @@ dwsr_probe.stop()
     assert done.stdout.strip() == str(expected)
 
 
+def test_what_cannot_be_known_is_shared(cli):
+    """A module named greenlet that is not the library. The job runs on."""
+    code = """
+import types
+
+def raises():
+    raise RuntimeError
+
+with task("early"):
+    a = fill(3)
+    sys.modules["greenlet"] = types.SimpleNamespace(getcurrent=raises)
+    with task("unknown"):
+        b = fill(2)
+"""
+    check(run(cli, code), {"early": 5, "unknown": None})
+
+
 # -- Jupyter
 
 NOTEBOOK = [
