@@ -29,6 +29,8 @@ KINDS = (
     "cupy",
     "pyarrow",
     "concurrent.futures.thread",
+    "asyncio.base_events",
+    "multiprocessing.pool",
 )
 
 

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 # Module of the job → the module here that hooks it. It has hook(module), called right after the
 # import, and unhook().
-_THREAD_HOOKS = {"concurrent.futures.thread": "executors"}
+_THREAD_HOOKS = {
+    "concurrent.futures.thread": "executors",
+    "asyncio.base_events": "loops",
+    "multiprocessing.pool": "thread_pools",
+}
 _ALLOCATOR_HOOKS = {"pyarrow": "arrow"}
 _watched: set[str] = set()
 
