@@ -102,6 +102,26 @@ cdef task_handle task_of_step(object step):
     return NOBODY
 
 
+def around_write(original):
+    """A replacement for the methods of asyncio's transports that write to a socket. What is
+    received next belongs to the task that has written last: it is the answer.
+
+    Without this, a connection that is used again would receive for the task that opened it.
+    """
+    def write(self, data):
+        try:
+            reader = self._loop._selector.get_key(self._sock_fd).data[0]
+            if reader is not None:
+                task = probe_current()
+                if is_somebody(task) or is_somebody(task_of_step(reader)):
+                    with_handle(reader._context, task.word)
+        except Exception:  # closed, or reading is paused; the job's own call comes first
+            pass
+        return original(self, data)
+
+    return write
+
+
 # -- calls
 
 @cython.final

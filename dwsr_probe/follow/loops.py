@@ -7,50 +7,69 @@ they receive is nobody's work.
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from dwsr_probe import _core
 from dwsr_probe.follow.dask_loops import is_dasks
 from dwsr_probe.imports import Replacement
+from dwsr_probe.say import say_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+UNKNOWN = "its functions are not those that this release of dwsr-probe knows"
 _lock = threading.Lock()
 _replacements: list[Replacement] = []
 
 
 def hook(base_events: Any) -> None:
     """base_events: the module asyncio.base_events."""
-    handle, loop = base_events.events.Handle, base_events.BaseEventLoop
+    base_loop, handle = base_events.BaseEventLoop, base_events.events.Handle
     if (
-        _parameters(loop.call_soon_threadsafe) != ("self", "callback", "context", "args")
+        _parameters(base_loop.call_soon_threadsafe) != ("self", "callback", "context", "args")
         or _parameters(handle._run) != ("self",)
         or not hasattr(handle, "_context")
     ):
-        raise RuntimeError("its functions are not those that this release of dwsr-probe knows")
-    steps_are_followed = False
+        raise RuntimeError(UNKNOWN)
+    followed: bool | None = None  # None: no task has used a loop yet
 
     def may_follow(loop: Any) -> bool:
-        """The first call replaces the function that runs each step. So steps cost nothing more in
-        a process without tasks that use loops."""
-        nonlocal steps_are_followed
+        nonlocal followed
         if is_dasks(loop):
             return False
-        if not steps_are_followed:
+        if followed is None:
             with _lock:
-                if not steps_are_followed:
-                    _replace(handle, "_run", _core.around_run(handle._run))
-                    steps_are_followed = True
-        return True
+                if followed is None:
+                    followed = _follow_steps(handle)
+        return followed
 
-    _replace(
-        loop,
-        "call_soon_threadsafe",
-        _core.around_call_soon_threadsafe(loop.call_soon_threadsafe, may_follow),
-    )
+    original = base_loop.call_soon_threadsafe
+    ours = _core.around_call_soon_threadsafe(original, may_follow)
+    _replacements.append(Replacement(base_loop, "call_soon_threadsafe", ours))
+
+
+def _follow_steps(handle: Any) -> bool:
+    """Replace what runs each step of a loop. Called when a task uses a loop for the first time, so
+    that steps cost nothing more in all other processes."""
+    selector_events = sys.modules.get("asyncio.selector_events")
+    if selector_events is not None:
+        transport = selector_events._SelectorSocketTransport
+        # writelines: since Python 3.12; before, it calls write
+        methods = [name for name in ("write", "writelines") if name in vars(transport)]
+        if any(len(_parameters(vars(transport)[name])) != 2 for name in methods):
+            say_once(
+                "asyncio.base_events",
+                f"cannot hook asyncio.selector_events: {UNKNOWN}; event loops are not followed",
+            )
+            return False
+        for name in methods:
+            ours = _core.around_write(vars(transport)[name])
+            _replacements.append(Replacement(transport, name, ours))
+    _replacements.append(Replacement(handle, "_run", _core.around_run(handle._run)))
+    return True
 
 
 def unhook() -> None:
@@ -59,12 +78,11 @@ def unhook() -> None:
             _replacements.pop().undo()
 
 
-def _replace(owner: Any, name: str, ours: Any) -> None:
-    _replacements.append(Replacement(owner, name, ours))
-
-
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the parameters: positional ones, those for keywords only, `*args`."""
-    code = function.__code__
+    """Names of the parameters: positional ones, those for keywords only, `*args`. Empty if it is
+    not a function of Python."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
     stars = bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]

@@ -1,9 +1,11 @@
 """Work that a task hands to an asyncio event loop in another thread: asyncio itself, zarr, fsspec,
 Dask. Own peaks against arithmetic, or against the same work alone."""
 
+import http.server
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -403,6 +405,104 @@ for where in ("arrays", "memory://arrays"):
         0.01,
         MIB,
     )
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers /n with n MiB, and keeps connections open."""
+
+    connections = requests = 0
+
+    def process_request(self, request, client_address):
+        self.connections += 1
+        super().process_request(request, client_address)
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.requests += 1
+        body = bytes(int(self.path.strip("/")) * MIB)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server(("127.0.0.1", 0), Answer) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield serving
+        serving.shutdown()
+        thread.join()
+
+
+def test_what_a_connection_receives_belongs_to_the_task_that_asked(cli, server):
+    """Also on a connection that another task has opened."""
+    pytest.importorskip("aiohttp")
+    records = job(
+        cli,
+        f"""
+import fsspec, threading
+from dwsr_probe import task
+
+url = "http://127.0.0.1:{server.server_port}"
+http = fsspec.filesystem("http")
+http.cat_file(url + "/1")  # first use
+held = threading.Barrier(2)
+
+def read(mib, name, wait=True):
+    with task(f"{{mib}} {{name}}"):
+        if wait: held.wait()
+        http.cat_file(f"{{url}}/{{mib}}")
+        if wait: held.wait()
+
+for i in range(3):
+    read(32, "alone", wait=False)
+    threads = [threading.Thread(target=read, args=(mib, "beside")) for mib in (8, 24)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+""",
+    )
+    assert (server.requests, server.connections) == (10, 2)
+    # aiohttp receives pieces and joins them at the end: both are alive at that moment
+    own(records, "32 alone", 64 * MIB, 0, slack=MIB)
+    own(records, "8 beside", 16 * MIB, 0, slack=MIB)
+    own(records, "24 beside", 48 * MIB, 0, slack=MIB)
+
+
+def test_a_stream_that_tasks_use_one_after_the_other(cli, server):
+    records = job(
+        cli,
+        LOOP
+        + f"""
+async def connect(): return await asyncio.open_connection("127.0.0.1", {server.server_port})
+
+async def get(mib):
+    writer.write(f"GET /{{mib}} HTTP/1.1\\r\\n\\r\\n".encode())
+    head = await reader.readuntil(b"\\r\\n\\r\\n")
+    return await reader.readexactly(mib * MIB)
+
+with task("opens"): reader, writer = hand(connect())
+hand(get(1))
+for i in range(3):
+    with task("asks"): assert len(hand(get(16))) == 16 * MIB
+    hand(get(16))  # nobody's
+with task("after"): hand(make(1))
+loop.call_soon_threadsafe(writer.close)
+""",
+    )
+    own(records, "opens", 0, slack=MIB)
+    # the stream's buffer, which grows in steps, and the bytes that are returned
+    for record in tasks(records, "asks"):
+        assert 32 * MIB <= record["alloc_peak_bytes"] <= 40 * MIB, record
+        assert record["attribution"] == "exact"
+    own(records, "after", MIB)
 
 
 # -- Dask
