@@ -292,18 +292,20 @@ def test_steps_are_replaced_only_once_a_task_uses_a_loop(cli):
         + """
 from asyncio import BaseEventLoop as Base
 from asyncio.events import Handle
-before = Handle._run, Base.call_soon_threadsafe
+from asyncio.selector_events import _SelectorSocketTransport as Transport
+def names(): return Handle._run, Base.call_soon_threadsafe, Transport.write, Transport.writelines
+before = names()
 start()
 hand(make(1))
 with task("none"): ones(1)
-assert Handle._run is before[0]
+assert names()[0] is before[0] and names()[2:] == before[2:]
 for i in range(2):
     with task("uses"): hand(make(5))
     assert Handle._run is not before[0]
     assert list(contextvars.copy_context()) == []  # nothing is left in the job's own context
     show()
     dwsr_probe.stop()
-    assert (Handle._run, Base.call_soon_threadsafe) == before
+    assert names() == before
     hand(make(1))
     start()
 dwsr_probe.stop()

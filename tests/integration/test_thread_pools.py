@@ -117,7 +117,8 @@ def broken():
 with task("t"):
     mine = works_for()
     seen, done = [], threading.Event()
-    pool.apply_async(works_for, callback=lambda value: (seen.extend([value, works_for()]), done.set()))
+    def take(value): seen.extend([value, works_for()]); done.set()
+    pool.apply_async(works_for, callback=take)
     done.wait()
     assert seen == [mine, mine], seen
     failed = threading.Event()
