@@ -93,6 +93,10 @@ def use_foreign_counter(function: Callable[[], object] | None) -> None: ...
 
 # -- binding/handover.pyx
 
+@final
+class FollowedCall:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
 def around_call_soon_threadsafe(
     original: Callable[..., Any], may_follow: Callable[[Any], bool]
 ) -> Callable[..., Any]: ...
