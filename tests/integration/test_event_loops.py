@@ -349,7 +349,7 @@ zarr.config.set({"async.concurrency": 1})
 
 def array(where, mib):
     values = np.random.default_rng(mib).integers(0, 1000, mib * MIB // 8)
-    made = zarr.create_array(f"{where}/{mib}", data=values, chunks=(4 * MIB // 8,), overwrite=True)
+    made = zarr.create_array(f"{where}/{mib}", data=values, chunks=(MIB // 8,), overwrite=True)
     assert (made[:] == values).all()  # first use
     return made
 """
@@ -380,18 +380,15 @@ for i in range(3):
     for thread in threads: thread.join()
 """,
     )
-    alone = {}
     for mib in (16, 48, 64):
-        found = tasks(records, f"{mib} alone")
-        peaks = [r["alloc_peak_bytes"] for r in found]
-        # the array, a chunk as it is stored and as it is decoded
-        assert all(mib * MIB <= peak <= (mib + 3 * 4) * MIB for peak in peaks), (mib, peaks)
-        assert [r["attribution"] for r in found] == ["exact"] * 3
-        alone[mib] = max(peaks)
-    for mib in (16, 48):
-        for record in tasks(records, f"{mib} beside"):
-            assert mib * MIB <= record["alloc_peak_bytes"] <= alone[mib] * 1.01 + MIB, record
-            assert record["attribution"] == "exact" and record["overlap"] == 1
+        for name in ("alone", "beside")[: 1 if mib == 64 else 2]:
+            found = tasks(records, f"{mib} {name}")
+            assert [r["attribution"] for r in found] == ["exact"] * 3
+            assert {r["overlap"] for r in found} == {int(name == "beside")}
+            # The array, and two chunks of 1 MiB, each as it is stored and as it is decoded: zarr's
+            # threads may let go of one after the next has begun. An arena of Python's objects.
+            for record in found:
+                assert mib * MIB <= record["alloc_peak_bytes"] <= (mib + 5.5) * MIB, record
 
 
 def test_zarr_against_memray(cli):
@@ -405,7 +402,7 @@ for where in ("arrays", "memory://arrays"):
     measure(f"read from {where.partition(':')[0]}", lambda: made[:])
 """,
         0.01,
-        MIB,
+        3 * MIB,  # chunks that zarr's threads let go late
     )
 
 
