@@ -111,10 +111,8 @@ static uint64_t block_size(void *block)
                                                    : alloc.real.malloc_usable_size(block);
 }
 
-/* A large block, or one of a malloc whose headers are not read. */
-static __attribute__((noinline)) void add_block_slow(void *block)
+void alloc_add_block(void *block, uint64_t bytes)
 {
-    uint64_t bytes = block_size(block);
     if (bytes >= load_relaxed(&alloc.large_from)) {
         if (!accounts_may_change()) return;
         accounts_enter();
@@ -123,6 +121,12 @@ static __attribute__((noinline)) void add_block_slow(void *block)
         if (done) return;
     }
     add_small(bytes);
+}
+
+/* A large block, or one of a malloc whose headers are not read. */
+static __attribute__((noinline)) void add_block_slow(void *block)
+{
+    alloc_add_block(block, block_size(block));
 }
 
 static inline void add_block(void *block)
@@ -135,11 +139,10 @@ static inline void add_block(void *block)
         add_block_slow(block);
 }
 
-static __attribute__((noinline)) struct owned remove_block_slow(void *block)
+struct owned alloc_remove_block(void *block, uint64_t bytes)
 {
-    struct owned o = { 0, NOBODY, block_size(block) };
-    if (o.bytes >= load_relaxed(&alloc.large_from)) {
-        uint64_t bytes = o.bytes;
+    struct owned o = { 0, NOBODY, bytes };
+    if (bytes >= load_relaxed(&alloc.large_from)) {
         o.bytes = 0;
         if (!accounts_may_change()) return o;
         accounts_enter();
@@ -152,6 +155,11 @@ static __attribute__((noinline)) struct owned remove_block_slow(void *block)
     }
     accounts_add_small(-(int32_t)o.bytes);
     return o;
+}
+
+static __attribute__((noinline)) struct owned remove_block_slow(void *block)
+{
+    return alloc_remove_block(block, block_size(block));
 }
 
 /* Called before the real free: afterwards another thread may get the same address. */
@@ -167,8 +175,7 @@ static inline struct owned remove_block(void *block)
     return o;
 }
 
-/* After a realloc that failed: the block still exists and has its owner again. */
-static void restore_owner(void *block, struct owned o)
+void alloc_restore_block(void *block, struct owned o)
 {
     struct owned stale;
     if (o.found && owners_insert((uintptr_t)block, o.bytes, o.owner, &stale) == OWNERS_ADDED) {
@@ -207,7 +214,7 @@ static void *alloc_realloc(void *old, size_t n)
     if (p)
         add_block(p);
     else if (old && n)
-        restore_owner(old, o); /* realloc with n == 0 has freed the block */
+        alloc_restore_block(old, o); /* realloc with n == 0 has freed the block */
     return p;
 }
 
@@ -345,19 +352,29 @@ static void note_private_mapping(const void *caller, void *p, size_t n, int prot
     if (flags & MAP_ANONYMOUS) foreign_note_mapping(caller, whole_pages(n), accounted);
 }
 
+static void account_mapping(const void *caller, void *p, size_t n, int protection, int flags,
+                            int fd, off_t offset)
+{
+    if (patch_leaves_mapping(caller)) {
+        /* of an allocator whose blocks are counted themselves */
+        if (p != MAP_FAILED) unaccounted_explain(whole_pages(n));
+        return;
+    }
+    add_mapping(p, n, protection, flags, fd, offset);
+    note_private_mapping(caller, p, n, protection, flags);
+}
+
 static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap(at, n, protection, flags, fd, offset);
-    add_mapping(p, n, protection, flags, fd, offset);
-    note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
+    account_mapping(__builtin_return_address(0), p, n, protection, flags, fd, offset);
     return p;
 }
 
 static void *alloc_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
     void *p = alloc.real.mmap64(at, n, protection, flags, fd, offset);
-    add_mapping(p, n, protection, flags, fd, offset);
-    note_private_mapping(__builtin_return_address(0), p, n, protection, flags);
+    account_mapping(__builtin_return_address(0), p, n, protection, flags, fd, offset);
     return p;
 }
 
@@ -371,7 +388,8 @@ static int alloc_mprotect(void *p, size_t n, int protection)
         accounts_enter();
         if (!owners_find_mapping((uintptr_t)p, &owner)) {
             unaccounted_explain(whole_pages(n));
-            foreign_note_mapping(__builtin_return_address(0), whole_pages(n), 0);
+            if (!patch_leaves_mapping(__builtin_return_address(0)))
+                foreign_note_mapping(__builtin_return_address(0), whole_pages(n), 0);
         }
         accounts_leave();
     }

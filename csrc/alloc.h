@@ -16,6 +16,8 @@
 
 #include <stdint.h>
 
+#include "owners.h"
+
 #define ALLOC_LARGE_DEFAULT (UINT64_C(4) << 10)
 #define ALLOC_LARGE_LEAST   (UINT64_C(4) << 10)
 #define ALLOC_LARGE_MOST    (UINT64_C(64) << 20)
@@ -32,6 +34,13 @@ void alloc_stop(int at_exit);
 void alloc_fork_lock(void);
 void alloc_fork_unlock(void);
 void alloc_reset_in_child(void);
+
+/* Blocks of other allocators than malloc: they count like blocks of malloc with so many bytes. Add
+ * a block after it was allocated, remove it before it is freed. After a reallocation that failed,
+ * the block still exists, and alloc_restore_block takes what alloc_remove_block has returned. */
+void alloc_add_block(void *block, uint64_t bytes);
+struct owned alloc_remove_block(void *block, uint64_t bytes);
+void alloc_restore_block(void *block, struct owned removed);
 
 /* Total bytes of blocks for which the owner table was full. Takes no lock. */
 uint64_t alloc_untracked_bytes(void);

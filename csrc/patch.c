@@ -69,7 +69,9 @@ static struct {
     struct address_range reals, wrappers;
     /* The hooks to compare a name with: chains by the name's first letters, of index + 1. */
     uint8_t first_named[NAME_BUCKETS], next_named[HOOK_COUNT];
-    uintptr_t provider, self; /* bases of the object that provides malloc, and of this one */
+    uintptr_t provider, self;      /* bases of the object that provides malloc, and of this one */
+    uintptr_t left;                /* base of the object whose mappings are not counted, or 0 */
+    word left_text, left_text_end; /* its code */
     char provider_path[256];
     uintptr_t usable_size;
     struct loader_counters walked;   /* at the last walk over all objects */
@@ -410,6 +412,24 @@ static int lead_calls_if_watched(struct dl_phdr_info *info, size_t size, void *r
     return 0;
 }
 
+static int note_code_of_left(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    struct elf_object o;
+    (void)size, (void)unused;
+    if (info->dlpi_addr != patch.left) return 0;
+    if (elf_object_read(info, &o)) {
+        store_relaxed(&patch.left_text, o.text);
+        store_release(&patch.left_text_end, o.text_end);
+    }
+    return 1;
+}
+
+int patch_leaves_mapping(const void *caller)
+{
+    return (uintptr_t)caller < load_acquire(&patch.left_text_end)
+           && (uintptr_t)caller >= load_relaxed(&patch.left_text);
+}
+
 static int copy_counters(struct dl_phdr_info *info, size_t size, void *out)
 {
     (void)size;
@@ -537,6 +557,21 @@ void patch_refresh(void)
     }
     pthread_mutex_unlock(&patch.mutex);
     errno = saved;
+}
+
+int patch_leave_mappings(uintptr_t base)
+{
+    pthread_mutex_lock(&patch.mutex);
+    const int installed = load_relaxed(&patch.installed) != 0;
+    const int known = patch.left == base;
+    const int e =
+        !known && (patch.left || (installed && load_relaxed(&patch.inherited))) ? -EBUSY : 0;
+    if (e == 0 && !known) {
+        patch.left = base;
+        dl_iterate_phdr(note_code_of_left, NULL);
+    }
+    pthread_mutex_unlock(&patch.mutex);
+    return e;
 }
 
 void patch_remove(void)

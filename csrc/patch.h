@@ -30,6 +30,11 @@ int patch_is_due(void);
 /* Patches objects that were loaded since the last walk, mostly none. A hook on dlsym calls it, too,
  * because programs call dlsym right after dlopen. */
 void patch_refresh(void);
+/* Mappings that the object with this base makes are not counted from here on, because its blocks
+ * are counted one by one. Its munmap stays hooked, for mappings that were counted before. Holds
+ * until the process ends, for one object. 0, or -EBUSY: another object has the place, or this is a
+ * forked child that may not walk over the objects. */
+int patch_leave_mappings(uintptr_t base);
 /* Restores the slots, except in a forked child (below). The program may have kept a wrapper's
  * address, so wrappers must work ever after. */
 void patch_remove(void);

@@ -11,6 +11,9 @@ from libc.string cimport memset
 
 from csrc cimport board_layout
 from csrc.alloc cimport ALLOC_LARGE_DEFAULT, alloc_check_intact, alloc_start, alloc_stop
+from csrc.arrow_pool cimport (
+    arrow_pool_find, arrow_pool_trial_begin, arrow_pool_trial_end, arrow_pool_unwrap,
+    arrow_pool_wrap, arrow_trial)
 from csrc.board cimport board, board_create, board_grow, board_settings, board_unmap
 from csrc.clock cimport now_ns
 from csrc.handle cimport task_handle
@@ -176,6 +179,41 @@ def adopt_handle(uint64_t handle):
 def current_handle():
     """The handle of the task that this thread works for, or 0."""
     return probe_current().word
+
+
+# -- Arrow's memory pools. One thread at a time: the GIL is held.
+
+def find_arrow_pools(bytes path):
+    """path: the file of an extension of pyarrow. Raise OSError if its pools cannot be wrapped."""
+    cdef int e = arrow_pool_find(path)
+    if e < 0:
+        raise OSError(-e, "find Arrow's memory pools")
+
+
+def try_arrow_pool(use):
+    """Wrap Arrow's system pool, call use(), and undo it.
+
+    Return what the pool's functions were called with last: the bytes that were allocated,
+    reallocated (before and after) and freed.
+    """
+    cdef arrow_trial seen
+    arrow_pool_trial_begin()
+    try:
+        use()
+    finally:
+        arrow_pool_trial_end(&seen)
+    return seen.allocated_bytes, seen.old_bytes, seen.new_bytes, seen.freed_bytes
+
+
+def wrap_arrow_pools():
+    """Account the blocks of Arrow's own allocators. Raise OSError if that cannot be done."""
+    cdef int e = arrow_pool_wrap()
+    if e < 0:
+        raise OSError(-e, "wrap Arrow's memory pools")
+
+
+def unwrap_arrow_pools():
+    arrow_pool_unwrap()
 
 
 # -- checks for doctor and `run`, without a running probe

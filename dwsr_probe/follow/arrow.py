@@ -1,19 +1,86 @@
-"""Arrow's own mimalloc or jemalloc is inside its library. Tasks during which its number of
-allocations changes are marked."""
+"""Arrow's own mimalloc or jemalloc is inside its library. Its memory pools are wrapped
+(csrc/arrow_pool.h), so that their blocks have owners like those of malloc.
+
+Only in releases that this was tested with, and after a trial. Otherwise, tasks during which the
+pool's number of allocations changes are marked.
+"""
 
 from __future__ import annotations
 
 from dwsr_probe import _core
+from dwsr_probe.say import say_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Major releases of Arrow whose own allocators can be followed.
+# Major releases of Arrow whose pools were compared with Arrow's own statistics, to the byte.
 TESTED = range(15, 27)
+
+# Blocks for the trial. Arrow rounds sizes up to a multiple of 64.
+_TRIAL_BYTES, _RESIZED_BYTES = 64 * 1237, 64 * 2111
+_TRIES = 3  # another thread may use the pool at the same time
+
+_followed = False
 
 
 def hook(pyarrow: Any) -> None:
+    global _followed
+    _followed = False
+    if _is_tested(pyarrow):
+        try:
+            _core.find_arrow_pools(pyarrow.lib.__file__.encode())
+            _check(pyarrow)
+            _core.wrap_arrow_pools()
+            _followed = True
+        except Exception as error:
+            say_once(
+                "pyarrow",
+                f"cannot follow the memory of Arrow {pyarrow.cpp_version}: {error}. Tasks that use"
+                " Arrow's own allocator are marked `shared`",
+            )
+    if not _followed:
+        _mark(pyarrow)
+
+
+def is_followed() -> bool:
+    """Whether blocks of Arrow's own allocators are accounted."""
+    return _followed
+
+
+def _is_tested(pyarrow: Any) -> bool:
+    major = pyarrow.cpp_version.partition(".")[0]
+    return major.isdecimal() and int(major) in TESTED
+
+
+def _check(pyarrow: Any) -> None:
+    """Use the pool that needs no allocator of Arrow's own. All pools have the same functions. The
+    wrapper and Arrow's statistics must have seen the same bytes."""
+    pool = pyarrow.system_memory_pool()
+    grown = []
+
+    def use() -> None:
+        before = pool.bytes_allocated()
+        buffer = pyarrow.allocate_buffer(_TRIAL_BYTES, memory_pool=pool, resizable=True)
+        grown.append(pool.bytes_allocated() - before)
+        buffer.resize(_RESIZED_BYTES)
+        grown.append(pool.bytes_allocated() - before)
+        del buffer
+        grown.append(pool.bytes_allocated() - before)
+
+    for _ in range(_TRIES):
+        grown.clear()
+        seen = _core.try_arrow_pool(use)
+        if seen == (_TRIAL_BYTES, _TRIAL_BYTES, _RESIZED_BYTES, _RESIZED_BYTES) and grown == [
+            _TRIAL_BYTES,
+            _RESIZED_BYTES,
+            0,
+        ]:
+            return
+    raise RuntimeError(f"in a trial its pool allocated {grown} bytes, and {seen} were seen")
+
+
+def _mark(pyarrow: Any) -> None:
     pool = pyarrow.default_memory_pool()
     if pool.backend_name != "system":
         # Arrow before 19 has no count: all tasks are marked
@@ -21,4 +88,7 @@ def hook(pyarrow: Any) -> None:
 
 
 def unhook() -> None:
+    global _followed
+    _followed = False
+    _core.unwrap_arrow_pools()
     _core.use_foreign_counter(None)
