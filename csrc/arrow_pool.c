@@ -147,11 +147,16 @@ static int find_pool(struct pool *pool, struct object *object, size_t words)
     const uintptr_t *table = pointer_load_acquire(&object->table);
     for (int i = TABLE_ALLOCATE; i <= TABLE_FREE; i++)
         if (!is_in_library((const void *)table[i])) return -EINVAL;
-    *pool = (struct pool){ .allocate = (allocate_function *)table[TABLE_ALLOCATE],
-                           .reallocate = (reallocate_function *)table[TABLE_REALLOCATE],
-                           .free = (free_function_of_pool *)table[TABLE_FREE],
-                           .table = table };
+    pool->allocate = (allocate_function *)table[TABLE_ALLOCATE];
+    pool->reallocate = (reallocate_function *)table[TABLE_REALLOCATE];
+    pool->free = (free_function_of_pool *)table[TABLE_FREE];
+    pool->table = table;
+    uintptr_t *copy = pool->copy + TABLE_HEAD;
     memcpy(pool->copy, table - TABLE_HEAD, words * sizeof *table);
+    const int tries = pool == &pools[ARROW_SYSTEM];
+    copy[TABLE_ALLOCATE] = (uintptr_t)(tries ? try_allocate : allocate);
+    copy[TABLE_REALLOCATE] = (uintptr_t)(tries ? try_reallocate : reallocate);
+    copy[TABLE_FREE] = (uintptr_t)(tries ? try_free : free_block);
     pool->object = object;
     return 0;
 }
@@ -210,15 +215,9 @@ int arrow_pool_find(const char *path)
 
 /* -- wrapping -- */
 
-static void wrap(struct pool *pool, allocate_function *a, reallocate_function *r,
-                 free_function_of_pool *f)
+static void wrap(struct pool *pool)
 {
-    if (!pool->object) return;
-    uintptr_t *table = pool->copy + TABLE_HEAD;
-    pointer_store_release(&table[TABLE_ALLOCATE], (uintptr_t)a);
-    pointer_store_release(&table[TABLE_REALLOCATE], (uintptr_t)r);
-    pointer_store_release(&table[TABLE_FREE], (uintptr_t)f);
-    pointer_store_release(&pool->object->table, table);
+    if (pool->object) pointer_store_release(&pool->object->table, pool->copy + TABLE_HEAD);
 }
 
 /* Unless somebody else has replaced the table since. */
@@ -231,7 +230,7 @@ static void unwrap(struct pool *pool)
 void arrow_pool_trial_begin(void)
 {
     memset(&trial, 0, sizeof trial);
-    wrap(&pools[ARROW_SYSTEM], try_allocate, try_reallocate, try_free);
+    wrap(&pools[ARROW_SYSTEM]);
 }
 
 void arrow_pool_trial_end(struct arrow_trial *seen)
@@ -245,8 +244,7 @@ void arrow_pool_trial_end(struct arrow_trial *seen)
 int arrow_pool_wrap(void)
 {
     const int e = base ? patch_leave_mappings(base) : -ENOENT;
-    for (int i = ARROW_JEMALLOC; e == 0 && i < ARROW_POOL_COUNT; i++)
-        wrap(&pools[i], allocate, reallocate, free_block);
+    for (int i = ARROW_JEMALLOC; e == 0 && i < ARROW_POOL_COUNT; i++) wrap(&pools[i]);
     return e;
 }
 

@@ -35,6 +35,8 @@ void patch_refresh(void);
  * until the process ends, for one object. 0, or -EBUSY: another object has the place, or this is a
  * forked child that may not walk over the objects. */
 int patch_leave_mappings(uintptr_t base);
+/* Whether the caller is code of that object. */
+int patch_leaves_mapping(const void *caller);
 /* Restores the slots, except in a forked child (below). The program may have kept a wrapper's
  * address, so wrappers must work ever after. */
 void patch_remove(void);
