@@ -7,6 +7,8 @@ pool's number of allocations changes are marked.
 
 from __future__ import annotations
 
+import os
+
 from dwsr_probe import _core
 from dwsr_probe.say import say_once
 
@@ -29,7 +31,7 @@ def hook(pyarrow: Any) -> None:
     _followed = False
     if _is_tested(pyarrow):
         try:
-            _core.find_arrow_pools(pyarrow.lib.__file__.encode())
+            _core.find_arrow_pools(os.fsencode(pyarrow.lib.__file__))
             _check(pyarrow)
             _core.wrap_arrow_pools()
             _followed = True
@@ -49,7 +51,7 @@ def is_followed() -> bool:
 
 
 def _is_tested(pyarrow: Any) -> bool:
-    major = pyarrow.cpp_version.partition(".")[0]
+    major = getattr(pyarrow, "cpp_version", "").partition(".")[0]
     return major.isdecimal() and int(major) in TESTED
 
 

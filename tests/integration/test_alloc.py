@@ -324,30 +324,6 @@ def test_garbage_of_cycles(cli, mode):
     assert after["rss_before_bytes"] < cycles["rss_peak_bytes"] - 20 * MB or mode == "none"
 
 
-@pytest.mark.parametrize("pool", ["system", "mimalloc"])
-def test_memory_of_arrow(cli, pool):
-    """Arrow's own allocator is inside its library: a task that uses it says so. With malloc it
-    is accounted."""
-    cli.env["ARROW_DEFAULT_MEMORY_POOL"] = pool
-    done, records = cli.job("""
-import dwsr_probe
-with dwsr_probe.task("before"): pass
-import pyarrow as pa
-with dwsr_probe.task("unused"): x = bytearray(1_000_000)
-with dwsr_probe.task("arrow"): b = pa.allocate_buffer(20_000_000)
-""")
-    assert done.returncode == 0, done.stderr
-    assert tasks(records, "unused")[0]["attribution"] == "exact"
-    if pool == "system":
-        own(records, "arrow", 20 * MB)
-    else:
-        assert tasks(records, "arrow")[0]["attribution"] == "shared"
-    doctor = cli("doctor").stdout
-    assert "ARROW_DEFAULT_MEMORY_POOL=system" in doctor and ("mimalloc" in doctor) == (
-        pool != "system"
-    )
-
-
 def test_a_threshold_of_ones_own(cli):
     """With 4 KiB, blocks of 20 KB have an owner each from the first on."""
     code = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
 from dwsr_probe.cli.checks import Finding, limited, ok
@@ -22,18 +21,37 @@ except Exception as error:
     print(f"no device: {error}")
 """
 
+_PYARROW_SCRIPT = """\
+import dwsr_probe
+
+assert dwsr_probe.start()
+import pyarrow
+from dwsr_probe.follow import arrow
+
+print(pyarrow.__version__, pyarrow.default_memory_pool().backend_name, arrow.is_followed())
+"""
+
 
 def pyarrow() -> Finding | None:
-    """Its own allocator is not seen by the accounting."""
+    """In a fresh interpreter: whether the memory of its own allocator is accounted."""
     if find_spec("pyarrow") is None:
         return None
-    pool = os.environ.get("ARROW_DEFAULT_MEMORY_POOL")
+    done = run_python(_PYARROW_SCRIPT, timeout_s=120)
+    words = done.stdout.split()
+    if done.returncode or len(words) != 3:
+        return limited(
+            "pyarrow",
+            "cannot be imported: " + "".join(done.stderr.strip().splitlines()[-1:]),
+        )
+    version, pool, followed = words
     if pool == "system":
-        return ok("pyarrow", "allocates with malloc (ARROW_DEFAULT_MEMORY_POOL=system): accounted")
+        return ok("pyarrow", f"{version}: allocates with malloc, which is accounted")
+    if followed == "True":
+        return ok("pyarrow", f"{version}: memory of its own allocator ({pool}) is accounted")
     return limited(
         "pyarrow",
-        f"its own allocator ({pool or 'mimalloc by default'}) is not seen; tasks that use it are"
-        " marked `shared`",
+        f"{version}: memory of its own allocator ({pool}) is not seen; tasks that use it are marked"
+        " `shared`",
         "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted",
     )
 
