@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 
 #include "accounts.h"
+#include "elf_object.h"
 #include "foreign.h"
 #include "owners.h"
 #include "patch.h"
@@ -30,7 +31,8 @@ static struct {
      * headers are not read. */
     word small_header_limit;
     struct real_functions real;
-    int hooked; /* the wrappers were put in place by this process */
+    word interpreter, interpreter_end; /* Python's code; 0: not known */
+    int hooked;                        /* the wrappers were put in place by this process */
     /* Written sometimes: on another cache line. */
     word untracked_bytes __attribute__((aligned(64)));
     word table_was_full;
@@ -578,10 +580,17 @@ static int alloc_shm_unlink(const char *name)
     return is_last ? note_unlinked(e, id) : e;
 }
 
+static int is_outside_interpreter(uintptr_t code)
+{
+    const uintptr_t end = load_relaxed(&alloc.interpreter_end);
+    return end && (code < load_relaxed(&alloc.interpreter) || code >= end);
+}
+
 struct thread_start {
     void *(*function)(void *);
     void *argument;
     task_handle task;
+    int native;
 };
 
 static void flush_at_thread_end(void *unused)
@@ -596,6 +605,7 @@ static void *run_thread(void *p)
     struct thread_start b = *(struct thread_start *)p;
     alloc.real.free(p);
     lineage_inherit(b.task);
+    if (b.native) lineage_note_native();
     pthread_cleanup_push(flush_at_thread_end, NULL); /* runs also after pthread_exit */
     result = b.function(b.argument);
     pthread_cleanup_pop(1);
@@ -613,9 +623,10 @@ static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
         pthread_attr_getstacksize(&defaults, &stack), pthread_attr_destroy(&defaults);
     unaccounted_explain(stack);
     task_handle task = accounts_may_change() ? lineage_task_to_inherit() : NOBODY;
-    struct thread_start *b = is_somebody(task) ? alloc.real.malloc(sizeof *b) : NULL;
+    const int native = is_outside_interpreter((uintptr_t)function);
+    struct thread_start *b = is_somebody(task) || native ? alloc.real.malloc(sizeof *b) : NULL;
     if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);
-    *b = (struct thread_start){ function, argument, task };
+    *b = (struct thread_start){ function, argument, task, native };
     int e = alloc.real.pthread_create(thread, attributes, run_thread, b);
     if (e) alloc.real.free(b);
     return e;
@@ -628,6 +639,24 @@ static const struct patch_wrappers wrappers = {
 };
 
 /* -- start, stop, fork -- */
+
+static int find_interpreter(struct dl_phdr_info *info, size_t size, void *code)
+{
+    struct elf_object o;
+    (void)size;
+    if (!elf_object_contains(info, (uintptr_t)code)) return 0;
+    if (elf_object_read(info, &o) && (uintptr_t)code >= o.text && (uintptr_t)code < o.text_end) {
+        store_relaxed(&alloc.interpreter, o.text);
+        store_relaxed(&alloc.interpreter_end, o.text_end);
+    }
+    return 1;
+}
+
+void alloc_find_interpreter(void *code)
+{
+    /* once: in a forked child the loader's lock may stay locked for ever */
+    if (code && !load_relaxed(&alloc.interpreter_end)) dl_iterate_phdr(find_interpreter, code);
+}
 
 int alloc_start(uint64_t large_from)
 {

@@ -25,6 +25,10 @@
 /* Puts the wrappers in place; they only call the real functions yet. large_from: blocks of so many
  * bytes or more are large, from ALLOC_LARGE_LEAST to ALLOC_LARGE_MOST. 0 or -errno. */
 int alloc_start(uint64_t large_from);
+/* code: a function of the Python interpreter. Threads whose function is in other objects are then
+ * native for ever (lineage.h). Before alloc_start; without it, a thread is native while it has no
+ * Python thread state. */
+void alloc_find_interpreter(void *code);
 /* After alloc_start: from here on the wrappers account. This is a separate call, because the owner
  * table takes 7 MiB of address space, which a process without tasks does not need. 0 or -errno. */
 int alloc_start_accounting(void);

@@ -93,7 +93,11 @@ task_handle lineage_task_in(uint32_t slot)
 
 /* -- the calling thread -- */
 
-static int is_python_thread(void) { return !lineage.is_python || lineage.is_python(); }
+/* A native thread that calls back into Python has a Python thread state meanwhile. */
+static int is_python_thread(void)
+{
+    return !this_thread.native && (!lineage.is_python || lineage.is_python());
+}
 
 task_handle lineage_allocating_task_slow(void)
 {
@@ -135,6 +139,8 @@ task_handle lineage_task_to_inherit(void)
 }
 
 void lineage_inherit(task_handle task) { this_thread.works_for = task; }
+
+void lineage_note_native(void) { this_thread.native = 1; }
 
 /* -- start, fork -- */
 

@@ -61,6 +61,9 @@ task_handle lineage_current_task(void);
 task_handle lineage_task_to_inherit(void);
 /* The calling thread, which has just begun, works for the task that started it. */
 void lineage_inherit(task_handle task);
+/* The calling thread was not started by Python. The rule for native threads applies to it also
+ * while it calls back into Python. */
+void lineage_note_native(void);
 
 /* -- inline: called at every allocation -- */
 

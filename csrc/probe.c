@@ -165,6 +165,7 @@ static int start(const struct probe_settings *s, const char **failed_step)
     probe.period_ns = s->period_ns;
     snprintf(probe.cgroup_root, sizeof probe.cgroup_root, "%s", s->cgroup_root);
     lineage_open(s->is_python_thread);
+    if (s->alloc) alloc_find_interpreter(s->interpreter);
     int accounting = s->alloc && alloc_start(s->alloc_from) == 0;
     gpu_open();
     store_relaxed(&probe.board.live->alloc_state, accounting ? ALLOC_ON

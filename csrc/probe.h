@@ -19,6 +19,7 @@ struct probe_settings {
     uint64_t alloc_from; /* blocks of so many bytes or more have an owner of their own (alloc.h) */
     /* whether the calling thread has a Python thread state; NULL: every thread has one */
     int (*is_python_thread)(void);
+    void *interpreter; /* a function of Python's, or NULL (alloc.h) */
 };
 
 /* With a lower limit on descriptors (RLIMIT_NOFILE) the probe does not start: the job would miss

@@ -17,6 +17,7 @@ cdef extern from "probe.h" nogil:
         uint64_t period_ns, alloc_from
         int keep_peak, alloc
         int (*is_python_thread)() noexcept nogil
+        void *interpreter
     const int PROBE_DESCRIPTORS_LEAST
     int probe_check_limits(const char **failed_step)
     int probe_start(const probe_settings *s, const char **failed_step)

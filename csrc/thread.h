@@ -29,6 +29,7 @@ struct thread_state {
     uint8_t in_accounts;        /* accounts: allocations of signal handlers are not counted now */
     uint8_t adopted : 1;        /* lineage: works_for holds without a Python thread state, too */
     uint8_t fork_announced : 1; /* probe */
+    uint8_t native : 1;         /* lineage: not started by Python, whatever it runs */
 };
 _Static_assert(sizeof(struct thread_state) == 32, "all of the probe's thread-locals");
 

@@ -51,7 +51,8 @@ def start(*, bytes directory, bytes run, bytes host, bytes task_name, bytes work
     cdef probe_settings s = probe_settings(
         directory=directory, run=run, host=host, task_name=task_name, worker=worker, python=python,
         proc_root=proc_root, cgroup_root=cgroup_root, period_ns=period_ns, keep_peak=keep_peak,
-        alloc=alloc, alloc_from=alloc_from, is_python_thread=is_python_thread)
+        alloc=alloc, alloc_from=alloc_from, is_python_thread=is_python_thread,
+        interpreter=<void *>PyGILState_GetThisThreadState)
     cdef const char *failed_step = NULL
     cdef int e
     with nogil:

@@ -477,6 +477,31 @@ static void start_and_stop_with_busy_threads(void)
     free(keep);
 }
 
+static int python(void) { return 1; }
+
+/* Stays so until the program ends: the last test. The interpreter is the library, and this program
+ * is outside. */
+static void native_threads_that_call_python(void)
+{
+    pthread_t thread;
+    alloc_stop(0);
+    alloc_find_interpreter((void *)alloc_start);
+    CHECK(start(python));
+    begin(0, 41);
+    lineage_set_running(1, lineage_handle(0, 41));
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL);
+    CHECK(near(now(0, 41).live_bytes, 6 * MIB));
+    free(keep);
+    /* started by one task, and may work for the other */
+    lineage_set_running(2, NOBODY);
+    pthread_create(&thread, NULL, start_and_allocate, NULL);
+    pthread_join(thread, NULL);
+    CHECK(now(0, 41).live_bytes < MIB && lineage_clear_ambiguous());
+    free(keep);
+    end(0, 41);
+}
+
 int main(void)
 {
     if (SANITIZED)
@@ -501,5 +526,6 @@ int main(void)
     RUN(short_threads);
     RUN(native_threads);
     RUN(start_and_stop_with_busy_threads);
+    RUN(native_threads_that_call_python);
     return failures;
 }
