@@ -371,7 +371,8 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
         || !add_to_patched(info->dlpi_addr))
         return 0;
     if (load_relaxed(&patch.installed)) unaccounted_explain(writable_bytes(info));
-    if (elf_object_read(info, &o)) patch_object(&o);
+    if (!elf_object_read(info, &o)) return 0;
+    patch_object(&o);
     if (patch.maps_memory && info->dlpi_addr != patch.provider)
         foreign_add_object(o.text, o.text_end, info->dlpi_name, !load_relaxed(&patch.installed));
     return 0;

@@ -42,7 +42,8 @@ import duckdb
 connection = duckdb.connect()
 def work():
     return connection.sql(
-        "select sum(j) from (select i * 2 as j from range(4000000) t(i) order by j desc limit 2000000)"
+        "select sum(j) from"
+        " (select i * 2 as j from range(4000000) t(i) order by j desc limit 2000000)"
     ).fetchall()
 """
 
@@ -96,7 +97,7 @@ thread.join()
 
 
 def test_loaded_before_the_probe(cli):
-    done, records = cli.job(
+    done, _ = cli.job(
         POLARS.replace("import polars", "import numpy as np, polars")
         + """
 work()

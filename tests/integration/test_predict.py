@@ -311,8 +311,7 @@ def test_a_polars_job_is_not_promised_to_fit(cli):
     done, records = cli.job(POLARS_JOB, "-q")
     assert done.returncode == 0
     queries = [record for record in records if record["task_name"] == "query"]
-    if {record["attribution"] for record in queries} == {"exact"}:
-        pytest.xfail("tasks that use Polars are not marked")
+    assert {record["attribution"] for record in queries} == {"shared"}
     assert_not_promised(cli, cli.cwd / "run")
 
 
