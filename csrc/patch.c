@@ -11,7 +11,6 @@
 #include "atomics.h"
 #include "elf_object.h"
 #include "foreign.h"
-#include "unaccounted.h"
 
 #if defined(__x86_64__)
 #define IS_CALL_SLOT(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
@@ -321,38 +320,16 @@ static struct address_range extend_range(struct address_range range, const uintp
     return range;
 }
 
-/* The place of an object in the set, or the free place for it; NULL: the set is full. */
-static uintptr_t *place_in_patched(uintptr_t base)
-{
-    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
-         tries++, i = (i + 1) % OBJECTS_MOST)
-        if (patch.patched[i] == base + 1 || patch.patched[i] == 0) return &patch.patched[i];
-    return NULL;
-}
-
-static int is_patched(uintptr_t base)
-{
-    const uintptr_t *place = place_in_patched(base);
-    return place && *place;
-}
-
 /* Adds an object to the set. 1 if it is new, or if the set is full: patching an object twice does
  * no harm. */
 static int add_to_patched(uintptr_t base)
 {
-    uintptr_t *place = place_in_patched(base);
-    if (place && *place) return 0;
-    if (place) *place = base + 1;
+    for (size_t i = (base >> 12) * UINT64_C(0x9e3779b97f4a7c15) >> 52, tries = 0; tries < 64;
+         tries++, i = (i + 1) % OBJECTS_MOST) {
+        if (patch.patched[i] == base + 1) return 0;
+        if (patch.patched[i] == 0) return patch.patched[i] = base + 1, 1;
+    }
     return 1;
-}
-
-static uint64_t writable_bytes(const struct dl_phdr_info *info)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_W)
-            sum += info->dlpi_phdr[i].p_memsz;
-    return sum;
 }
 
 static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
@@ -370,7 +347,6 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
     if (elf_object_is_loader(info) || info->dlpi_addr == patch.self
         || !add_to_patched(info->dlpi_addr))
         return 0;
-    if (load_relaxed(&patch.installed)) unaccounted_explain(writable_bytes(info));
     if (!elf_object_read(info, &o)) return 0;
     patch_object(&o);
     if (patch.maps_memory && info->dlpi_addr != patch.provider)
@@ -385,23 +361,6 @@ static int restore_object(struct dl_phdr_info *info, size_t size, void *unused)
     if (!elf_object_is_loader(info) && info->dlpi_addr != patch.self && elf_object_read(info, &o))
         for_each_got_slot(&o, may_be_wrapper, restore_got_slot);
     return 0;
-}
-
-static int add_unwalked_bytes(struct dl_phdr_info *info, size_t size, void *sum)
-{
-    (void)size;
-    if (info->dlpi_adds == load_relaxed(&patch.walked.adds)) return 1; /* nothing was loaded */
-    if (!is_patched(info->dlpi_addr)) *(uint64_t *)sum += writable_bytes(info);
-    return 0;
-}
-
-uint64_t patch_unwalked_bytes(void)
-{
-    uint64_t sum = 0;
-    if (load_relaxed(&patch.inherited) || pthread_mutex_trylock(&patch.mutex)) return sum;
-    dl_iterate_phdr(add_unwalked_bytes, &sum);
-    pthread_mutex_unlock(&patch.mutex);
-    return sum;
 }
 
 /* restore: NULL, or not */
@@ -518,6 +477,14 @@ void patch_install(const struct patch_wrappers *wrappers)
         if (done) store_release(&patch.installed, 1);
         pthread_mutex_unlock(&patch.mutex);
     }
+}
+
+uint64_t patch_loaded_objects(void) { return load_relaxed(&patch.walked.adds); }
+
+int patch_has_loaded_since(uint64_t loaded)
+{
+    struct loader_counters now;
+    return load_relaxed(&patch.inherited) || !read_loader_counters(&now) || now.adds != loaded;
 }
 
 /* 1 if objects were loaded or unloaded since the last walk, or one is newly watched. */

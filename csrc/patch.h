@@ -53,8 +53,9 @@ void patch_reset_in_child(void);
 /* Path of the object that provides malloc, and whether it is glibc. */
 const char *patch_provider(void);
 int patch_provider_is_glibc(void);
-/* Bytes of writable data of the objects that were loaded since the last walk. Called with the lock
- * of tasks.c held: no fork is under way. */
-uint64_t patch_unwalked_bytes(void);
+/* How many objects had been loaded at the last walk, and whether more have been loaded since: also
+ * 1 if that cannot be found out, in a forked child or while a fork is under way. */
+uint64_t patch_loaded_objects(void);
+int patch_has_loaded_since(uint64_t loaded);
 
 #endif

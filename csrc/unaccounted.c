@@ -49,6 +49,14 @@ static uint64_t free_bytes_of_heap(void)
     return mallinfo2 ? mallinfo2().fordblks : UINT64_MAX;
 }
 
+/* The kernel's count was read before the free bytes. If the heap has shrunk in between, both are of
+ * different moments: so the count is read once more. */
+static uint64_t lower_of_two(uint64_t data_bytes, struct rss *rss)
+{
+    rss_now(rss);
+    return rss->data_bytes < data_bytes ? rss->data_bytes : data_bytes;
+}
+
 /* Live bytes of all running tasks and of no task, and what was explained. Memory of ended tasks is
  * not in it, and that of nested tasks is in it more than once. */
 static uint64_t known_bytes(void)
@@ -74,8 +82,9 @@ static void note_in_use(uint64_t window, uint64_t in_use)
     store_release(&seen.window, window);
 }
 
-void unaccounted_note_sample(uint64_t window, uint64_t data_bytes, uint64_t now_ns)
+void unaccounted_note_sample(uint64_t window, struct rss *rss, uint64_t now_ns)
 {
+    const uint64_t data_bytes = rss->data_bytes;
     if (data_bytes == ABSENT) return;
     const uint64_t known = known_bytes();
     if (sampled.window != ABSENT && sampled.window != window) {
@@ -94,7 +103,8 @@ void unaccounted_note_sample(uint64_t window, uint64_t data_bytes, uint64_t now_
     const uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID), free_bytes = free_bytes_of_heap();
     sampled.free_until_ns = now_ns + FREE_SHARE * (clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin);
     sampled.window = window;
-    if (free_bytes < data_bytes) note_in_use(window, data_bytes - free_bytes);
+    const uint64_t lower = lower_of_two(data_bytes, rss);
+    if (free_bytes < lower) note_in_use(window, lower - free_bytes);
 }
 
 void unaccounted_explain(uint64_t bytes) { add_relaxed(&seen.explained, bytes); }
@@ -120,6 +130,7 @@ void unaccounted_begin(struct unaccounted *u, const struct unaccounted_window *w
         .data_before = w->data_bytes,
         .explained_before = load_relaxed(&seen.explained),
         .ended_before = load_relaxed(&seen.ended),
+        .loaded_before = patch_loaded_objects(),
     };
 }
 
@@ -172,12 +183,15 @@ static int64_t unexplained_growth(const struct unaccounted *u, const struct unac
                               + load_relaxed(&seen.explained) - u->explained_before);
     /* what follows takes longer, and is needed only if there is something to explain */
     if (at_end - known <= LEAST_BYTES && between - known <= LEAST_BYTES) return 0;
-    known += (int64_t)(u->unowned_peak - u->unowned_before + bytes_of_others(u, ended)
-                       + patch_unwalked_bytes());
+    known += (int64_t)(u->unowned_peak - u->unowned_before + bytes_of_others(u, ended));
     if (at_end - known <= LEAST_BYTES && between - known <= LEAST_BYTES) return 0;
+    /* a library's constructor runs before its calls are hooked: it may map memory and start threads
+     */
+    if (patch_has_loaded_since(u->loaded_before)) return 0;
     const uint64_t free_bytes = free_bytes_of_heap(), stack = rss_stack_bytes(rss);
     if (free_bytes == UINT64_MAX || stack == ABSENT) return 0;
-    const int64_t in_use = at_end - (int64_t)free_bytes;
+    const int64_t in_use =
+        (int64_t)(lower_of_two(u->data_now, rss) - u->data_before) - (int64_t)free_bytes;
     return (in_use > between ? in_use : between) - known - (int64_t)stack;
 }
 

@@ -27,7 +27,7 @@ struct unaccounted_window {
 struct unaccounted {
     struct unowned_window unowned; /* live: when it began; peak: since then */
     uint64_t unowned_before, unowned_peak, data_before, data_now, in_use_peak;
-    uint64_t explained_before, ended_before;
+    uint64_t explained_before, ended_before, loaded_before;
 };
 
 /* data_bytes: the kernel's count at this boundary; window: the number of the window that ends. */
@@ -49,10 +49,10 @@ enum attribution_reason unaccounted_reason(const struct unaccounted *u,
                                            const struct unaccounted_task *ended, struct rss *rss,
                                            struct text *detail);
 
-/* The sampler's reading of the kernel's count in a window. One thread at a time. */
-void unaccounted_note_sample(uint64_t window, uint64_t data_bytes, uint64_t now_ns);
+/* The sampler has read the kernel's count in a window: it is in `rss`. One thread at a time. */
+void unaccounted_note_sample(uint64_t window, struct rss *rss, uint64_t now_ns);
 /* So many bytes of private memory were mapped with our knowledge, but outside the accounts: a
- * thread's stack, a library, a file. Only growth is counted, never what is unmapped. */
+ * thread's stack, a file. Only growth is counted, never what is unmapped. */
 void unaccounted_explain(uint64_t bytes);
 
 #endif
