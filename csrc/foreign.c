@@ -191,8 +191,9 @@ uint64_t foreign_bytes_of(uint64_t mask, struct text *largest)
 {
     uint64_t sum = 0, most = 0;
     *largest = (struct text){ NULL, 0 };
-    for (uint64_t i = 0; i < FOREIGN_OBJECTS; i++) {
-        const uint64_t bytes = mask >> i & 1 ? load_relaxed(&foreign.objects[i].bytes) : 0;
+    for (; mask; mask &= mask - 1) {
+        const int i = __builtin_ctzll(mask);
+        const uint64_t bytes = load_relaxed(&foreign.objects[i].bytes);
         if (bytes > most) {
             most = bytes;
             *largest = (struct text){ foreign.objects[i].name, foreign.objects[i].name_len };
