@@ -344,57 +344,60 @@ static void remove_mapping(void *p, size_t n)
     accounts_leave();
 }
 
-/* Private memory beside the accounts: copies of files, and what a library maps for an allocator of
- * its own, as jemalloc does, without a reserve of swap space. */
-static void note_private_mapping(const void *caller, void *p, size_t n, int protection, int flags)
+struct mapping {
+    const void *caller;
+    size_t bytes; /* whole pages */
+    int protection, flags;
+};
+
+/* Private memory beside the accounts: copies of files, what a library maps for an allocator of its
+ * own (as jemalloc does, without a reserve of swap space), or for one whose blocks are counted. */
+static int is_beside_accounts(const struct mapping *m)
 {
-    if (p == MAP_FAILED || flags & MAP_SHARED || !(protection & PROT_WRITE)) return;
-    const int accounted = flags & MAP_ANONYMOUS && !(flags & MAP_NORESERVE);
-    if (!accounted) unaccounted_explain(whole_pages(n));
-    if (flags & MAP_ANONYMOUS) foreign_note_mapping(caller, whole_pages(n), accounted);
+    return !(m->flags & MAP_SHARED) && m->protection & PROT_WRITE
+           && (!(m->flags & MAP_ANONYMOUS) || m->flags & MAP_NORESERVE
+               || patch_leaves_mapping(m->caller));
 }
 
-static void account_mapping(const void *caller, void *p, size_t n, int protection, int flags,
-                            int fd, off_t offset)
+static void account_mapping(const struct mapping *m, void *p, int fd, off_t offset)
 {
-    if (patch_leaves_mapping(caller)) {
-        /* of an allocator whose blocks are counted themselves */
-        if (p != MAP_FAILED) unaccounted_explain(whole_pages(n));
-        return;
+    if (patch_leaves_mapping(m->caller)) return;
+    add_mapping(p, m->bytes, m->protection, m->flags, fd, offset);
+    if (p != MAP_FAILED && m->flags & MAP_ANONYMOUS && !(m->flags & MAP_SHARED)
+        && m->protection & PROT_WRITE)
+        foreign_note_mapping(m->caller, m->bytes, !(m->flags & MAP_NORESERVE));
+}
+
+#define MMAP(name)                                                                                 \
+    static void *alloc_##name(void *at, size_t n, int protection, int flags, int fd, off_t offset) \
+    {                                                                                              \
+        const struct mapping m = { __builtin_return_address(0), whole_pages(n), protection,        \
+                                   flags };                                                        \
+        const int beside = is_beside_accounts(&m);                                                 \
+        if (beside) unaccounted_announce(m.bytes);                                                 \
+        void *p = alloc.real.name(at, n, protection, flags, fd, offset);                           \
+        account_mapping(&m, p, fd, offset);                                                        \
+        if (beside) unaccounted_explain(m.bytes);                                                  \
+        return p;                                                                                  \
     }
-    add_mapping(p, n, protection, flags, fd, offset);
-    note_private_mapping(caller, p, n, protection, flags);
-}
-
-static void *alloc_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    void *p = alloc.real.mmap(at, n, protection, flags, fd, offset);
-    account_mapping(__builtin_return_address(0), p, n, protection, flags, fd, offset);
-    return p;
-}
-
-static void *alloc_mmap64(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    void *p = alloc.real.mmap64(at, n, protection, flags, fd, offset);
-    account_mapping(__builtin_return_address(0), p, n, protection, flags, fd, offset);
-    return p;
-}
+MMAP(mmap)
+MMAP(mmap64)
 
 /* As mimalloc does: a part of a reservation becomes memory. Code that is generated is not meant. */
 static int alloc_mprotect(void *p, size_t n, int protection)
 {
     task_handle owner;
+    const void *caller = __builtin_return_address(0);
+    const uint64_t bytes = protection & PROT_WRITE ? whole_pages(n) : 0;
+    if (bytes) unaccounted_announce(bytes);
     int result = alloc.real.mprotect(p, n, protection), saved = errno;
-    if (result == 0 && protection & PROT_WRITE && !(protection & PROT_EXEC)
-        && accounts_may_change()) {
+    if (result == 0 && bytes && !(protection & PROT_EXEC) && accounts_may_change()
+        && !patch_leaves_mapping(caller)) {
         accounts_enter();
-        if (!owners_find_mapping((uintptr_t)p, &owner)) {
-            unaccounted_explain(whole_pages(n));
-            if (!patch_leaves_mapping(__builtin_return_address(0)))
-                foreign_note_mapping(__builtin_return_address(0), whole_pages(n), 0);
-        }
+        if (!owners_find_mapping((uintptr_t)p, &owner)) foreign_note_mapping(caller, bytes, 0);
         accounts_leave();
     }
+    if (bytes) unaccounted_explain(bytes);
     errno = saved;
     return result;
 }
@@ -621,14 +624,15 @@ static int alloc_pthread_create(pthread_t *thread, const pthread_attr_t *attribu
         pthread_attr_getstacksize(attributes, &stack);
     else if (pthread_getattr_default_np(&defaults) == 0)
         pthread_attr_getstacksize(&defaults, &stack), pthread_attr_destroy(&defaults);
-    unaccounted_explain(stack);
+    unaccounted_announce(stack);
     task_handle task = accounts_may_change() ? lineage_task_to_inherit() : NOBODY;
     const int native = is_outside_interpreter((uintptr_t)function);
     struct thread_start *b = is_somebody(task) || native ? alloc.real.malloc(sizeof *b) : NULL;
-    if (!b) return alloc.real.pthread_create(thread, attributes, function, argument);
-    *b = (struct thread_start){ function, argument, task, native };
-    int e = alloc.real.pthread_create(thread, attributes, run_thread, b);
-    if (e) alloc.real.free(b);
+    if (b) *b = (struct thread_start){ function, argument, task, native };
+    int e = alloc.real.pthread_create(thread, attributes, b ? run_thread : function,
+                                      b ? (void *)b : argument);
+    if (e && b) alloc.real.free(b);
+    unaccounted_explain(stack);
     return e;
 }
 
@@ -692,8 +696,19 @@ void alloc_stop(int at_exit)
     accounts_close();
 }
 
-void alloc_fork_lock(void) { patch_lock(), owners_lock(), shared_files_lock(); }
-void alloc_fork_unlock(void) { shared_files_unlock(), owners_unlock(), patch_unlock(); }
+/* Between the two, other handlers of pthread_atfork run in this thread. They may call a wrapper,
+ * which must not wait for these locks: so it does not account. */
+void alloc_fork_lock(void)
+{
+    patch_lock(), owners_lock(), shared_files_lock();
+    accounts_enter();
+}
+
+void alloc_fork_unlock(void)
+{
+    accounts_leave();
+    shared_files_unlock(), owners_unlock(), patch_unlock();
+}
 
 void alloc_reset_in_child(void)
 {
@@ -702,6 +717,7 @@ void alloc_reset_in_child(void)
     patch_reset_in_child();
     alloc.hooked = 0;
     accounts_close(); /* until the child accounts for itself, the wrappers only call through */
+    accounts_leave();
 }
 
 uint64_t alloc_untracked_bytes(void) { return load_relaxed(&alloc.untracked_bytes); }

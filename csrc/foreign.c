@@ -10,9 +10,15 @@
 #define WATCHED_FROM (UINT64_C(1) << 20)
 #define NAME_MOST    48
 
-/* File names of libraries that are known to have one. They are watched before they map anything
- * that is not accounted: what was mapped before the probe's start is not seen. */
-static const char *const known[] = { "_polars_runtime", "polars.", "_duckdb", "duckdb." };
+/* Libraries that are known to have one, by the beginning of their file names. They are watched
+ * before they map anything that is not accounted: what was mapped before the probe's start is not
+ * seen. */
+static const struct {
+    const char *file, *name;
+} known[] = { { "_polars_runtime", "polars" },
+              { "polars.", "polars" },
+              { "_duckdb", "duckdb" },
+              { "duckdb.", "duckdb" } };
 
 static struct {
     word count, due;
@@ -45,16 +51,25 @@ static void set_name(uint64_t index, const char *file)
     memcpy(foreign.objects[index].name, file, foreign.objects[index].name_len);
 }
 
+/* ctypes calls functions through libffi. Where a function ends with a jump to mmap, the caller
+ * seems to be libffi. */
+static int is_go_between(const char *path)
+{
+    return strstr(path, "/libffi") || strstr(path, "/_ctypes.");
+}
+
 void foreign_add_object(uintptr_t text, uintptr_t text_end, const char *path, int was_loaded)
 {
     const word count = load_relaxed(&foreign.count);
     for (word i = 0; i < count; i++)
         if (load_relaxed(&foreign.objects[i].text) == text) return;
     if (count == FOREIGN_OBJECTS) return;
+    if (is_go_between(path)) return;
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
     int is_known = 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        is_known |= !strncmp(file, known[i], strlen(known[i]));
+        if (!strncmp(file, known[i].file, strlen(known[i].file)))
+            is_known = 1, file = known[i].name;
     set_name(count, file);
     foreign.objects[count].known = is_known;
     store_relaxed(&foreign.objects[count].bytes, is_known && was_loaded ? UINT64_MAX : 0);
@@ -116,7 +131,8 @@ static inline void note_call(const void *caller)
 {
     task_handle task = is_somebody(this_thread.task) ? this_thread.task : this_thread.works_for;
     /* not in native threads: the thread that called the library is noted */
-    if (is_somebody(task) && lineage_foreign_mask(task) != load_relaxed(&foreign.watched))
+    if (!this_thread.native && is_somebody(task)
+        && lineage_foreign_mask(task) != load_relaxed(&foreign.watched))
         note_call_slow(caller);
 }
 
@@ -167,13 +183,20 @@ static const struct {
 };
 #define CALL_COUNT (sizeof calls / sizeof *calls)
 
+void foreign_find_functions(void)
+{
+    for (size_t i = 0; i < CALL_COUNT; i++) {
+        void **function = calls[i].real;
+        if (!pointer_load_acquire(function))
+            pointer_store_release(function, dlsym(RTLD_DEFAULT, calls[i].name));
+    }
+}
+
 uintptr_t foreign_wrapper_of(const char *name)
 {
     for (size_t i = 0; i < CALL_COUNT; i++) {
         if (strcmp(name, calls[i].name)) continue;
-        void **function = calls[i].real;
-        if (!*function) *function = dlsym(RTLD_DEFAULT, name);
-        return *function ? (uintptr_t)calls[i].wrapper : 0;
+        return *(void **)calls[i].real ? (uintptr_t)calls[i].wrapper : 0;
     }
     return 0;
 }

@@ -36,6 +36,9 @@ void foreign_clear_due(void);
 void foreign_set_due(void);
 /* Whether the object with this code is watched. */
 int foreign_is_watched(uintptr_t text);
+/* Finds the functions behind the wrappers. Not inside dl_iterate_phdr: dlsym takes another lock of
+ * the loader, and dlopen takes both in the other order. */
+void foreign_find_functions(void);
 /* The wrapper for a function that watched objects may call, or 0; and the function behind it. */
 uintptr_t foreign_wrapper_of(const char *name);
 uintptr_t foreign_real_of(uintptr_t wrapper);

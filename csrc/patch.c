@@ -72,7 +72,7 @@ static struct {
     uintptr_t left;                /* base of the object whose mappings are not counted, or 0 */
     word left_text, left_text_end; /* its code */
     char provider_path[256];
-    uintptr_t usable_size;
+    uintptr_t usable_size, mallinfo2;
     struct loader_counters walked;   /* at the last walk over all objects */
     word relocated_adds;             /* objects up to this count of adds are relocated */
     uintptr_t patched[OBJECTS_MOST]; /* bases of objects that are patched, a hash set */
@@ -101,7 +101,8 @@ static int find_in_object(struct dl_phdr_info *info, size_t size, void *unused)
         }
     }
     if (patch.real[HOOK_malloc] && o.base == patch.provider)
-        patch.usable_size = elf_object_function(&o, "malloc_usable_size");
+        patch.usable_size = elf_object_function(&o, "malloc_usable_size"),
+        patch.mallinfo2 = elf_object_function(&o, "mallinfo2");
     if (elf_object_contains(info, (uintptr_t)&patch)) patch.self = o.base;
     return 0;
 }
@@ -368,6 +369,10 @@ static int lead_calls_if_watched(struct dl_phdr_info *info, size_t size, void *r
 {
     struct elf_object o;
     (void)size;
+    if (!restore && info->dlpi_adds != patch.relocated_adds) {
+        foreign_set_due(); /* as in patch_if_new: the next refresh tries again */
+        return 1;
+    }
     if (elf_object_read(info, &o) && foreign_is_watched(o.text)) lead_calls(&o, restore != NULL);
     return 0;
 }
@@ -507,10 +512,15 @@ void patch_refresh(void)
     struct loader_counters now;
     if (!is_due(&now)) return;
     int saved = errno;
+    const int leads_calls = foreign_is_due();
+    if (leads_calls) foreign_find_functions();
     wait_for_loader();
     /* No waiting: the holder of the mutex does the same work, and may itself wait for a lock of the
      * loader that this thread holds. */
-    if (pthread_mutex_trylock(&patch.mutex)) return;
+    if (pthread_mutex_trylock(&patch.mutex)) {
+        errno = saved;
+        return;
+    }
     patch.relocated_adds = now.adds;
     if (load_relaxed(&patch.installed)) {
         /* Before slots that another tool has given back are patched again: calls that were made
@@ -518,7 +528,7 @@ void patch_refresh(void)
         patch_check_intact();
         /* stops early if an object was added since: the next refresh tries again */
         dl_iterate_phdr(patch_if_new, NULL);
-        if (foreign_is_due()) {
+        if (leads_calls) {
             foreign_clear_due(); /* first: what becomes due meanwhile is for the next time */
             dl_iterate_phdr(lead_calls_if_watched, NULL);
         }
@@ -564,6 +574,7 @@ int patch_check_intact(void)
 }
 
 const char *patch_provider(void) { return patch.provider_path; }
+uintptr_t patch_mallinfo2(void) { return patch_provider_is_glibc() ? patch.mallinfo2 : 0; }
 int patch_provider_is_glibc(void) { return strstr(patch.provider_path, "libc.so") != NULL; }
 
 void patch_lock(void)

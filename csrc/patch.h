@@ -53,6 +53,8 @@ void patch_reset_in_child(void);
 /* Path of the object that provides malloc, and whether it is glibc. */
 const char *patch_provider(void);
 int patch_provider_is_glibc(void);
+/* glibc's mallinfo2, since release 2.33; 0: there is none. */
+uintptr_t patch_mallinfo2(void);
 /* How many objects had been loaded at the last walk, and whether more have been loaded since: also
  * 1 if that cannot be found out, in a forked child or while a fork is under way. */
 uint64_t patch_loaded_objects(void);

@@ -132,7 +132,10 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
     uint64_t mark = rss_high_water_mark(&s->rss, precise), rss = rss_now(&s->rss);
     if (precise) p->vmhwm_read_ns = now;
     word after = load_acquire(&live->boundary);
-    if (before == after && before % 2 == 0) unaccounted_note_sample(before, &s->rss, now);
+    if (!load_relaxed(s->running))
+        unaccounted_note_idle(&s->rss);
+    else if (before == after && before % 2 == 0)
+        unaccounted_note_sample(before, &s->rss, now);
 
     if (mark != ABSENT) max_relaxed(&live->rss_max_bytes, mark);
     if (rss != ABSENT) max_relaxed(&live->rss_max_bytes, rss), store_relaxed(&live->rss_bytes, rss);

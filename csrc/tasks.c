@@ -226,20 +226,21 @@ static void remove_running(struct tasks *t, uint32_t index)
 
 /* The task's own memory, on the host and on devices. */
 static void collect_figures(struct tasks *t, uint32_t index, const struct task_end *end,
-                            struct record *r)
+                            struct record *r, struct hold *h)
 {
     struct account_figures host = { ABSENT, ABSENT, ABSENT, 0 };
     struct gpu_figures device;
     device.known = device.has_live_bytes = 0;
     device.oom.count = 0;
     struct task_fields *done = &r->task;
-    struct unaccounted_task ended = { .task = NOBODY };
+    struct unaccounted_task ended = { 0 };
+    int accounted = 0;
     if (!t->slot_info[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
-        ended.task = task;
-        ended.parent = lineage_nearest_running(lineage_parent(task));
+        accounted = 1;
         ended.foreign = lineage_foreign_mask(task);
-        lineage_note_foreign(ended.parent, ended.foreign);
+        if (ended.foreign)
+            lineage_note_foreign(lineage_nearest_running(lineage_parent(task)), ended.foreign);
         gpu_task_end(task, &device);
         accounts_task_end(task, device.has_live_bytes, &host);
         if (t->accounting && !alloc_check_intact())
@@ -253,12 +254,13 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
     done->alloc_count = host.count;
     mark_shared(done, end->reason);
     if (host.inexact) mark_shared(done, REASON_INNER_TASKS);
-    if (is_somebody(ended.task) && host.peak_bytes != ABSENT) {
+    if (accounted && host.peak_bytes != ABSENT) {
+        ended.alone = done->overlap == 0 && done->parent == 0;
         ended.peak_bytes = host.peak_bytes;
         ended.count = host.count;
         struct text detail;
         const enum attribution_reason reason =
-            unaccounted_reason(&t->slot_info[index].unaccounted, &ended, &t->rss, &detail);
+            unaccounted_reason(&t->slot_info[index].unaccounted, &ended, &t->rss, h, &detail);
         if (reason && done->attribution == ATTRIBUTION_EXACT)
             t->slot_info[index].reason_detail = detail;
         mark_shared(done, reason);
@@ -337,7 +339,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
     /* The slot says `running` until the record is published: after a kill in between, a reader
      * finds the slot or the record. */
     r->task = slot->task;
-    collect_figures(t, index, end, r);
+    collect_figures(t, index, end, r, h);
     collect_texts(t, index, end, r);
     r->task.seq = ++t->seq;
     r->task.state = end->state;
@@ -436,6 +438,7 @@ void tasks_open(struct tasks *t, struct board *b, int accounting)
     store_relaxed(&t->running, 0);
     t->vacant_count = SLOT_COUNT;
     t->seq = 0;
+    unaccounted_open();
     /* the last one is used first: low slots before high ones */
     for (uint32_t i = 0; i < SLOT_COUNT; i++) t->vacant[i] = (uint16_t)(SLOT_COUNT - 1 - i);
     t->board = b;

@@ -1,8 +1,6 @@
 #define _GNU_SOURCE
 #include "unaccounted.h"
 
-#include <dlfcn.h>
-
 #include "clock.h"
 #include "foreign.h"
 #include "patch.h"
@@ -17,9 +15,8 @@
 #define FREE_SHARE 100
 
 static struct {
-    word explained;      /* unaccounted_explain, summed up */
-    word ended;          /* own peaks of ended tasks, summed up */
-    word data;           /* the kernel's count at the last boundary */
+    word announced, explained; /* summed up */
+    word data;                 /* the kernel's count at the last boundary */
     word window, in_use; /* by the sampler: the largest count in a window, without free bytes */
 } seen;
 
@@ -41,11 +38,10 @@ static int is_much(int64_t bytes, uint64_t own_peak)
  * known, without glibc or before its release 2.33. */
 static uint64_t free_bytes_of_heap(void)
 {
-    struct {
+    struct info {
         size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks,
             keepcost;
-    } (*mallinfo2)(void);
-    *(void **)&mallinfo2 = patch_provider_is_glibc() ? dlsym(RTLD_DEFAULT, "mallinfo2") : NULL;
+    } (*mallinfo2)(void) = (struct info (*)(void))patch_mallinfo2();
     return mallinfo2 ? mallinfo2().fordblks : UINT64_MAX;
 }
 
@@ -61,7 +57,7 @@ static uint64_t lower_of_two(uint64_t data_bytes, struct rss *rss)
  * not in it, and that of nested tasks is in it more than once. */
 static uint64_t known_bytes(void)
 {
-    uint64_t sum = accounts_unowned_bytes() + load_relaxed(&seen.explained);
+    uint64_t sum = accounts_unowned_bytes() + load_relaxed(&seen.announced);
     for (uint32_t i = 0; i < lineage_slots_used(); i++) {
         struct account_figures f;
         if (accounts_task_now(lineage_task_in(i), &f) == 0) sum += f.live_bytes;
@@ -70,6 +66,22 @@ static uint64_t known_bytes(void)
 }
 
 /* -- windows -- */
+
+void unaccounted_open(void)
+{
+    store_relaxed(&seen.window, ABSENT);
+    store_relaxed(&seen.data, ABSENT);
+    sampled.window = ABSENT;
+    sampled.data = sampled.known = 0;
+}
+
+void unaccounted_note_idle(const struct rss *rss)
+{
+    if (rss->data_bytes == ABSENT) return;
+    sampled.data = rss->data_bytes;
+    sampled.known = known_bytes();
+    sampled.window = ABSENT;
+}
 
 static void note_in_use(uint64_t window, uint64_t in_use)
 {
@@ -107,6 +119,7 @@ void unaccounted_note_sample(uint64_t window, struct rss *rss, uint64_t now_ns)
     if (free_bytes < lower) note_in_use(window, lower - free_bytes);
 }
 
+void unaccounted_announce(uint64_t bytes) { add_relaxed(&seen.announced, bytes); }
 void unaccounted_explain(uint64_t bytes) { add_relaxed(&seen.explained, bytes); }
 
 struct unaccounted_window unaccounted_end_window(uint64_t data_bytes, uint64_t window)
@@ -129,7 +142,6 @@ void unaccounted_begin(struct unaccounted *u, const struct unaccounted_window *w
         .unowned_peak = w->unowned_bytes,
         .data_before = w->data_bytes,
         .explained_before = load_relaxed(&seen.explained),
-        .ended_before = load_relaxed(&seen.ended),
         .loaded_before = patch_loaded_objects(),
     };
 }
@@ -150,44 +162,25 @@ void unaccounted_raise(struct unaccounted *u, const struct unaccounted_window *w
 
 /* -- the kernel's count -- */
 
-static int is_ancestor(task_handle ancestor, task_handle of)
-{
-    while (is_somebody(of) && !same_task(of, ancestor)) of = lineage_parent(of);
-    return is_somebody(of);
-}
-
-/* What tasks of other threads may have allocated since the task began. What its ancestors allocate
- * in its thread is the task's own. */
-static uint64_t bytes_of_others(const struct unaccounted *u, const struct unaccounted_task *ended)
-{
-    uint64_t sum = load_relaxed(&seen.ended) - u->ended_before;
-    for (uint32_t i = 0; i < lineage_slots_used(); i++) {
-        struct account_figures f;
-        task_handle other = lineage_task_in(i);
-        if (!is_ancestor(other, ended->parent) && accounts_task_now(other, &f) == 0)
-            sum += f.peak_bytes;
-    }
-    return sum;
-}
-
 /* The growth of the process's private memory beyond everything that is known: at the task's end, or
- * as the sampler saw it. Where two tasks overlap, the memory of one may hide the growth of the
- * other: the result errs to the low side. */
+ * as the sampler saw it. Not for tasks that overlap: what another thread is just allocating is in
+ * the kernel's count before it is in the accounts. */
 static int64_t unexplained_growth(const struct unaccounted *u, const struct unaccounted_task *ended,
-                                  struct rss *rss)
+                                  struct rss *rss, struct hold *h)
 {
-    if (u->data_before == ABSENT || u->data_now == ABSENT) return 0;
+    if (!ended->alone || u->data_before == ABSENT || u->data_now == ABSENT) return 0;
     const int64_t at_end = (int64_t)(u->data_now - u->data_before),
                   between = (int64_t)(u->in_use_peak - u->data_before);
     int64_t known = (int64_t)(ended->peak_bytes + ended->count * HEADER_BYTES
-                              + load_relaxed(&seen.explained) - u->explained_before);
+                              + load_relaxed(&seen.announced) - u->explained_before);
     /* what follows takes longer, and is needed only if there is something to explain */
     if (at_end - known <= LEAST_BYTES && between - known <= LEAST_BYTES) return 0;
-    known += (int64_t)(u->unowned_peak - u->unowned_before + bytes_of_others(u, ended));
+    known += (int64_t)(u->unowned_peak - u->unowned_before);
     if (at_end - known <= LEAST_BYTES && between - known <= LEAST_BYTES) return 0;
     /* a library's constructor runs before its calls are hooked: it may map memory and start threads
      */
     if (patch_has_loaded_since(u->loaded_before)) return 0;
+    hold_release(h);
     const uint64_t free_bytes = free_bytes_of_heap(), stack = rss_stack_bytes(rss);
     if (free_bytes == UINT64_MAX || stack == ABSENT) return 0;
     const int64_t in_use =
@@ -199,7 +192,7 @@ static int64_t unexplained_growth(const struct unaccounted *u, const struct unac
 
 enum attribution_reason unaccounted_reason(const struct unaccounted *u,
                                            const struct unaccounted_task *ended, struct rss *rss,
-                                           struct text *detail)
+                                           struct hold *h, struct text *detail)
 {
     enum attribution_reason reason = REASON_NONE;
     const uint64_t foreign = foreign_bytes_of(ended->foreign, detail);
@@ -212,9 +205,8 @@ enum attribution_reason unaccounted_reason(const struct unaccounted *u,
         *detail = (struct text){ NULL, 0 };
         if (is_much(u->unowned.native.peak - u->unowned.native.live, ended->peak_bytes))
             reason = REASON_NATIVE_THREADS;
-        else if (is_much(unexplained_growth(u, ended, rss), ended->peak_bytes))
+        else if (is_much(unexplained_growth(u, ended, rss, h), ended->peak_bytes))
             reason = REASON_FOREIGN_ALLOCATOR;
     }
-    add_relaxed(&seen.ended, ended->peak_bytes);
     return reason;
 }

@@ -27,7 +27,7 @@ struct unaccounted_window {
 struct unaccounted {
     struct unowned_window unowned; /* live: when it began; peak: since then */
     uint64_t unowned_before, unowned_peak, data_before, data_now, in_use_peak;
-    uint64_t explained_before, ended_before, loaded_before;
+    uint64_t explained_before, loaded_before;
 };
 
 /* data_bytes: the kernel's count at this boundary; window: the number of the window that ends. */
@@ -37,22 +37,29 @@ void unaccounted_begin(struct unaccounted *u, const struct unaccounted_window *w
 /* The task has run up to this boundary. */
 void unaccounted_raise(struct unaccounted *u, const struct unaccounted_window *w);
 
+/* A task that has just ended. */
 struct unaccounted_task {
-    task_handle task;           /* it has just ended */
     uint64_t peak_bytes, count; /* of its own allocations */
     uint64_t foreign;           /* its mask of foreign.h */
-    task_handle parent;         /* the nearest that runs, or NOBODY */
+    int alone;                  /* no task around it, and none in another thread meanwhile */
 };
 /* Why the figures of the task may miss something; REASON_NONE: they do not. *detail: the name of a
- * thread or library, never freed. rss: to read the size of the stack, if it matters. */
+ * thread or library, never freed. rss: to read
+ * the size of the stack, if it matters; h is released before that. */
 enum attribution_reason unaccounted_reason(const struct unaccounted *u,
                                            const struct unaccounted_task *ended, struct rss *rss,
-                                           struct text *detail);
+                                           struct hold *h, struct text *detail);
 
+/* A board is opened: windows are counted anew. */
+void unaccounted_open(void);
+/* The sampler has read the kernel's count while no task runs. */
+void unaccounted_note_idle(const struct rss *rss);
 /* The sampler has read the kernel's count in a window: it is in `rss`. One thread at a time. */
 void unaccounted_note_sample(uint64_t window, struct rss *rss, uint64_t now_ns);
-/* So many bytes of private memory were mapped with our knowledge, but outside the accounts: a
- * thread's stack, a file. Only growth is counted, never what is unmapped. */
+/* Around a call that maps so many bytes of private memory with our knowledge, but outside the
+ * accounts: a thread's stack, a file. Called before and after it, because a task may begin or end
+ * in between. Only growth is counted, never what is unmapped. */
+void unaccounted_announce(uint64_t bytes);
 void unaccounted_explain(uint64_t bytes);
 
 #endif

@@ -261,7 +261,8 @@ UNITS = {
         "OpenTask", "adopt", "name_thread", "task", "unnamed_thread", "use_foreign_counter",
         "use_gc", "use_thread_names"),
     "dwsr_probe.binding.handover": (
-        "FollowedCall", "around_call_soon_threadsafe", "around_run", "around_write", "follow_call"),
+        "FollowedCall", "FollowedCallback", "around_call_soon_threadsafe", "around_run",
+        "around_write", "follow_call"),
     "dwsr_probe.binding.graph_tasks": (
         "begin_graph_task", "end_graph_task", "end_with_message", "use_key_split", "use_workers"),
     "dwsr_probe.binding.board_layout": (

@@ -9,7 +9,7 @@ counts frames, reports the same lines as without dwsr-probe.
 cimport cython
 from cpython.contextvars cimport (
     PyContext_CheckExact, PyContext_CopyCurrent, PyContext_Enter, PyContext_Exit,
-    PyContextVar_New, PyContextVar_Set, get_value)
+    PyContextVar_New, PyContextVar_Reset, PyContextVar_Set, get_value)
 from cpython.object cimport PyObject_GetItem
 from cpython.sequence cimport PySequence_Contains
 from libc.stdint cimport uint64_t
@@ -25,25 +25,43 @@ cdef object variable = PyContextVar_New("dwsr_probe_task", NULL)
 
 # -- event loops
 
-cdef object with_handle(object context, uint64_t handle):
-    """The context with this handle in it; a copy of the caller's context if it is None.
+cdef object copy_with_handle(uint64_t handle):
+    """A copy of the caller's context with this handle in it.
 
-    A context that the job passes is changed, not copied: the job may read from it later what the
-    callback has set. If the job is inside that context at the moment, it stays as it is.
+    The copy is not entered: that would look like a switch to blocks in coroutines (contexts.pyx).
     """
-    if context is None:
-        context = PyContext_CopyCurrent()
-    elif not PyContext_CheckExact(context):
-        return context
+    token = PyContextVar_Set(variable, handle)
     try:
-        PyContext_Enter(context)
-    except RuntimeError:
-        return context
+        return PyContext_CopyCurrent()
+    finally:
+        PyContextVar_Reset(variable, token)
+
+
+cdef int set_handle(object context, uint64_t handle) except -1:
+    """In a context that only the calling thread enters."""
+    PyContext_Enter(context)
     try:
         PyContextVar_Set(variable, handle)
     finally:
         PyContext_Exit(context)
-    return context
+    return 0
+
+
+@cython.final
+cdef class FollowedCallback:
+    """A callback for which the job has passed a context of its own. The context has the handle
+    while the callback runs, and is as the job knows it otherwise."""
+    cdef object callback
+    cdef task_handle task
+
+    def __call__(self, *args):
+        cdef task_handle before = probe_adopt(self.task)
+        token = PyContextVar_Set(variable, self.task.word)
+        try:
+            return self.callback(*args)
+        finally:
+            PyContextVar_Reset(variable, token)
+            probe_adopt(before)
 
 
 def around_call_soon_threadsafe(original, may_follow):
@@ -54,14 +72,19 @@ def around_call_soon_threadsafe(original, may_follow):
     """
     def call_soon_threadsafe(self, callback, *args, context=None):
         cdef task_handle task = probe_current()
+        cdef FollowedCallback followed
         # A thread without a task may be in a context that has a handle.
         if is_somebody(task) or get_value(variable) is not None:
             try:
                 if not may_follow(self):
-                    if get_value(variable):
-                        context = with_handle(context, 0)
+                    if context is None and get_value(variable):
+                        context = copy_with_handle(0)
+                elif is_somebody(task) and context is None:
+                    context = copy_with_handle(task.word)
                 elif is_somebody(task):
-                    context = with_handle(context, task.word)
+                    followed = FollowedCallback.__new__(FollowedCallback)
+                    followed.callback, followed.task = callback, task
+                    callback = followed
             except Exception:  # the job's callback comes first
                 pass
         if context is None:
@@ -114,8 +137,9 @@ def around_write(original):
             if reader is not None:
                 task = probe_current()
                 if is_somebody(task) or is_somebody(task_of_step(reader)):
-                    with_handle(reader._context, task.word)
-        except Exception:  # closed, or reading is paused; the job's own call comes first
+                    set_handle(reader._context, task.word)
+        # closed, or reading is paused, or this is the reader's own step: the job's call comes first
+        except Exception:
             pass
         return original(self, data)
 

@@ -79,6 +79,17 @@ def name_thread(uint32_t entry, bytes name, bint counts):
     unowned_name(entry, text(at=<const char *>name, len=len(name)), counts)
 
 
+cdef int name_new_threads() except -1:
+    """At each begin and end: what a thread has taken before is no evidence against a new task."""
+    cdef uint32_t thread
+    if unowned_next_unnamed(&thread):
+        try:
+            name_threads()
+        except Exception:  # names are the job's objects
+            pass
+    return 0
+
+
 cdef void set_begin_check(begin_check check) noexcept:
     """Have `check` called before each task begins; NULL: no check."""
     global check_before_begin
@@ -150,6 +161,8 @@ cdef OpenTask begin_task(
     b.reason = reason
     b.detached = reason != REASON_NONE
     b.worker = worker
+    if name_threads is not None:
+        name_new_threads()
     if check_before_begin != NULL:
         check_before_begin()
     if blocks_in_contexts:
@@ -171,7 +184,6 @@ cdef int end_task(
     """output: JSON. error: the exception that ended the task, its class, or None."""
     cdef task_end e
     cdef gil held
-    cdef uint32_t unnamed
     # After a fork or a restart of the probe the task belongs to another board.
     if not is_somebody(opened.handle) or opened.probe_instance != probe_instance():
         forget_block(opened)
@@ -186,8 +198,8 @@ cdef int end_task(
         if foreign_counter is not None:
             if count_foreign_allocations() != opened.foreign_count:
                 e.reason = REASON_FOREIGN_ALLOCATOR
-        if name_threads is not None and unowned_next_unnamed(&unnamed):
-            name_threads()
+        if name_threads is not None:
+            name_new_threads()
         if opened.context is not None and leave_context(opened, error) != SWITCH_NONE:
             e.reason = REASON_COROUTINE
         if blocks_in_contexts:

@@ -7,7 +7,6 @@ loaded once the job has imported what it hooks; nothing is imported for the job.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 
@@ -57,7 +56,8 @@ def _watch(hooks: dict[str, str]) -> None:
 
 def _hook(module: ModuleType) -> None:
     name = (_THREAD_HOOKS | _ALLOCATOR_HOOKS)[module.__name__]
-    importlib.import_module(f"dwsr_probe.follow.{name}").hook(module)
+    # not importlib, which a plain interpreter has not loaded
+    __import__(f"dwsr_probe.follow.{name}", fromlist=["hook"]).hook(module)
 
 
 def unwatch() -> None:

@@ -26,13 +26,14 @@ def hook(thread: Any) -> None:
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         handle = self.__dict__.get("_dwsr_probe_task")
-        if handle is None:
-            return original_run(self, *args, **kwargs)
-        before = _core.adopt_handle(handle)
+        before = None if handle is None else _core.adopt_handle(handle)
         try:
             return original_run(self, *args, **kwargs)
         finally:
-            _core.adopt_handle(before)
+            # the traceback of a call that failed has this frame: it must not keep the arguments
+            del self
+            if before is not None:
+                _core.adopt_handle(before)
 
     _replacements.append(Replacement(item, "__init__", __init__))
     _replacements.append(Replacement(item, "run", run))

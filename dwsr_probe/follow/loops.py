@@ -40,11 +40,14 @@ def hook(base_events: Any) -> None:
         nonlocal followed
         if is_dasks(loop):
             return False
-        if followed is None:
-            with _lock:
+        # not waiting: the lock may have been held in another thread when this process was forked
+        if followed is None and _lock.acquire(blocking=False):
+            try:
                 if followed is None:
                     followed = _follow_steps(handle)
-        return followed
+            finally:
+                _lock.release()
+        return bool(followed)
 
     original = base_loop.call_soon_threadsafe
     ours = _core.around_call_soon_threadsafe(original, may_follow)
@@ -73,9 +76,8 @@ def _follow_steps(handle: Any) -> bool:
 
 
 def unhook() -> None:
-    with _lock:
-        while _replacements:
-            _replacements.pop().undo()
+    while _replacements:
+        _replacements.pop().undo()
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:

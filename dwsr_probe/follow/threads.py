@@ -36,13 +36,13 @@ def name_all() -> None:
         try:
             thread = _by_native_id(native_id)
             if thread is not None:
-                name = thread.name
+                name = str(thread.name)
                 counts = not name.startswith("dwsr-") and not any(
                     is_known(thread) for is_known in _ignored
                 )
         except Exception:  # a name or a function of the job's
             pass
-        _core.name_thread(entry, str(name).encode("utf-8", "replace"), counts)
+        _core.name_thread(entry, name.encode("utf-8", "replace"), counts)
 
 
 def _by_native_id(native_id: int) -> Thread | None:

@@ -113,6 +113,7 @@ def run(
     # If SIGCHLD were ignored, the kernel would not keep the exit code.
     sigchld_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
+        begin = time.time(), time.monotonic()
         try:
             spawned = spawn(command, environ, mask, sigchld_handler)
         except OSError as problem:  # no descriptors for a pipe, or no processes left
@@ -141,7 +142,7 @@ def run(
             on_round=metrics.add_news if metrics else None,
             earlier=earlier,
         )
-        end = _follow(command, spawned, collector, store, metrics, status)
+        end = _follow(command, spawned, collector, store, metrics, status, begin)
         return end.exit_code, store.directory
     finally:
         if status:
@@ -221,9 +222,13 @@ def _follow(
     store: Store,
     metrics: MetricsPort | None,
     status: StatusLine | None,
+    begin: tuple[float, float],
 ) -> CommandEnd:
-    """Store the boards of the command until it has ended, and then how it ended."""
-    pid, started, begin_s = spawned.pid, time.time(), time.monotonic()
+    """Store the boards of the command until it has ended, and then how it ended.
+
+    begin: the date and the monotonic time just before the command was started.
+    """
+    pid, (started, begin_s) = spawned.pid, begin
     raise_descriptor_limit()
     collector.expect_exit(pid)
     if metrics:

@@ -2,7 +2,6 @@
 #include "alloc.h"
 #include "patch.h"
 #include "unaccounted.h"
-#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -14,8 +13,8 @@ static struct rss rss;
 static enum attribution_reason reason_of(const struct unaccounted *u, uint64_t peak_bytes,
                                          struct text *detail)
 {
-    const struct unaccounted_task ended = { .peak_bytes = peak_bytes };
-    return unaccounted_reason(u, &ended, &rss, detail);
+    const struct unaccounted_task ended = { .peak_bytes = peak_bytes, .alone = 1 };
+    return unaccounted_reason(u, &ended, &rss, NULL, detail);
 }
 
 static void threads_of_no_task(void)
@@ -38,10 +37,7 @@ static void threads_of_no_task(void)
     CHECK(reason_of(&u, 0, &detail) == REASON_NONE);
 }
 
-static int heap_is_known(void)
-{
-    return patch_provider_is_glibc() && dlsym(RTLD_DEFAULT, "mallinfo2");
-}
+static int heap_is_known(void) { return patch_mallinfo2() != 0; }
 
 /* Data of the process when the task begins and ends. */
 static enum attribution_reason grown(uint64_t before, uint64_t now, uint64_t peak_bytes)
@@ -85,7 +81,7 @@ static void growth_beyond_what_is_known(void)
     CHECK(grown(before, ABSENT, 0) == REASON_NONE);
     struct unaccounted_window w = { .data_bytes = before };
     unaccounted_begin(&u, &w);
-    unaccounted_explain(MAPPED); /* a stack, a file */
+    unaccounted_announce(MAPPED), unaccounted_explain(MAPPED); /* a stack, a file */
     w.data_bytes = now;
     unaccounted_raise(&u, &w);
     CHECK(reason_of(&u, 0, &detail) == REASON_NONE);

@@ -225,6 +225,65 @@ with task("closed"):
     assert all(r["attribution"] == "exact" for r in tasks(records))
 
 
+def test_a_block_in_a_coroutine_hands_work_to_a_loop(cli):
+    """Handing work over is no switch: the block keeps its figures."""
+    records = job(
+        cli,
+        LOOP
+        + """
+async def inside():
+    with task("in a coroutine"): kept = hand(make(16))
+asyncio.run(inside())
+""",
+    )
+    own(records, "in a coroutine", 16 * MIB)
+
+
+def test_a_context_of_the_jobs_own_belongs_to_nobody_afterwards(cli):
+    records = job(
+        cli,
+        LOOP
+        + """
+passed, begun, go = contextvars.copy_context(), threading.Event(), threading.Event()
+made, done = [], threading.Event()
+def make_here(mib): made.append(ones(mib)); done.set()
+def without_a_task():
+    go.wait()
+    loop.call_soon_threadsafe(make_here, 48, context=passed)
+thread = threading.Thread(target=without_a_task); thread.start()
+with task("hands over"):
+    loop.call_soon_threadsafe(make_here, 8, context=passed)
+    done.wait(); done.clear(); go.set(); done.wait()
+thread.join()
+""",
+    )
+    own(records, "hands over", 8 * MIB, attributions=("shared",))  # beside 48 MiB of no task
+
+
+def test_a_call_that_fails_in_an_executor_keeps_nothing(cli):
+    """Without the garbage collector: the exception's traceback must not lead to the arguments."""
+    done, _ = cli.job("""
+import gc, weakref
+from concurrent.futures import ThreadPoolExecutor
+from dwsr_probe import task
+gc.disable()
+class Large: pass
+def fails(x): raise KeyError(1)
+def submit(pool):
+    large = Large()
+    gone = weakref.ref(large)
+    future = pool.submit(fails, large)
+    del large
+    assert isinstance(future.exception(), KeyError)
+    return gone
+with ThreadPoolExecutor(1) as pool:
+    outside = submit(pool)
+    with task("inside"): inside = submit(pool)
+print(outside() is None, inside() is None)
+""")
+    assert (done.returncode, done.stdout.strip()) == (0, "True True"), done.stderr
+
+
 SAME_AS_WITHOUT = (
     LOOP
     + """
