@@ -34,8 +34,9 @@
 #define FLAT_FACTOR       16  /* longest period while tasks run, in base periods */
 #define IDLE_FACTOR       10  /* shortest period while no task runs */
 #define IDLE_FACTOR_MOST  100 /* longest period while no task runs */
+#define CPU_SHARE         200 /* the sampler takes 1/200 of a core, */
+#define CPU_AHEAD_NS      (10 * UINT64_C(1000000)) /* and so much at once after a quiet time */
 #define PRECISE_EVERY_NS  (10 * UINT64_C(1000000)) /* between readings of VmHWM at the floor */
-#define CPU_EVERY_SAMPLES 64                       /* samples between readings of our CPU time */
 #define OWN_EVERY_NS      (10 * NS_PER_S)          /* between readings of our own memory */
 #define HEADROOM_EVERY_NS (NS_PER_S / 4)           /* between readings, while tasks run */
 #define HEADROOM_IDLE_NS  (2 * NS_PER_S)           /* the same, while no task runs */
@@ -47,9 +48,11 @@ uint64_t sampler_next_period(const struct sampler_pace *p)
 {
     /* Tasks that begin or end between any two samples read their peaks themselves. A task that
      * lasts is sampled at the base period again. */
-    uint64_t least = !p->running                       ? p->base_ns * IDLE_FACTOR
-                     : p->busy_samples >= BUSY_SAMPLES ? p->base_ns * BUSY_FACTOR
-                                                       : p->base_ns;
+    uint64_t least = p->base_ns
+                     * (!p->running                       ? IDLE_FACTOR
+                        : p->over_share                   ? FLAT_FACTOR
+                        : p->busy_samples >= BUSY_SAMPLES ? BUSY_FACTOR
+                                                          : 1);
     uint64_t most = p->base_ns * (p->running ? FLAT_FACTOR : IDLE_FACTOR_MOST);
     if (p->rss_changed || p->period_ns < least) return least;
     if (p->flat_samples < FLAT_SAMPLES) return p->period_ns > most ? least : p->period_ns;
@@ -160,8 +163,7 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
         .time_ns = now, .rss_bytes = rss, .window_peak_bytes = peak, .period_ns = period_ns
     };
     board_publish_sample(s->board, &sample);
-    if (precise || s->board->live->samples_written % CPU_EVERY_SAMPLES == 0)
-        store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    store_relaxed(&live->sampler_cpu_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID));
     if (!p->own_read_ns || now - p->own_read_ns >= OWN_EVERY_NS) {
         p->own_read_ns = now;
         uint64_t board = load_relaxed(&live->room_for_tasks) ? BOARD_BYTES : HEAD_BYTES;
@@ -196,6 +198,16 @@ static void unshare_descriptors(const char *any_file)
     while (place >= 0 && place < 2) place = fcntl(place, F_DUPFD_CLOEXEC, 0);
 }
 
+int sampler_is_over_share(struct sampler_allowance *a, uint64_t now_ns, uint64_t cpu_ns)
+{
+    const int64_t left =
+        a->left_ns + (int64_t)((now_ns - a->now_ns) / CPU_SHARE) - (int64_t)(cpu_ns - a->cpu_ns);
+    a->left_ns = left < (int64_t)CPU_AHEAD_NS ? left : (int64_t)CPU_AHEAD_NS;
+    a->now_ns = now_ns;
+    a->cpu_ns = cpu_ns;
+    return a->left_ns < 0;
+}
+
 static void *run_sampler(void *argument)
 {
     struct sampler *s = argument;
@@ -205,6 +217,7 @@ static void *run_sampler(void *argument)
                           .window_peak = load_acquire(&live->window_peak_bytes),
                           .last_rss = ABSENT };
     uint64_t period = s->period_ns, deadline = now_ns();
+    struct sampler_allowance allowance = { .now_ns = deadline, .left_ns = CPU_AHEAD_NS };
     word begun = 0, boundary = 0;
     unsigned flat = 0, busy = 0;
     /* Not through prctl(): memray wraps it and records the name, which damages its capture file
@@ -224,12 +237,17 @@ static void *run_sampler(void *argument)
         word boundary_now = load_relaxed(&live->boundary);
         busy = boundary_now != boundary ? busy + 1 : 0;
         boundary = boundary_now;
+        /* where the kernel keeps no peaks, the rate decides how true they are */
+        const int over_share =
+            sampler_is_over_share(&allowance, now, load_relaxed(&live->sampler_cpu_ns))
+            && load_relaxed(&live->rss_source) == RSS_KERNEL;
         const struct sampler_pace pace = { .base_ns = s->period_ns,
                                            .period_ns = period,
                                            .running = running,
                                            .rss_changed = rss_changed,
                                            .flat_samples = flat,
-                                           .busy_samples = busy };
+                                           .busy_samples = busy,
+                                           .over_share = over_share };
         period = sampler_next_period(&pace);
         if (flat >= FLAT_SAMPLES) flat = 0;
         deadline += period;

@@ -4,7 +4,8 @@
  * The sampler publishes samples and the resident peak of the current window, from one task boundary
  * to the next. It reads the kernel's high-water mark and never resets it. The period is the base
  * period while tasks run and the resident set changes. It grows to 8 base periods while tasks are
- * shorter than that, to 16 while the resident set is constant, and further while no task runs.
+ * shorter than that; to 16 while the resident set is constant, or the sampler has taken more than
+ * half a percent of a core; and further while no task runs.
  *
  * Started and stopped by probe.c, one call at a time.
  */
@@ -59,8 +60,17 @@ struct sampler_pace {
     int rss_changed;             /* the resident set has changed since the last sample */
     unsigned flat_samples;       /* in a row without such a change */
     unsigned busy_samples;       /* in a row with a task boundary between each two */
+    int over_share;              /* the sampler has taken more than its share of a core */
 };
 /* The next period. */
 uint64_t sampler_next_period(const struct sampler_pace *pace);
+
+/* What the sampler may still take of a core, as CPU time; and the clocks at the last look. */
+struct sampler_allowance {
+    uint64_t now_ns, cpu_ns;
+    int64_t left_ns;
+};
+/* Whether it has taken more than that. */
+int sampler_is_over_share(struct sampler_allowance *allowance, uint64_t now_ns, uint64_t cpu_ns);
 
 #endif

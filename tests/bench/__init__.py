@@ -74,9 +74,8 @@ def core_library():
 
 def kernel(hold_gil=False):
     library = (ctypes.PyDLL if hold_gil else ctypes.CDLL)(str(kernel_library()))
-    library.spike.restype = library.empty_loop.restype = ctypes.c_uint64
+    library.spike.restype = ctypes.c_uint64
     library.spike.argtypes = ctypes.c_size_t, ctypes.c_uint
-    library.empty_loop.argtypes = ctypes.c_uint64, ctypes.c_double
     library.move_memory.argtypes = (ctypes.c_double,)
     library.kernel_calls.argtypes, library.kernel_calls.restype = (
         (

@@ -2,7 +2,6 @@
  * sampler's rate, and the bare kernel calls. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,20 +57,6 @@ void move_memory(double seconds)
     }
     for (unsigned n = 0; n < 8; n++)
         if (blocks[n]) munmap(blocks[n], sizes[n]);
-}
-
-/* The sampler's sleep and nothing else. Returns the thread's CPU time. */
-uint64_t empty_loop(uint64_t period_ns, double seconds)
-{
-    static uint32_t bell;
-    uint64_t begin = clock_of(CLOCK_THREAD_CPUTIME_ID), deadline = clock_of(CLOCK_MONOTONIC),
-             end = deadline + (uint64_t)(seconds * 1e9);
-    while (deadline < end) {
-        deadline += period_ns;
-        struct timespec t = { (time_t)(deadline / 1000000000u), (long)(deadline % 1000000000u) };
-        syscall(SYS_futex, &bell, FUTEX_WAIT_BITSET_PRIVATE, 0, &t, NULL, FUTEX_BITSET_MATCH_ANY);
-    }
-    return clock_of(CLOCK_THREAD_CPUTIME_ID) - begin;
 }
 
 /* The work of a task that makes a reset necessary. */

@@ -33,6 +33,19 @@ static void the_period_backs_off(void)
     CHECK(NEXT(1, .running = 1, .rss_changed = 1, .busy_samples = 4) == 8); /* many short tasks */
     CHECK(NEXT(16, .running = 1, .busy_samples = 9) == 16);                 /* constant as well */
     CHECK(NEXT(8, .running = 1, .rss_changed = 1) == 1);                    /* a task that lasts */
+    CHECK(NEXT(1, .running = 1, .rss_changed = 1, .over_share = 1) == 16);
+}
+
+static void the_sampler_keeps_to_its_share_of_a_core(void)
+{
+    struct sampler_allowance a = { 0 };
+    CHECK(!sampler_is_over_share(&a, 1000 * MS, 5 * MS)); /* half a percent of a second */
+    CHECK(sampler_is_over_share(&a, 1000 * MS, 6 * MS));
+    CHECK(!sampler_is_over_share(&a, 1200 * MS, 6 * MS));
+    /* after a quiet hour not 18 s at once */
+    CHECK(!sampler_is_over_share(&a, 3600000 * MS, 6 * MS));
+    CHECK(!sampler_is_over_share(&a, 3600000 * MS, 16 * MS));
+    CHECK(sampler_is_over_share(&a, 3600000 * MS, 17 * MS));
 }
 
 static struct board board;
@@ -223,6 +236,7 @@ static void it_has_descriptors_of_its_own(void)
 int main(void)
 {
     RUN(the_period_backs_off);
+    RUN(the_sampler_keeps_to_its_share_of_a_core);
     RUN(it_publishes_the_window);
     RUN(an_idle_one_wakes_at_a_nudge);
     RUN(headroom_is_read_seldom);
