@@ -681,6 +681,7 @@ int alloc_start_accounting(void)
 {
     int e = owners_open();
     if (e < 0) return e;
+    patch_ask_loader();
     store_relaxed(&alloc.untracked_bytes, 0);
     store_relaxed(&alloc.table_was_full, 0);
     shared_files_open();

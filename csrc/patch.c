@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "atomics.h"
 #include "elf_object.h"
@@ -24,6 +26,9 @@
 
 #define OBJECTS_MOST  4096
 #define INSTALL_TRIES 1000
+
+#define ASKING_SECONDS     1
+#define ASKING_STACK_BYTES (256 << 10)
 
 enum hook {
 #define NAME(name) HOOK_##name,
@@ -58,10 +63,10 @@ static struct {
     word installed;
     /* Threads inside dl_iterate_phdr for the loader's counters, and a fork that waits for them. */
     word counter_readers, forking;
-    /* In a forked child: the slots are as the parent left them. The loader's lock may stay locked
-     * for ever, so the list of objects is not walked. */
+    /* In a forked child: the slots are as the parent left them. The loader's locks may stay locked
+     * for ever, so the list of objects is not walked before patch_ask_loader. */
     word inherited;
-    const struct link_map *last_at_fork; /* objects behind this one were loaded by the child */
+    int asked; /* once in a process */
     uintptr_t real[HOOK_COUNT], wrapper[HOOK_COUNT];
     /* The executable's canonical PLT entry. Pointers of other objects may hold its address. */
     uintptr_t plt[HOOK_COUNT];
@@ -423,16 +428,51 @@ static void wait_for_loader(void)
     dladdr((const void *)&patch, &unused);
 }
 
+static void *take_loaders_locks(void *unused)
+{
+    struct loader_counters now;
+    dl_iterate_phdr(copy_counters, &now);
+    wait_for_loader();
+    store_relaxed(&patch.inherited, 0);
+    return unused;
+}
+
+/* 1 if the loader's locks are free. In a forked child another thread takes them, because nobody can
+ * tell how long it waits. Called with the mutex held: no fork meanwhile. */
+static int ask_loader(void)
+{
+    pthread_attr_t small;
+    pthread_t thread;
+    sigset_t all, old;
+    if (!load_relaxed(&patch.inherited) || patch.asked) return !load_relaxed(&patch.inherited);
+    patch.asked = 1;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, ASKING_STACK_BYTES);
+    sigfillset(&all); /* the job's signals belong to the job's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int e = pthread_create(&thread, &small, take_loaders_locks, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&small);
+    if (e == 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += ASKING_SECONDS;
+        if (pthread_timedjoin_np(thread, NULL, &until)) pthread_detach(thread);
+    }
+    return !load_relaxed(&patch.inherited);
+}
+
+void patch_ask_loader(void)
+{
+    if (!load_relaxed(&patch.inherited)) return;
+    pthread_mutex_lock(&patch.mutex);
+    ask_loader();
+    pthread_mutex_unlock(&patch.mutex);
+}
+
 /* -- dlsym: called first for a library that was just opened, so new objects are found here -- */
 
-__attribute__((used, visibility("hidden"))) void patch_before_dlsym(void)
-{
-    /* The child has loaded an object since the fork: so the loader's locks are free. */
-    if (load_relaxed(&patch.inherited) && patch.last_at_fork
-        && pointer_load_acquire(&patch.last_at_fork->l_next))
-        store_relaxed(&patch.inherited, 0);
-    patch_refresh();
-}
+__attribute__((used, visibility("hidden"))) void patch_before_dlsym(void) { patch_refresh(); }
 
 __attribute__((used, visibility("hidden"))) uintptr_t patch_real_dlsym;
 
@@ -465,7 +505,7 @@ void patch_install(const struct patch_wrappers *wrappers)
     patch.wrappers = extend_range(none, patch.wrapper);
     patch.reals = extend_range(extend_range(none, patch.real), patch.plt);
     store_relaxed(&patch.lost, 0);
-    int done = load_relaxed(&patch.installed) && load_relaxed(&patch.inherited);
+    int done = load_relaxed(&patch.inherited) && (load_relaxed(&patch.installed) || !ask_loader());
     pthread_mutex_unlock(&patch.mutex);
     /* several tries if other threads load objects at the same time */
     for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) {
@@ -540,10 +580,7 @@ void patch_refresh(void)
 int patch_leave_mappings(uintptr_t base)
 {
     pthread_mutex_lock(&patch.mutex);
-    const int installed = load_relaxed(&patch.installed) != 0;
-    const int known = patch.left == base;
-    const int e =
-        !known && (patch.left || (installed && load_relaxed(&patch.inherited))) ? -EBUSY : 0;
+    const int known = patch.left == base, e = !known && (patch.left || !ask_loader()) ? -EBUSY : 0;
     if (e == 0 && !known) {
         patch.left = base;
         dl_iterate_phdr(note_code_of_left, NULL);
@@ -595,7 +632,5 @@ void patch_reset_in_child(void)
     pthread_mutex_init(&patch.mutex, NULL);
     patch.counter_readers = patch.forking = 0;
     patch.inherited = 1;
-    patch.last_at_fork = _r_debug.r_map;
-    while (patch.last_at_fork && patch.last_at_fork->l_next)
-        patch.last_at_fork = patch.last_at_fork->l_next;
+    patch.asked = 0;
 }

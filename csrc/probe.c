@@ -257,11 +257,13 @@ int probe_take_room_failure(int *error, const char **failed_step)
 task_handle probe_task_begin(const struct task_begin *begin, struct hold *h)
 {
     const int needs_room = load_relaxed(&probe.active) && !load_acquire(&probe.asked_for_room);
-    const int loaded = patch_is_due();
-    if (needs_room || loaded || load_relaxed(&probe.sampler_due)) hold_release(h);
+    if (needs_room || load_relaxed(&probe.sampler_due)) hold_release(h);
     if (needs_room) probe_expect_tasks();
     if (load_relaxed(&probe.sampler_due)) probe_restart_sampler();
-    if (loaded) patch_refresh();
+    if (patch_is_due()) {
+        hold_release(h);
+        patch_refresh();
+    }
     task_handle task = tasks_begin(&probe.tasks, begin, h);
     if (!is_somebody(task)) return task;
     if (probe.has_key) pthread_setspecific(probe.thread_key, &probe);

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
 #include <sys/wait.h>
 
@@ -201,9 +202,13 @@ static void a_forked_child_keeps_the_slots(void)
         CHECK(call_is_counted(malloc_here) && patch_check_intact());
         open_library();
         patch_refresh();
-        /* not before the child's own dlsym: then the loader's locks are known to be free */
-        CHECK(!library_is_patched());
+        CHECK(!library_is_patched() && patch_has_loaded_since(patch_loaded_objects()));
+#ifdef __SANITIZE_THREAD__ /* which starts no thread in a forked child */
+        _exit(failures);
+#endif
+        patch_ask_loader();
         CHECK(dlsym(library.handle, "library_own") == (void *)library.own && library_is_patched());
+        CHECK(!patch_has_loaded_since(patch_loaded_objects()));
         patch_remove();
         CHECK(!library_is_patched() && !call_is_counted(malloc_here));
         _exit(failures);
@@ -214,6 +219,53 @@ static void a_forked_child_keeps_the_slots(void)
     CHECK(call_is_counted(malloc_here) && patch_check_intact());
     patch_remove();
     CHECK(!call_is_counted(malloc_here));
+}
+
+static word inside, leave;
+
+static int stay_inside(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    (void)info, (void)size, (void)unused;
+    store_release(&inside, 1);
+    while (!load_acquire(&leave)) usleep(1000);
+    return 1;
+}
+
+static void *hold_the_loader(void *unused)
+{
+    dl_iterate_phdr(stay_inside, NULL);
+    return unused;
+}
+
+/* A thread that is not there has locked the loader. */
+static void a_forked_child_in_which_the_loader_stays_locked(void)
+{
+    pthread_t thread;
+    patch_install(&wrappers);
+    fflush(stdout);
+    pthread_create(&thread, NULL, hold_the_loader, NULL);
+    while (!load_acquire(&inside)) usleep(1000);
+    patch_lock();
+    pid_t pid = fork();
+    if (pid == 0) {
+        failures = 0;
+        patch_reset_in_child();
+        patch_ask_loader(); /* in vain */
+        patch_ask_loader(); /* no second time */
+        patch_refresh();
+        CHECK(!patch_is_due() && patch_has_loaded_since(patch_loaded_objects()));
+        CHECK(call_is_counted(malloc_here) && patch_check_intact());
+        CHECK(patch_leave_mappings(1) == -EBUSY);
+        patch_remove();
+        CHECK(call_is_counted(malloc_here));
+        _exit(failures);
+    }
+    patch_unlock();
+    store_release(&leave, 1);
+    pthread_join(thread, NULL);
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    patch_remove();
 }
 
 static word opening;
@@ -256,6 +308,8 @@ int main(void)
     RUN(a_slot_that_holds_something_else_is_left_alone);
     RUN(another_tool_takes_the_slots);
     RUN(a_forked_child_keeps_the_slots);
+    /* the sanitizers' own walks over the objects would wait for ever */
+    if (!SANITIZED) RUN(a_forked_child_in_which_the_loader_stays_locked);
     RUN(installed_while_others_load);
     return failures;
 }

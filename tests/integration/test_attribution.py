@@ -1,6 +1,8 @@
 """A figure is right, or the record says that it is not: allocators inside libraries, memory mapped
 past the hooks, and threads that work for no task. Real libraries, in a real process."""
 
+import subprocess
+
 import pytest
 
 from tests.conftest import tasks
@@ -258,3 +260,78 @@ if __name__ == "__main__":
 """,
     )
     assert found["make"] == [EXACT] * 2 and found["use"] == [EXACT] * 2
+
+
+MAPPER = """
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+void *map(size_t n)
+{
+    void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return *(volatile char *)p = 1, p;
+}
+char to[64], from[64];
+volatile size_t length = 16;
+int work(void) { return memcpy(to, from, length), to[0]; }
+"""
+
+
+@pytest.fixture(scope="module")
+def mapper(tmp_path_factory):
+    """A library that maps as jemalloc does."""
+    folder = tmp_path_factory.mktemp("mapper")
+    (folder / "mapper.c").write_text(MAPPER)
+    subprocess.run(
+        ["cc", "-O1", "-shared", "-fPIC", "mapper.c", "-o", "mapper.so"], cwd=folder, check=True
+    )
+    return folder / "mapper.so"
+
+
+FORKS = {
+    "os.fork": """
+child = os.fork()
+if child == 0:
+    in_child()
+    dwsr_probe.stop()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+    "multiprocessing": """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=in_child)
+child.start()
+child.join()
+assert child.exitcode == 0
+""",
+}
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_a_forked_child_that_loads_nothing(cli, mapper, fork):
+    """The libraries were loaded by the parent, before the fork."""
+    found = attributions(
+        cli,
+        POLARS
+        + RAW
+        + f"mapper = ctypes.CDLL({str(mapper)!r})"
+        + """
+mapper.map.argtypes, mapper.map.restype = [ctypes.c_size_t], ctypes.c_void_p
+map_it, use_it = mapper.map, mapper.work
+def in_child():
+    with task("nothing"): pass
+    for i in range(2):
+        with task("polars"): work()
+        with task("numpy"): x = np.ones(N, "u1")
+    with task("mapper maps"): map_it(N)
+    with task("mapper works"): use_it()
+    with task("past the hooks"): mapped()
+    with task("numpy"): x = np.ones(N, "u1")
+"""
+        + FORKS[fork],
+    )
+    assert [reason for _, reason in found["polars"]] == ["foreign-allocator polars"] * 2
+    assert found["mapper maps"] == [("shared", "foreign-allocator mapper")]
+    assert found["mapper works"] == [("shared", "foreign-allocator mapper")]
+    assert found["past the hooks"] == [("shared", "foreign-allocator")]
+    assert found["numpy"] == [EXACT] * 3 and found["nothing"] == [EXACT]
