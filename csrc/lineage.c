@@ -67,6 +67,14 @@ void lineage_note_foreign(task_handle task, uint64_t mask)
            && !compare_exchange_weak_relaxed(foreign, &old, old | mask)) {}
 }
 
+uint64_t lineage_foreign_masks(void)
+{
+    uint64_t masks = 0;
+    for (uint32_t i = 0; i < lineage_slots_used(); i++)
+        masks |= load_relaxed(&lineage_slots[i].foreign);
+    return masks;
+}
+
 /* -- parents -- */
 
 task_handle lineage_parent_of_ended(task_handle task)

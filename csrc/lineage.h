@@ -33,6 +33,8 @@ static inline int lineage_is_inexact(task_handle task);
 static inline uint64_t lineage_foreign_mask(task_handle task);
 /* No effect if the task does not run, or for NOBODY. */
 void lineage_note_foreign(task_handle task, uint64_t mask);
+/* All masks together: of the running tasks, and of the last ended task of each slot. */
+uint64_t lineage_foreign_masks(void);
 
 /* The parent, or NOBODY. Also for an ended task that left live bytes. A parent is older than its
  * child, so that a walk over ancestors ends. */

@@ -82,6 +82,8 @@ static struct {
     word relocated_adds;             /* objects up to this count of adds are relocated */
     uintptr_t patched[OBJECTS_MOST]; /* bases of objects that are patched, a hash set */
     int maps_memory;                 /* the object that was patched last calls mmap */
+    int any_unloaded;                /* since the last walk: this one reads all objects */
+    uint64_t read;                   /* the objects of foreign.h that this walk has read */
     /* The first slot for malloc that was found. Another tool that replaces slots replaces it. */
     uintptr_t *sentinel;
     word lost; /* the sentinel has held another function since the install */
@@ -297,18 +299,22 @@ static void restore_got_slot(struct elf_object *o, const struct got_slot *slot)
         write_got_slot(o, slot->address, patch.real[slot->hook]);
 }
 
-/* Leads calls of an object with an allocator of its own through the wrappers of foreign.h. restore:
- * back to the functions themselves. */
+/* Leads calls of an object with an allocator of its own through the wrappers of foreign.h, if they
+ * lead to the functions behind these wrappers. restore: back to the functions themselves. */
 __attribute__((no_sanitize_address)) static void lead_calls(struct elf_object *o, int restore)
 {
     for (int table = 0; table < 2; table++) {
         const ElfW(Rela) *r = o->relocations[table], *end = r + o->relocation_counts[table];
         for (; r < end; r++) {
-            const ElfW(Sym) *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
-            if (!IS_CALL_SLOT(ELF64_R_TYPE(r->r_info)) || symbol->st_shndx != SHN_UNDEF) continue;
+            if (!IS_CALL_SLOT(ELF64_R_TYPE(r->r_info))) continue;
             uintptr_t *slot = (uintptr_t *)(o->base + r->r_offset);
-            const uintptr_t to = restore ? foreign_real_of(pointer_load_acquire(slot))
-                                         : foreign_wrapper_of(o->strings + symbol->st_name);
+            const uintptr_t value = pointer_load_acquire(slot);
+            const ElfW(Sym) *symbol = &o->symbols[ELF64_R_SYM(r->r_info)];
+            uintptr_t to = restore ? foreign_real_of(value) : foreign_wrapper_of(value);
+            /* lazy binding, as in holds_real */
+            if (!restore && value >= o->text && value < o->text_end
+                && symbol->st_shndx == SHN_UNDEF)
+                to = foreign_wrapper_of_name(o->strings + symbol->st_name);
             if (to) write_got_slot(o, slot, to);
         }
     }
@@ -346,8 +352,10 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
      * have the same counter, so the walk ends at its first object. */
     if (info->dlpi_adds != patch.relocated_adds) return 1;
     /* after an unload, a base may belong to another object */
-    if (info->dlpi_subs != load_relaxed(&patch.walked.subs))
+    if (info->dlpi_subs != load_relaxed(&patch.walked.subs)) {
         memset(patch.patched, 0, sizeof patch.patched);
+        patch.any_unloaded = 1;
+    }
     store_relaxed(&patch.walked.adds, info->dlpi_adds);
     store_relaxed(&patch.walked.subs, info->dlpi_subs);
     if (elf_object_is_loader(info) || info->dlpi_addr == patch.self
@@ -357,7 +365,18 @@ static int patch_if_new(struct dl_phdr_info *info, size_t size, void *unused)
     patch_object(&o);
     if (patch.maps_memory && info->dlpi_addr != patch.provider)
         foreign_add_object(o.text, o.text_end, info->dlpi_name, !load_relaxed(&patch.installed));
+    patch.read |= foreign_mask_of(o.text, info->dlpi_name);
     return 0;
+}
+
+/* 0 if an object was added since relocated_adds was read. */
+static int patch_new_objects(void)
+{
+    patch.any_unloaded = 0;
+    patch.read = 0;
+    if (dl_iterate_phdr(patch_if_new, NULL)) return 0;
+    if (patch.any_unloaded) foreign_keep_objects(patch.read);
+    return 1;
 }
 
 static int restore_object(struct dl_phdr_info *info, size_t size, void *unused)
@@ -378,7 +397,8 @@ static int lead_calls_if_watched(struct dl_phdr_info *info, size_t size, void *r
         foreign_set_due(); /* as in patch_if_new: the next refresh tries again */
         return 1;
     }
-    if (elf_object_read(info, &o) && foreign_is_watched(o.text)) lead_calls(&o, restore != NULL);
+    if (elf_object_read(info, &o) && foreign_is_watched(o.text, info->dlpi_name))
+        lead_calls(&o, restore != NULL);
     return 0;
 }
 
@@ -507,6 +527,7 @@ void patch_install(const struct patch_wrappers *wrappers)
     store_relaxed(&patch.lost, 0);
     int done = load_relaxed(&patch.inherited) && (load_relaxed(&patch.installed) || !ask_loader());
     pthread_mutex_unlock(&patch.mutex);
+    if (!done) foreign_find_functions();
     /* several tries if other threads load objects at the same time */
     for (int tries = 0; !done && tries < INSTALL_TRIES; tries++) {
         struct loader_counters now;
@@ -518,7 +539,7 @@ void patch_install(const struct patch_wrappers *wrappers)
         pthread_mutex_lock(&patch.mutex);
         patch.relocated_adds = now.adds;
         memset(patch.patched, 0, sizeof patch.patched);
-        done = dl_iterate_phdr(patch_if_new, NULL) == 0;
+        done = patch_new_objects();
         if (done) store_release(&patch.installed, 1);
         pthread_mutex_unlock(&patch.mutex);
     }
@@ -552,8 +573,6 @@ void patch_refresh(void)
     struct loader_counters now;
     if (!is_due(&now)) return;
     int saved = errno;
-    const int leads_calls = foreign_is_due();
-    if (leads_calls) foreign_find_functions();
     wait_for_loader();
     /* No waiting: the holder of the mutex does the same work, and may itself wait for a lock of the
      * loader that this thread holds. */
@@ -566,9 +585,8 @@ void patch_refresh(void)
         /* Before slots that another tool has given back are patched again: calls that were made
          * meanwhile were not seen. */
         patch_check_intact();
-        /* stops early if an object was added since: the next refresh tries again */
-        dl_iterate_phdr(patch_if_new, NULL);
-        if (leads_calls) {
+        patch_new_objects(); /* if not, the next refresh tries again */
+        if (foreign_is_due()) {
             foreign_clear_due(); /* first: what becomes due meanwhile is for the next time */
             dl_iterate_phdr(lead_calls_if_watched, NULL);
         }

@@ -8,6 +8,7 @@
 #include "accounts.h"
 #include "alloc.h"
 #include "clock.h"
+#include "foreign.h"
 #include "gpu.h"
 
 /* Longer gaps between reading and resetting the mark are counted: they may hide a peak. */
@@ -238,9 +239,11 @@ static void collect_figures(struct tasks *t, uint32_t index, const struct task_e
     if (!t->slot_info[index].detached) {
         task_handle task = lineage_handle(index, done->serial);
         accounted = 1;
-        ended.foreign = lineage_foreign_mask(task);
-        if (ended.foreign)
-            lineage_note_foreign(lineage_nearest_running(lineage_parent(task)), ended.foreign);
+        const uint64_t foreign = lineage_foreign_mask(task);
+        if (foreign) { /* while the task runs, so that the objects keep their bits */
+            lineage_note_foreign(lineage_nearest_running(lineage_parent(task)), foreign);
+            ended.foreign_bytes = foreign_bytes_of(foreign, &ended.library);
+        }
         gpu_task_end(task, &device);
         accounts_task_end(task, device.has_live_bytes, &host);
         if (t->accounting && !alloc_check_intact())

@@ -2,7 +2,6 @@
 #include "unaccounted.h"
 
 #include "clock.h"
-#include "foreign.h"
 #include "patch.h"
 
 /* Memory marks a task if it is more than LEAST_BYTES and more than one part in SHARE of the task's
@@ -195,9 +194,10 @@ enum attribution_reason unaccounted_reason(const struct unaccounted *u,
                                            struct hold *h, struct text *detail)
 {
     enum attribution_reason reason = REASON_NONE;
-    const uint64_t foreign = foreign_bytes_of(ended->foreign, detail);
+    const uint64_t foreign = ended->foreign_bytes;
     if (is_much(foreign > INT64_MAX ? INT64_MAX : (int64_t)foreign, ended->peak_bytes)) {
         reason = REASON_FOREIGN_ALLOCATOR;
+        *detail = ended->library;
     } else if (is_much(u->unowned.python.peak - u->unowned.python.live, ended->peak_bytes)) {
         reason = REASON_UNOWNED_THREAD;
         *detail = unowned_largest_name();

@@ -40,12 +40,13 @@ void unaccounted_raise(struct unaccounted *u, const struct unaccounted_window *w
 /* A task that has just ended. */
 struct unaccounted_task {
     uint64_t peak_bytes, count; /* of its own allocations */
-    uint64_t foreign;           /* its mask of foreign.h */
+    uint64_t foreign_bytes;     /* of the libraries that it has used (foreign.h) */
+    struct text library;        /* the one with the most */
     int alone;                  /* no task around it, and none in another thread meanwhile */
 };
 /* Why the figures of the task may miss something; REASON_NONE: they do not. *detail: the name of a
- * thread or library, never freed. rss: to read
- * the size of the stack, if it matters; h is released before that. */
+ * thread or library, never freed. rss: to read the size of the stack, if it matters; h is released
+ * before that. */
 enum attribution_reason unaccounted_reason(const struct unaccounted *u,
                                            const struct unaccounted_task *ended, struct rss *rss,
                                            struct hold *h, struct text *detail);

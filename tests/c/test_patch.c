@@ -1,13 +1,16 @@
-/* Slots of this program and of a library that it opens (lib_calls.c): patched, restored, replaced
- * by another tool, forked. */
+/* Slots of this program and of libraries that it opens (lib_calls.c, lib_foreign.c): patched,
+ * restored, replaced by another tool, forked. */
 #include "check.h"
 #include "atomics.h"
+#include "elf_object.h"
+#include "foreign.h"
 #include "patch.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 static struct real_functions real;
@@ -29,18 +32,24 @@ static struct {
 /* Not through a patched slot: such a dlsym refreshes first. */
 static void *(*volatile plain_dlsym)(void *, const char *);
 
-static void open_library(void)
+static void *open_beside_program(const char *file)
 {
     char path[512], *end;
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
     CHECK(n > 0);
     path[n] = 0;
-    if ((end = strrchr(path, '/'))) strcpy(end, "/lib_calls.so");
-    library.handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-    if (!library.handle) {
+    if ((end = strrchr(path, '/'))) strcpy(end + 1, file);
+    void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (!handle) {
         fprintf(stderr, "%s\n", dlerror());
         abort();
     }
+    return handle;
+}
+
+static void open_library(void)
+{
+    library.handle = open_beside_program("lib_calls.so");
     *(void **)&library.malloc = plain_dlsym(library.handle, "library_malloc");
     *(void **)&library.address = plain_dlsym(library.handle, "library_address");
     *(void **)&library.own = plain_dlsym(library.handle, "library_own");
@@ -144,12 +153,12 @@ static void a_slot_that_holds_something_else_is_left_alone(void)
     dlclose(library.handle);
 }
 
-/* This program's own slot for malloc. */
-static uintptr_t *find_slot(void)
+/* An object's slot for a function. */
+static uintptr_t *find_slot(const struct link_map *object, const char *name)
 {
-    uintptr_t base = _r_debug.r_map->l_addr, strings = 0, symbols = 0, tables[2] = { 0, 0 };
+    uintptr_t base = object->l_addr, strings = 0, symbols = 0, tables[2] = { 0, 0 };
     size_t bytes[2] = { 0, 0 };
-    for (const ElfW(Dyn) *d = _DYNAMIC; d->d_tag != DT_NULL; d++) {
+    for (const ElfW(Dyn) *d = object->l_ld; d->d_tag != DT_NULL; d++) {
         uintptr_t at = d->d_un.d_ptr < base ? d->d_un.d_ptr + base : d->d_un.d_ptr;
         if (d->d_tag == DT_STRTAB) strings = at;
         if (d->d_tag == DT_SYMTAB) symbols = at;
@@ -163,8 +172,7 @@ static uintptr_t *find_slot(void)
              r++) {
             const ElfW(Sym) *s = (const ElfW(Sym) *)symbols + ELF64_R_SYM(r->r_info);
             uintptr_t *slot = (uintptr_t *)(base + r->r_offset);
-            if (ELF64_R_SYM(r->r_info) && !strcmp((const char *)strings + s->st_name, "malloc")
-                && *slot == (uintptr_t)counted_malloc)
+            if (ELF64_R_SYM(r->r_info) && !strcmp((const char *)strings + s->st_name, name))
                 return slot;
         }
     return NULL;
@@ -173,8 +181,8 @@ static uintptr_t *find_slot(void)
 static void another_tool_takes_the_slots(void)
 {
     patch_install(&wrappers);
-    uintptr_t *slot = find_slot();
-    CHECK(slot && patch_check_intact());
+    uintptr_t *slot = find_slot(_r_debug.r_map, "malloc");
+    CHECK(slot && *slot == (uintptr_t)counted_malloc && patch_check_intact());
     if (!slot || !is_writable(slot)) { /* linked with -z now: another tool would unseal it */
         patch_remove();
         SKIP("this program's slots are sealed");
@@ -187,6 +195,52 @@ static void another_tool_takes_the_slots(void)
     patch_install(&wrappers);
     CHECK(patch_check_intact());
     patch_remove();
+}
+
+static void *others_memset(void *to, int byte, size_t n) { return (void)byte, (void)n, to; }
+
+static void set_slot(uintptr_t *slot, uintptr_t value)
+{
+    void *page = (void *)((uintptr_t)slot & ~UINT64_C(4095));
+    CHECK(mprotect(page, 4096, PROT_READ | PROT_WRITE) == 0);
+    *slot = value;
+    CHECK(mprotect(page, 4096, PROT_READ) == 0);
+}
+
+static int add_foreign(struct dl_phdr_info *info, size_t size, void *object)
+{
+    struct elf_object o;
+    (void)size;
+    if (info->dlpi_addr != ((const struct link_map *)object)->l_addr) return 0;
+    CHECK(elf_object_read(info, &o));
+    foreign_add_object(o.text, o.text_end, info->dlpi_name, 0);
+    foreign_note_mapping((void *)o.text, 2 << 20, 0);
+    return 1;
+}
+
+/* Calls of an object with an allocator of its own. */
+static void calls_are_led_where_they_lead_to_the_same_function(void)
+{
+    patch_install(&wrappers);
+    for (int i = 0; i < 3; i++) { /* loaded again, and unloaded meanwhile */
+        void *handle = open_beside_program("lib_foreign.so");
+        struct link_map *object = handle;
+        uintptr_t *copy = find_slot(object, "memcpy"), *fill = find_slot(object, "memset");
+        if (!copy || !fill) SKIP("the compiler calls other functions");
+        const uintptr_t function = *copy;
+        set_slot(fill, (uintptr_t)others_memset); /* by another tool */
+        patch_refresh();
+        dl_iterate_phdr(add_foreign, object);
+        CHECK(patch_is_due());
+        patch_refresh();
+        CHECK(!patch_is_due() && *fill == (uintptr_t)others_memset);
+        CHECK(*copy != function && foreign_real_of(*copy) == function && !is_writable(copy));
+        if (i == 2) {
+            patch_remove();
+            CHECK(*copy == function && *fill == (uintptr_t)others_memset);
+        }
+        dlclose(handle);
+    }
 }
 
 static void a_forked_child_keeps_the_slots(void)
@@ -307,6 +361,7 @@ int main(void)
     RUN(objects_opened_later);
     RUN(a_slot_that_holds_something_else_is_left_alone);
     RUN(another_tool_takes_the_slots);
+    RUN(calls_are_led_where_they_lead_to_the_same_function);
     RUN(a_forked_child_keeps_the_slots);
     /* the sanitizers' own walks over the objects would wait for ever */
     if (!SANITIZED) RUN(a_forked_child_in_which_the_loader_stays_locked);

@@ -262,15 +262,17 @@ if __name__ == "__main__":
     assert found["make"] == [EXACT] * 2 and found["use"] == [EXACT] * 2
 
 
-MAPPER = """
+MAPS = """
 #define _GNU_SOURCE
-#include <string.h>
 #include <sys/mman.h>
 void *map(size_t n)
 {
     void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return *(volatile char *)p = 1, p;
 }
+"""
+WORKS = """
+#include <string.h>
 char to[64], from[64];
 volatile size_t length = 16;
 int work(void) { return memcpy(to, from, length), to[0]; }
@@ -278,14 +280,26 @@ int work(void) { return memcpy(to, from, length), to[0]; }
 
 
 @pytest.fixture(scope="module")
-def mapper(tmp_path_factory):
-    """A library that maps as jemalloc does."""
-    folder = tmp_path_factory.mktemp("mapper")
-    (folder / "mapper.c").write_text(MAPPER)
-    subprocess.run(
-        ["cc", "-O1", "-shared", "-fPIC", "mapper.c", "-o", "mapper.so"], cwd=folder, check=True
-    )
-    return folder / "mapper.so"
+def libraries(tmp_path_factory):
+    """Code that opens two small libraries: one maps as jemalloc does, the other one maps nothing."""
+    folder = tmp_path_factory.mktemp("libraries")
+    (folder / "mapper.c").write_text(MAPS + WORKS)
+    (folder / "idle.c").write_text(WORKS)
+    for name in "mapper", "idle":
+        subprocess.run(
+            ["cc", "-O1", "-shared", "-fPIC", f"{name}.c", "-o", f"{name}.so"],
+            cwd=folder,
+            check=True,
+        )
+    return f"""
+import _ctypes
+def open_library(name):
+    library = ctypes.CDLL({str(folder)!r} + "/" + name + ".so")
+    if name == "mapper":
+        library.map.argtypes, library.map.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.work()
+    return library
+"""
 
 
 FORKS = {
@@ -308,15 +322,15 @@ assert child.exitcode == 0
 
 
 @pytest.mark.parametrize("fork", FORKS)
-def test_a_forked_child_that_loads_nothing(cli, mapper, fork):
+def test_a_forked_child_that_loads_nothing(cli, libraries, fork):
     """The libraries were loaded by the parent, before the fork."""
     found = attributions(
         cli,
         POLARS
         + RAW
-        + f"mapper = ctypes.CDLL({str(mapper)!r})"
+        + libraries
         + """
-mapper.map.argtypes, mapper.map.restype = [ctypes.c_size_t], ctypes.c_void_p
+mapper = open_library("mapper")
 map_it, use_it = mapper.map, mapper.work
 def in_child():
     with task("nothing"): pass
@@ -335,3 +349,52 @@ def in_child():
     assert found["mapper works"] == [("shared", "foreign-allocator mapper")]
     assert found["past the hooks"] == [("shared", "foreign-allocator")]
     assert found["numpy"] == [EXACT] * 3 and found["nothing"] == [EXACT]
+
+
+def test_libraries_that_are_unloaded(cli, libraries):
+    """Another library takes the address, or the same one comes back."""
+    found = attributions(
+        cli,
+        libraries
+        + """
+for i in range(3):
+    mapper = open_library("mapper")
+    map_it, use_it = mapper.map, mapper.work
+    with task("maps"): map_it(N)
+    with task("works"): use_it()
+    _ctypes.dlclose(mapper._handle)
+    idle = open_library("idle")
+    use_it = idle.work
+    with task("idle"): use_it()
+    _ctypes.dlclose(idle._handle)
+""",
+    )
+    assert found["maps"] == found["works"] == [("shared", "foreign-allocator mapper")] * 3
+    assert found["idle"] == [EXACT] * 3
+
+
+def test_a_library_that_jumps_to_mmap(cli, tmp_path):
+    """Its caller is not known: the task is marked without a name."""
+    (tmp_path / "jumps.c").write_text("""
+#define _GNU_SOURCE
+#include <sys/mman.h>
+void *map(size_t n)
+{
+    return mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+""")
+    subprocess.run(
+        ["cc", "-O2", "-shared", "-fPIC", "jumps.c", "-o", "jumps.so"], cwd=tmp_path, check=True
+    )
+    found = attributions(
+        cli,
+        f"""
+map_it = ctypes.CDLL({str(tmp_path / "jumps.so")!r}).map
+map_it.argtypes, map_it.restype = [ctypes.c_size_t], ctypes.c_void_p
+with task("nothing"): pass
+with task("maps"): map_it(N)
+with task("numpy"): x = np.ones(N, "u1")
+""",
+    )
+    assert found["maps"] == [("shared", "foreign-allocator")]
+    assert found["numpy"] == found["nothing"] == [EXACT]
