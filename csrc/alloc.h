@@ -1,12 +1,12 @@
 /* Wrappers around malloc, free, mmap and the other functions of hooks.h, which add to the accounts
  * (accounts.h). Started and stopped by probe.c; the wrappers are called by the job, in any thread.
  *
- * Large blocks (alloc_start) and anonymous mappings are entered into the owner
- * table (owners.h). So a free from any thread, also after the task's end, is subtracted from the
- * task that allocated the block. Shared mappings of files in memory belong to the task that created
- * the file (shared_files.h). Smaller blocks are summed per thread, and so are blocks below 64
- * KiB for which the table is full. The wrappers of malloc and free take no lock and allocate
- * nothing; those of mmap, munmap and of functions that create files take short mutexes.
+ * Large blocks (alloc_start) and anonymous mappings are entered into the owner table (owners.h). So
+ * a free from any thread, also after the task's end, is subtracted from the task that allocated the
+ * block. Shared mappings of files in memory belong to the task that created the file
+ * (shared_files.h). Smaller blocks are summed per thread, and so are blocks below 64 KiB for which
+ * the table is full. The wrappers of malloc and free take no lock and allocate nothing; those of
+ * mmap, munmap and of functions that create files take short mutexes.
  *
  * Callers of malloc pass no handle, so this file keeps state of its own, beside the probe's one
  * global. It is never unmapped: the program may call a wrapper through a pointer after the stop.
@@ -34,7 +34,7 @@ void alloc_find_interpreter(void *code);
 int alloc_start_accounting(void);
 /* at_exit: the process is about to end, so the wrappers stay in place. */
 void alloc_stop(int at_exit);
-/* Around fork: lock before, unlock in the parent, forked in the child. */
+/* Around fork: lock before, unlock in the parent, reset in the child. */
 void alloc_fork_lock(void);
 void alloc_fork_unlock(void);
 void alloc_reset_in_child(void);

@@ -481,6 +481,7 @@ void tasks_reset_in_child(struct tasks *t)
 {
     this_thread.id = 0;
     pthread_mutex_init(&t->mutex, NULL);
+    unaccounted_reset_in_child();
     if (!t->board) return;
     rss_close(&t->rss);
     t->board = NULL;

@@ -74,6 +74,11 @@ void unaccounted_open(void)
     sampled.data = sampled.known = 0;
 }
 
+void unaccounted_reset_in_child(void)
+{
+    store_relaxed(&seen.explained, load_relaxed(&seen.announced));
+}
+
 void unaccounted_note_idle(const struct rss *rss)
 {
     if (rss->data_bytes == ABSENT) return;

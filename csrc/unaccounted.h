@@ -53,6 +53,8 @@ enum attribution_reason unaccounted_reason(const struct unaccounted *u,
 
 /* A board is opened: windows are counted anew. */
 void unaccounted_open(void);
+/* In a forked child: other threads of the parent may have been inside a call that was announced. */
+void unaccounted_reset_in_child(void);
 /* The sampler has read the kernel's count while no task runs. */
 void unaccounted_note_idle(const struct rss *rss);
 /* The sampler has read the kernel's count in a window: it is in `rss`. One thread at a time. */

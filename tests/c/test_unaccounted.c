@@ -85,6 +85,10 @@ static void growth_beyond_what_is_known(void)
     w.data_bytes = now;
     unaccounted_raise(&u, &w);
     CHECK(reason_of(&u, 0, &detail) == REASON_NONE);
+    unaccounted_announce(MAPPED); /* by another thread, which a forked child does not have */
+    CHECK(grown(before, now, 0) == REASON_NONE);
+    unaccounted_reset_in_child();
+    CHECK(grown(before, now, 0) == REASON_FOREIGN_ALLOCATOR);
     munmap(mapped, MAPPED);
     CHECK(grown(before, now, 0) == REASON_NONE); /* gone since it was read */
 }
