@@ -267,7 +267,8 @@ MAPS = """
 #include <sys/mman.h>
 void *map(size_t n)
 {
-    void *p = mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *p = mmap(0, n, PROT_READ | PROT_WRITE, flags, -1, 0);
     return *(volatile char *)p = 1, p;
 }
 """
@@ -281,7 +282,7 @@ int work(void) { return memcpy(to, from, length), to[0]; }
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
-    """Code that opens two small libraries: one maps as jemalloc does, the other one maps nothing."""
+    """Code that opens two small libraries: one maps as jemalloc does, one maps nothing."""
     folder = tmp_path_factory.mktemp("libraries")
     (folder / "mapper.c").write_text(MAPS + WORKS)
     (folder / "idle.c").write_text(WORKS)
