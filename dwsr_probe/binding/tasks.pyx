@@ -38,7 +38,9 @@ cdef bint collect_after = False
 cdef object foreign_counter = None  # counts allocations that the accounting does not see, or None
 cdef begin_check check_before_begin = NULL
 cdef object name_threads = None  # of dwsr_probe.follow.threads
-# thread → its open blocks that have a context, in the order of their begins
+# thread → its open blocks that have a context, in the order of their begins. Another thread may end
+# a block, at the same time in a Python without GIL: it only removes the block from the list. Lists
+# are made, extended and removed by their own thread.
 cdef dict blocks_in_contexts = {}
 
 
@@ -265,14 +267,16 @@ cdef switch leave_context(OpenTask opened, object error) except *:
 
 
 cdef void forget_block(OpenTask opened):
-    if opened.context is None:
-        return
-    opened.context = None
+    """Its context stays: another thread may be looking at it."""
     blocks = blocks_in_contexts.get(opened.thread)
-    if blocks is not None and opened in blocks:
+    if blocks is None:
+        return
+    try:
         blocks.remove(opened)
-        if not blocks:
-            blocks_in_contexts.pop(opened.thread, None)
+    except ValueError:  # detached before, or no block in a context
+        pass
+    if not blocks and opened.thread == PyThread_get_thread_ident():
+        blocks_in_contexts.pop(opened.thread, None)
 
 
 cdef void detach_block(OpenTask opened):
@@ -288,12 +292,12 @@ cdef void detach_suspended_blocks():
     """Detach the open blocks of this thread whose context is suspended or over."""
     cdef OpenTask opened
     cdef bint on_stack
-    blocks = blocks_in_contexts.get(PyThread_get_thread_ident())
-    if blocks is None:
+    cdef unsigned long me = PyThread_get_thread_ident()
+    blocks = blocks_in_contexts.get(me)
+    if not blocks:  # none, or other threads have ended them
+        blocks_in_contexts.pop(me, None)
         return
     for opened in reversed(list(blocks)):  # the inner ones first
-        if opened.context is None:  # another thread is ending it
-            continue
         try:
             on_stack = opened.context.is_on_stack()
         except Exception:
