@@ -68,7 +68,6 @@ cdef dict modules = sys.modules
 cdef object running_loop = None  # asyncio's own function, once the job has imported asyncio
 cdef object in_trio = None  # trio's own function, once the job has imported trio
 cdef object current_greenlet = None  # greenlet's own function, once the job has imported greenlet
-cdef frozenset yields = None  # opcodes at which a generator or a coroutine may be suspended
 
 
 cdef object owned(PyObject *reference):
@@ -97,6 +96,17 @@ cdef bint in_event_loop() except -1:
             return False
         in_trio = getattr(module, "in_trio_run", bool)  # bool: an older trio
     return in_trio()
+
+
+cdef object coroutine_of_step():
+    """The coroutine that this thread's event loop drives now; None if it drives none."""
+    if running_loop is not None and running_loop() is not None:
+        task = modules["asyncio.tasks"].current_task()
+        if task is not None:
+            return task.get_coro()
+    if in_trio is not None and in_trio():
+        return modules["trio.lowlevel"].current_task().coro
+    return None
 
 
 cdef object greenlet_now():
@@ -145,21 +155,147 @@ cdef object frame_of(object generator):
     return None
 
 
-cdef bint may_yield(object code, int begin, int end) except -1:
-    """Whether the code has a `yield` or an `await` between two instructions."""
-    global yields
-    cdef bytes instructions = code.co_code
-    cdef int i
-    if end < begin:  # a loop went back: somewhere in the code there is one
-        return True
-    if yields is None:
+cdef bint is_driven_by_loop(object frame) except -1:
+    """Whether an event loop drives this frame's coroutine, through those that await it.
+
+    Otherwise code of the job does, with `send`, and the version does not change.
+    """
+    cdef bytes instructions
+    if not in_event_loop():
+        return False
+    outermost = frame_of(coroutine_of_step())
+    while frame is not outermost:
+        frame = owned(dwsr_caller_of(frame))
+        if frame is None:
+            return False
+        instructions = frame.f_code.co_code
+        if instructions[frame.f_lasti] not in opcodes.awaits:
+            return False
+    return True
+
+
+# -- code: whether it can be suspended between two instructions
+
+@cython.final
+cdef class Opcodes:
+    """Numbers of this Python's instructions, by what they do."""
+    cdef frozenset yields  # may suspend a generator or a coroutine
+    cdef frozenset awaits  # at which a coroutine is while it awaits another one that runs
+    cdef frozenset jumps_by, jumps_to, jumps_back  # relative, absolute; of the relative, backward
+    cdef frozenset leaves  # the next instruction does not follow
+    cdef int extended, cache
+
+    def __cinit__(self):
         import opcode
-        yields = frozenset(
-            number for name, number in opcode.opmap.items() if name.startswith("YIELD"))
-    for i in range(begin, end, 2):
-        if instructions[i] in yields:
+
+        def named(*starts):
+            return frozenset(
+                number for name, number in opcode.opmap.items()
+                if name.startswith(starts) and name != "RETURN_GENERATOR")
+
+        self.yields = named("YIELD")
+        self.awaits = named("YIELD", "SEND", "RESUME")  # while it is thrown into: the others
+        self.jumps_by, self.jumps_to = frozenset(opcode.hasjrel), frozenset(opcode.hasjabs)
+        self.jumps_back = frozenset(
+            number for number in opcode.hasjrel if "BACKWARD" in opcode.opname[number])
+        self.leaves = named("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "RETURN", "RERAISE",
+                            "RAISE")
+        self.extended = opcode.EXTENDED_ARG
+        self.cache = opcode.opmap.get("CACHE", -1)
+
+
+cdef Opcodes opcodes = None  # made when the first block begins in a generator
+cdef dict known_code = {}  # (code, begin, end) → whether it may yield in between
+cdef int KNOWN_CODE_MOST = 1000
+
+
+cdef bint may_yield(object code, int begin, int end) except -1:
+    """Whether there is a `yield` or an `await` on a way through the code from one instruction to
+    another one."""
+    cdef bytes instructions
+    if begin == end:  # one call, which has entered and left the block
+        return False
+    key = (code, begin, end)
+    found = known_code.get(key)
+    if found is None:
+        instructions = code.co_code
+        found = any_of(instructions, opcodes.yields) and passes_yield(code, begin, end)
+        if len(known_code) >= KNOWN_CODE_MOST:
+            known_code.clear()
+        known_code[key] = found
+    return found
+
+
+cdef bint any_of(bytes instructions, frozenset numbers) except -1:
+    cdef Py_ssize_t i
+    for i in range(0, len(instructions), 2):
+        if instructions[i] in numbers:
             return True
     return False
+
+
+cdef bint passes_yield(object code, int begin, int end) except -1:
+    """Ways that come back to `begin` are left out: a `with` statement is left before."""
+    cdef bytes instructions = code.co_code
+    cdef list handlers = exception_handlers(code)
+    cdef bytearray seen = reachable(instructions, handlers, begin, begin, end)
+    cdef Py_ssize_t i
+    for i in range(0, len(instructions), 2):
+        if seen[i] and instructions[i] in opcodes.yields:
+            if reachable(instructions, handlers, i, begin, end)[end]:
+                return True
+    return False
+
+
+cdef bytearray reachable(bytes instructions, list handlers, int start, int begin, int end):
+    """For each byte of the code, whether the instruction there may be executed after `start`, and
+    before `begin` and `end` are."""
+    cdef Py_ssize_t size = len(instructions), i, following
+    cdef bytearray seen = bytearray(size)
+    cdef list ahead = [start]
+    cdef int number, argument, back
+    while ahead:
+        i = ahead.pop()
+        number, argument = instructions[i], instructions[i + 1]
+        targets = [target for first, last, target in handlers if first <= i < last]
+        following = i + 2
+        while following < size and instructions[following] == opcodes.cache:
+            following += 2
+        if number not in opcodes.leaves:
+            targets.append(following)
+        back = 1
+        while i >= 2 * back and instructions[i - 2 * back] == opcodes.extended:
+            argument |= instructions[i - 2 * back + 1] << 8 * back
+            back += 1
+        if number in opcodes.jumps_to:
+            targets.append(2 * argument)
+        elif number in opcodes.jumps_back:
+            targets.append(following - 2 * argument)
+        elif number in opcodes.jumps_by:
+            targets.append(following + 2 * argument)
+        for target in targets:
+            if 0 <= target < size and not seen[target]:
+                seen[target] = True
+                if target != begin and target != end:
+                    ahead.append(target)
+    return seen
+
+
+cdef list exception_handlers(object code):
+    """(first, last, target) of each range of instructions that has a handler. Python 3.10 has none:
+    its instructions jump to handlers."""
+    cdef list numbers = [], handlers = []
+    cdef Py_ssize_t i
+    cdef int byte, value = 0
+    for byte in getattr(code, "co_exceptiontable", b""):  # numbers of six bits, the highest first
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            numbers.append(value)
+            value = 0
+    for i in range(0, len(numbers) - 3, 4):  # start, length, target, depth of the stack
+        first = 2 * numbers[i]
+        handlers.append((first, first + 2 * numbers[i + 1], 2 * numbers[i + 2]))
+    return handlers
 
 
 # -- contexts
@@ -181,27 +317,32 @@ cdef class Context:
 
     cdef switch switched(self, object error) except *:
         """Whether the context was suspended since the block began. error: what ends the block."""
+        cdef bint same_version = dwsr_context_version() == self.version
         if not self.is_on_stack():
             return SWITCH_CERTAIN
-        if self.kind & COROUTINE_LIKE or self.in_greenlet:
-            if dwsr_context_version() != self.version:
-                return SWITCH_CERTAIN
+        # A function that the block itself runs in another context (`Context.run`) changes the
+        # version, too. Nothing tells it from a switch between greenlets.
+        if self.in_greenlet and not same_version:
+            return SWITCH_CERTAIN
         if self.generator is None:
             return SWITCH_NONE
         if error is GeneratorExit or isinstance(error, GeneratorExit):
             return SWITCH_CERTAIN  # closed, or collected as garbage
-        if self.kind & CO_COROUTINE and in_event_loop():
+        frame = frame_of(self.generator())
+        if not may_yield(frame.f_code, self.begin_at, frame.f_lasti):
             return SWITCH_NONE
         # The version says nothing about a `yield`, nor about a coroutine that the job itself
         # drives.
-        frame = frame_of(self.generator())
-        if may_yield(frame.f_code, self.begin_at, frame.f_lasti):
-            return SWITCH_POSSIBLE
-        return SWITCH_NONE
+        if self.kind & COROUTINE_LIKE and not same_version:
+            return SWITCH_CERTAIN
+        if self.kind & CO_COROUTINE and is_driven_by_loop(frame):
+            return SWITCH_NONE
+        return SWITCH_POSSIBLE
 
 
 cdef Context current_context():
     """The context of a block that begins now; None: the thread itself, which nothing suspends."""
+    global opcodes
     cdef Context context
     frame = innermost_generator() if dwsr_generator_runs() else None
     greenlet = greenlet_now()
@@ -212,6 +353,8 @@ cdef Context current_context():
     context.version = dwsr_context_version()
     context.is_callback = is_callback
     if frame is not None:
+        if opcodes is None:
+            opcodes = Opcodes()
         context.generator = PyWeakref_NewRef(owned(dwsr_generator_of(frame)), None)
         context.begin_at = frame.f_lasti
         context.kind = dwsr_code_flags(frame)

@@ -12,7 +12,7 @@ from tests.conftest import tasks
 MIB = 1 << 20
 
 START = """
-import asyncio, contextlib, gc, sys, threading, weakref
+import asyncio, contextlib, contextvars, gc, sys, threading, weakref
 import numpy as np
 import dwsr_probe
 from dwsr_probe import task
@@ -177,8 +177,8 @@ class Suspend:
     def __await__(self):
         yield
 
-async def driven():
-    with task("driven"):
+async def driven(name="driven"):
+    with task(name):
         a = fill(2)
         await Suspend()
 
@@ -205,6 +205,17 @@ async def main():
     with task("suspended"):
         a = fill(4)
         await asyncio.sleep(0)
+    with task("driven in a loop"):
+        a = await ready(1)
+        inner = driven("driven by a coroutine")
+        inner.send(None)
+        b = fill(30)
+        with contextlib.suppress(StopIteration):
+            inner.send(None)
+    del a, b
+    with task("other context"):  # is entered and left, and the coroutine runs on
+        a = fill(2)
+        contextvars.copy_context().run(nested)
     await decorated(5, False)
     await together(decorated)
     loop, called = asyncio.get_running_loop(), asyncio.Event()
@@ -240,7 +251,8 @@ with task("all"):
     check(driven[1:], {"driven": None})
     truths = {"awaits": 3, "suspended": None, "callback": 6, "across": None, "around": None}
     others = [r for r in found if r["task_name"] not in ("decorated", "driven")]
-    check(others, {**truths, "all": 10, **NESTED})  # 4 of main's own and 6
+    truths |= {"driven in a loop": 33, "driven by a coroutine": "shared", "other context": 7}
+    check(others, {**truths, "all": 33, **NESTED})
 
 
 # -- greenlets
@@ -408,6 +420,93 @@ assert kept[0]() is None
     shared = ("ten", "hundred", "closed", "collected", "cycle", "opened", "held")
     truths = {**dict.fromkeys(shared), "lonely": "shared", "thrown": "shared", "between": 7}
     truths |= {"load": 6, "use": 2, "whole": 9, **NESTED, **HELPED}
+    check(run(cli, code), truths)
+
+
+def test_yield_in_an_exception_handler(cli):
+    """Python 3.12 and later put handlers at the end of a function's code: behind the end of a block
+    that contains the handler. Other handlers are there, too."""
+    code = """
+def fail():
+    raise ValueError
+
+def suspended():
+    with task("except"):
+        try:
+            fail()
+        except ValueError:
+            yield
+    with task("finally"):
+        try:
+            fail()
+        except TypeError:
+            pass
+        finally:
+            yield
+            return
+
+def in_handler():
+    try:
+        fail()
+    except ValueError:
+        with task("handler"):
+            a = fill(2)
+        yield
+
+def fails():
+    for i in range(2):
+        try:
+            with task("fails"):
+                a = fill(3)
+                fail()
+        except ValueError:
+            yield
+
+def recovers():
+    while True:
+        with task("recovers"):
+            a = [fill(1) for _ in range(2)]
+            try:
+                with contextlib.suppress(TypeError):
+                    fail()
+            except ValueError:
+                a += [fill(2)]
+            else:
+                break
+        try:
+            yield
+        except GeneratorExit:
+            return
+
+def early():
+    for i in range(3):
+        with task("early"):
+            a = fill(5)
+            if i == 1:
+                continue
+            if i == 2:
+                return
+        yield
+
+def across():
+    block = task("across")
+    for i in range(2):
+        if i:
+            block.__exit__(None, None, None)
+            return
+        block.__enter__()
+        yield
+
+for generator in suspended(), in_handler(), fails(), early(), across():
+    for _ in generator:
+        a = fill(50)
+        del a
+generator = recovers()
+next(generator), next(generator)
+generator.close()
+"""
+    truths = dict.fromkeys(("except", "finally", "across"), "shared")
+    truths |= {"handler": 2, "fails": 3, "recovers": 4, "early": 5}
     check(run(cli, code), truths)
 
 
