@@ -35,7 +35,8 @@ class Round:
 @dataclass(frozen=True)
 class Forecast:
     """Bytes. notes: words for what makes the forecast less sure than it could be. unseen: the tasks
-    whose own peak may miss memory. least_bytes: what a task with smaller inputs has taken."""
+    whose own peak may miss memory, or is not known. least_bytes: what a task with smaller inputs
+    has taken."""
 
     task_name: str
     kind: str
@@ -49,14 +50,16 @@ class Forecast:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Most tasks may have taken memory that was not seen. The forecast is then made from the
-        growth of the process in tasks that ran alone. The mean, and the probability to exceed a
-        limit, are at least what is said, and there is no upper bound."""
+        """The own peaks of most tasks may miss memory, or are not known (null). The forecast is then
+        made from the growth of the process in tasks that ran alone. The mean, and the probability
+        to exceed a limit, are at least what is said, and there is no upper bound: that the task
+        fits cannot be concluded."""
         return self.unseen.is_most
 
     @property
     def is_unknown(self) -> bool:
-        """The same, and nothing was learned: none of these tasks ran alone."""
+        """The same, and nothing was learned: none of these tasks ran alone. `mean` and `exceeds`
+        are then those of tasks in general, and say nothing about this one."""
         return self.is_lower_bound and not self.n and not self.least_bytes
 
     @property
@@ -82,7 +85,8 @@ class Forecast:
 
     def exceeds(self, limit: float, above: float = 0.0) -> float:
         """Probability that the task needs more than `limit`, given that it has needed `above`
-        already."""
+        already. Only the least probability, if `is_lower_bound`: 0 does not say that the task
+        fits."""
         if math.isnan(limit) or math.isnan(above):
             raise ValueError(f"limit and peak are bytes, not {limit!r} and {above!r}")
         if max(above, self.least_bytes) >= limit:

@@ -132,6 +132,10 @@ def _unseen_lines(found: dict[str, Any]) -> Iterator[str]:
     elif found["mean_bytes"] is None:
         yield "  None of them ran alone, so the growth of the process does not show what one task"
         yield "  took. Nothing can be promised. A run with one thread per process would show more."
+    elif not found["n"]:
+        yield "  None of them ran alone, so the growth of the process does not show what one task"
+        yield "  took. Known is the highest peak of a task that did not end well (killed, failed or"
+        yield "  cancelled). A task may need more than that."
     else:
         alone = count_text(found["n"], "task", "tasks", "1")
         yield f"  The forecast uses the growth of the process in {alone} that ran alone. A task may"

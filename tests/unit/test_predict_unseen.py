@@ -112,6 +112,18 @@ def test_if_none_ran_alone_nothing_is_promised():
     assert "not known" in out.getvalue() and "no bound" in out.getvalue()
 
 
+def test_only_the_peak_of_a_killed_task_is_known():
+    """No task ran alone, so no growth is known; the forecast names no such tasks."""
+    beside = [unseen(n + 1, 160 * MIB, "native-threads", overlap=3) for n in range(5)]
+    killed = unseen(6, 0, "native-threads", own=500 * MIB, overlap=3, state="killed")
+    found = asked(learned([*beside, killed]), limit="1GiB")
+    assert (found["n"], found["mean_bytes"], found["exceeds"]) == (0, 500 * MIB, None)
+    text = "\n".join(answer_lines(found))
+    assert "at least 500.0 MiB" in text and "more than 1.0 GiB: not known" in text
+    assert "None of them ran alone" in text and "did not end well" in text
+    assert "0 tasks" not in text and "growth of the process in" not in text
+
+
 def test_few_among_many_exact_ones():
     """Their own peaks are not learned, their growth is a lower bound; nothing is promised where
     more than one in a hundred is unseen."""
