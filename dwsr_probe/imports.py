@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
     Hook = Callable[[ModuleType], object]
 
-_waiting: dict[str, list[Hook]] = {}  # module name → functions
+# module name → functions, each with what is lost if it fails
+_waiting: dict[str, list[tuple[Hook, str]]] = {}
 
 
 class Replacement:
-    """A name of a module or class that holds a wrapper of ours."""
+    """A name of a module or class that holds a wrapper of ours. The wrapper gets what programs may
+    ask of the original: its names, its text, its signature."""
 
     __slots__ = ("name", "original", "ours", "owner")
 
     def __init__(self, owner: Any, name: str, ours: Any) -> None:
         self.owner, self.name, self.original, self.ours = owner, name, owner.__dict__[name], ours
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(ours, attribute, getattr(self.original, attribute, None))
+        ours.__wrapped__ = self.original  # read by inspect.signature
         setattr(owner, name, ours)
 
     def undo(self) -> None:
@@ -38,16 +43,16 @@ class Replacement:
             setattr(self.owner, self.name, self.original)
 
 
-def when_imported(name: str, function: Hook) -> None:
+def when_imported(name: str, function: Hook, lost: str = "the module is not measured") -> None:
     """Call function(module): now if the module is loaded, else right after its import. An exception
-    of the function is one line on stderr; the job does not see it."""
+    of the function is one line on stderr, which ends with `lost`; the job does not see it."""
     module = sys.modules.get(name)
     if module is not None and not getattr(
         getattr(module, "__spec__", None), "_initializing", False
     ):
-        _call(function, module)
+        _call(function, module, lost)
         return
-    _waiting.setdefault(name, []).append(function)
+    _waiting.setdefault(name, []).append((function, lost))
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
@@ -55,18 +60,18 @@ def when_imported(name: str, function: Hook) -> None:
 def forget(*functions: Hook) -> None:
     """Do not call these functions any more."""
     for name, waiting in list(_waiting.items()):
-        waiting[:] = [function for function in waiting if function not in functions]
+        waiting[:] = [one for one in waiting if one[0] not in functions]
         if not waiting:
             del _waiting[name]
     if not _waiting and _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
 
 
-def _call(function: Hook, module: ModuleType) -> None:
+def _call(function: Hook, module: ModuleType, lost: str) -> None:
     try:
         function(module)
     except Exception as error:
-        say_once(module.__name__, f"cannot hook {module.__name__}: {error!r}; it is not measured")
+        say_once(module.__name__, f"cannot hook {module.__name__}: {error!r}; {lost}")
 
 
 class _Finder:
@@ -113,8 +118,8 @@ def _call_after(loader: Any, name: str) -> None:
         if not names and vars(loader).get("exec_module") is exec_module:
             del loader.exec_module  # the loader is as it was
         original(module)
-        for function in _waiting.pop(executed, ()):
-            _call(function, module)
+        for function, lost in _waiting.pop(executed, ()):
+            _call(function, module, lost)
 
     exec_module.names_of_dwsr_probe = names  # type: ignore[attr-defined]  # a mark on our function
     try:

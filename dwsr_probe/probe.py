@@ -112,13 +112,13 @@ def start_board(settings: Settings, name: str) -> None:
         _core.use_gc(None, False)
     if settings.alloc:
         follow.watch()
-    when_imported("multiprocessing.util", _follow_forks)
+    lost = "the ends of forked processes are not recorded, nor their names"
+    when_imported("multiprocessing.util", _follow_forks, lost)
     if name == SPAWNED_NAME:
-        when_imported("multiprocessing.spawn", _follow_spawned)
-    if "cupy" in sys.modules:
-        when_imported("cupy", _hook_cupy_late)
-    else:
-        when_imported("cupy", _hook_cupy)
+        lost = "this process has no name of its own in tables"
+        when_imported("multiprocessing.spawn", _follow_spawned, lost)
+    hook_cupy = _hook_cupy_late if "cupy" in sys.modules else _hook_cupy
+    when_imported("cupy", hook_cupy, "device memory is not measured")
 
 
 def _c_text(text: str) -> bytes:

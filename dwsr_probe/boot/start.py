@@ -31,8 +31,12 @@ def boot(boot_dir: str) -> None:
     try:
         if not probe.is_housekeeping() and probe.start(expect_tasks=False):
             _watch_spawns()
-            when_imported("distributed.worker", _hook_worker)
-            when_imported("dask.local", _hook_local)
+            when_imported(
+                "distributed.worker", _hook_worker, "tasks of Dask workers are not measured"
+            )
+            when_imported(
+                "dask.local", _hook_local, "tasks of Dask's local schedulers are not measured"
+            )
     except Exception as error:
         say_once("boot", f"cannot start the probe: {error!r}; this process runs unprobed")
 

@@ -18,14 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-# Module of the job → the module here that hooks it. It has hook(module), called right after the
-# import, and unhook().
+# Module of the job → the module here that hooks it, and what is not followed if that fails. It has
+# hook(module), called right after the import, and unhook().
 _THREAD_HOOKS = {
-    "concurrent.futures.thread": "executors",
-    "asyncio.base_events": "loops",
-    "multiprocessing.pool": "thread_pools",
+    "concurrent.futures.thread": (
+        "executors",
+        "in ThreadPoolExecutors that are older than the task",
+    ),
+    "asyncio.base_events": ("loops", "in event loops of other threads"),
+    "multiprocessing.pool": ("thread_pools", "in ThreadPools that are older than the task"),
 }
-_ALLOCATOR_HOOKS = {"pyarrow": "arrow"}
+_ALLOCATOR_HOOKS = {"pyarrow": ("arrow", "by Arrow's own allocators")}
 _watched: set[str] = set()
 
 
@@ -47,15 +50,17 @@ def watch_threads() -> None:
     _watch(_THREAD_HOOKS)
 
 
-def _watch(hooks: dict[str, str]) -> None:
-    for name in hooks:
+def _watch(hooks: dict[str, tuple[str, str]]) -> None:
+    for name, (_, where) in hooks.items():
         if name not in _watched:
             _watched.add(name)
-            when_imported(name, _hook)
+            lost = f"memory that is allocated {where} is not counted for tasks; tasks that it may"
+            lost += " belong to are marked `shared`"
+            when_imported(name, _hook, lost)
 
 
 def _hook(module: ModuleType) -> None:
-    name = (_THREAD_HOOKS | _ALLOCATOR_HOOKS)[module.__name__]
+    name, _ = (_THREAD_HOOKS | _ALLOCATOR_HOOKS)[module.__name__]
     # not importlib, which a plain interpreter has not loaded
     __import__(f"dwsr_probe.follow.{name}", fromlist=["hook"]).hook(module)
 
@@ -66,7 +71,7 @@ def unwatch() -> None:
     forget(_hook)
     _core.use_foreign_counter(None)
     _core.use_thread_names(None)
-    for name in sorted({*_THREAD_HOOKS.values(), *_ALLOCATOR_HOOKS.values()}):
+    for name, _ in (*_THREAD_HOOKS.values(), *_ALLOCATOR_HOOKS.values()):
         module = sys.modules.get(f"dwsr_probe.follow.{name}")
         if module is not None:
             module.unhook()

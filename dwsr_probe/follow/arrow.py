@@ -83,14 +83,14 @@ def _check(pyarrow: Any) -> None:
 
 
 def _mark(pyarrow: Any) -> None:
+    _core.use_foreign_counter(object)  # all tasks are marked, unless the next lines know more
     pool = pyarrow.default_memory_pool()
-    if pool.backend_name != "system":
-        # Arrow before 19 has no count: all tasks are marked
-        _core.use_foreign_counter(getattr(pool, "num_allocations", object))
+    system = pool.backend_name == "system"
+    # Arrow before 19 has no count
+    _core.use_foreign_counter(None if system else getattr(pool, "num_allocations", object))
 
 
 def unhook() -> None:
     global _followed
     _followed = False
     _core.unwrap_arrow_pools()
-    _core.use_foreign_counter(None)

@@ -50,10 +50,10 @@ class Forecast:
 
     @property
     def is_lower_bound(self) -> bool:
-        """The own peaks of most tasks may miss memory, or are not known (null). The forecast is then
-        made from the growth of the process in tasks that ran alone. The mean, and the probability
-        to exceed a limit, are at least what is said, and there is no upper bound: that the task
-        fits cannot be concluded."""
+        """The own peaks of most tasks may miss memory, or are not known (null). The forecast is
+        then made from the growth of the process in tasks that ran alone. The mean, and the
+        probability to exceed a limit, are at least what is said. There is no upper bound: that the
+        task fits cannot be concluded."""
         return self.unseen.is_most
 
     @property

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from dwsr_probe.predict.sizes import non_negative_int, short_text
 
-# First words of attribution_reason for which memory may be missing. The model imports nothing of the
-# probe, so this is a copy of what record.misses_memory knows; a test compares them.
+# First words of attribution_reason for which memory may be missing. The model imports nothing of
+# the probe, so this is a copy of what record.misses_memory knows; a test compares them.
 REASONS = frozenset(
     ("coroutine", "event-loop", "native-threads", "unowned-thread", "foreign-allocator")
 )

@@ -393,6 +393,45 @@ for i in range(2):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("dwsr-probe: cannot hook asyncio.base_events") == 1, done.stderr
+    assert "memory that is allocated in event loops of other threads is not counted" in done.stderr
+
+
+def test_replaced_methods_look_like_the_originals(cli):
+    """Those of event loops, of their transports and of pools of threads. Some programs read
+    signatures (mocks, documentation, type checks)."""
+    script = cli.script(
+        LOOP
+        + """
+import asyncio.selector_events, concurrent.futures.thread, inspect, multiprocessing.pool
+
+transport = asyncio.selector_events._SelectorSocketTransport
+METHODS = [
+    (asyncio.BaseEventLoop, "call_soon_threadsafe"),
+    (asyncio.Handle, "_run"),
+    *((transport, name) for name in ("write", "writelines") if name in vars(transport)),
+    (concurrent.futures.thread._WorkItem, "__init__"),
+    (concurrent.futures.thread._WorkItem, "run"),
+    (multiprocessing.pool.Pool, "apply_async"),
+    (multiprocessing.pool.Pool, "_guarded_task_generation"),
+    (multiprocessing.pool.ApplyResult, "__init__"),
+]
+originals = [vars(owner)[name] for owner, name in METHODS]
+assert dwsr_probe.start(alloc=True)
+with task("uses"): hand(make(1))
+for (owner, name), original in zip(METHODS, originals, strict=True):
+    ours = vars(owner)[name]
+    assert ours is not original and ours.__wrapped__ is original
+    assert inspect.signature(ours) == inspect.signature(original), name
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        assert getattr(ours, attribute) == getattr(original, attribute), (name, attribute)
+dwsr_probe.stop()
+assert [vars(owner)[name] for owner, name in METHODS] == originals
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=cli.cwd, env=cli.env
+    )
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 # -- zarr and fsspec

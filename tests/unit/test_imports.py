@@ -2,13 +2,14 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import threading
 import zipfile
 
 import pytest
 
-from dwsr_probe.imports import forget, when_imported
+from dwsr_probe.imports import Replacement, forget, when_imported
 
 
 @pytest.fixture
@@ -118,3 +119,30 @@ def test_an_ordinary_file(hooked, tmp_path, monkeypatch):
     import plain_module
 
     assert found == [("plain_module", 5)] and "exec_module" not in vars(plain_module.__loader__)
+
+
+def test_a_failure_says_what_is_lost(capfd):
+    def fails(module):
+        raise ValueError("unknown")
+
+    when_imported("string", fails, "its strings are not measured")
+    said = capfd.readouterr().err
+    assert said == (
+        "dwsr-probe: cannot hook string: ValueError('unknown'); its strings are not measured\n"
+    )
+
+
+def test_a_replacement_looks_like_the_original():
+    def original(self, value: int = 3) -> str:
+        """Text."""
+
+    class Owner:
+        method = original
+
+    replaced = Replacement(Owner, "method", lambda *args, **kwargs: None)
+    assert Owner.method is replaced.ours and Owner.method is not original
+    assert inspect.signature(Owner.method) == inspect.signature(original)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        assert getattr(Owner.method, name) == getattr(original, name)
+    replaced.undo()
+    assert Owner.method is original
