@@ -2,6 +2,7 @@
 Dask. Own peaks against arithmetic, or against the same work alone."""
 
 import http.server
+import importlib.util
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 
 import pytest
 
-from tests.conftest import tasks
+from tests.conftest import require, tasks
 from tests.integration.test_alloc_truths import compare_with_memray
 from tests.integration.test_alloc_world import own, run_late
 
@@ -503,6 +504,69 @@ for where in ("arrays", "memory://arrays"):
         0.01,
         3 * MIB,  # chunks that zarr's threads let go late
     )
+
+
+FETCHERS = {
+    "obstore": """
+from obstore.store import LocalStore
+from zarr.storage import ObjectStore
+store = ObjectStore(LocalStore("objects", mkdir=True))
+""",
+    "icechunk": """
+import icechunk
+storage = icechunk.local_filesystem_storage("repository")
+store = icechunk.Repository.create(storage).writable_session("main").store
+""",
+}
+
+
+@pytest.mark.parametrize("library", FETCHERS)
+def test_zarr_on_libraries_that_fetch_in_native_threads(cli, library):
+    """No context reaches these threads. What they fetch is the task's if it runs alone, else
+    nobody's, and the tasks are marked. The arrays have one chunk, stored as it is, so that fetching
+    takes as much as the result."""
+    pytest.importorskip("zarr")
+    require(importlib.util.find_spec(library), f"{library} (pip install {library})")
+    records = job(
+        cli,
+        ZARR
+        + FETCHERS[library]
+        + """
+def array(mib):
+    values = np.random.default_rng(mib).integers(0, 1000, mib * MIB // 8)
+    made = zarr.create_array(
+        store, name=str(mib), data=values, chunks=values.shape, compressors=None)
+    assert (made[:] == values).all()  # first use
+    return made
+
+arrays = {mib: array(mib) for mib in (16, 48, 64)}
+held = threading.Barrier(2)
+
+def read(mib, name, wait=False):
+    with task(f"{mib} {name}"):
+        if wait: held.wait()
+        kept = arrays[mib][:]
+        if wait: held.wait()
+
+for i in range(2):
+    read(64, "alone")
+    threads = [threading.Thread(target=read, args=(mib, "beside", True)) for mib in (16, 48)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+with task("afterwards"): kept = np.ones(5 * MIB, "u1")
+""",
+    )
+    for record in tasks(records, "64 alone"):
+        assert record["attribution"] == "exact"
+        # the result and what was fetched, in a buffer that icechunk has doubled until it fits
+        most = 128 if library == "obstore" else 192
+        assert 128 * MIB <= record["alloc_peak_bytes"] <= (most + 1) * MIB
+    for mib in (16, 48):
+        for record in tasks(records, f"{mib} beside"):
+            assert record["attribution"] == "shared"
+            assert record["attribution_reason"] == "native-threads"
+            assert mib * MIB <= record["alloc_peak_bytes"] <= (mib + 1) * MIB
+    own(records, "afterwards", 5 * MIB, 5 * MIB)
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -260,6 +260,31 @@ for n in range(3):
         assert abs(record["alloc_peak_bytes"] - 64 * MIB) <= SLACK
 
 
+def test_pandas_that_is_imported_inside_a_task(cli):
+    """pandas imports pyarrow, whose memory pools are hooked inside the task."""
+    for module in "pandas", "pyarrow":
+        require(installed(module), f"{module}: pip install 'dwsr-probe[test]'")
+    found = figures(
+        cli,
+        START
+        + """
+x = np.ones((SIZE // 8, 8))
+with task("imports"):
+    import pandas
+    result = pandas.DataFrame(x) + 1.0
+assert "pyarrow" in sys.modules
+del result
+with task("uses"): result = pandas.DataFrame(x) + 1.0
+with task("arrow"): buffer = sys.modules["pyarrow"].allocate_buffer(64 << 20)
+""",
+        3,
+    )
+    # the import itself: modules, and their classes and functions
+    assert 64 * MIB <= found["imports"]["alloc_peak_bytes"] <= 192 * MIB
+    for name in "uses", "arrow":
+        assert abs(found[name]["alloc_peak_bytes"] - 64 * MIB) <= SLACK, name
+
+
 def test_a_mapped_file_that_is_read(cli):
     """The pages of a file become resident. A file that is mapped for writing, but privately, is
     also new private address space that nobody allocated."""
