@@ -138,17 +138,31 @@ def cells(row, found):
     return what, goal, figure.text(row.digits), least, verdict
 
 
-def run(quick=False):
+def table(title, target, rows, quick):
+    """A section with these rows, each measured now and shown on stderr."""
     section = Section(
-        "Budgets",
-        "every line of the design's table of budgets",
+        title,
+        target,
         ("what", "may cost", "median (least – largest)", "least of each", "**verdict**"),
     )
     with tempfile.TemporaryDirectory() as folder:
         found = runs.Runs(folder, quick)
-        for row in ROWS:
+        for row in rows:
             section.rows.append(cells(row, found))
             print("...   " + " | ".join(section.rows[-1]), file=sys.stderr, flush=True)
+    return section
+
+
+def publish(name, section, quick):
+    """Print the section; a full one also goes into BENCHMARKS.md, under its name."""
+    text = section.markdown()
+    print(text)
+    if not quick:
+        book.write(name, text)
+
+
+def run(quick=False):
+    section = table("Budgets", "every line of the design's table of budgets", ROWS, quick)
     section.notes.append(
         "Bare and probed runs take turns. The least of each (the least probed against the least "
         "bare run) is freer of the machine's noise and decides where there is one; a median that "
@@ -176,10 +190,7 @@ def main():
 
         print(compare(chosen.before, chosen.quick).markdown())
         return
-    text = run(chosen.quick).markdown()
-    print(text)
-    if not chosen.quick:
-        book.write("budgets", text)
+    publish("budgets", run(chosen.quick), chosen.quick)
 
 
 if __name__ == "__main__":

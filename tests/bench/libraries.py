@@ -9,15 +9,13 @@ import argparse
 import math
 import os
 import subprocess
-import sys
-import tempfile
 from collections import Counter
 from functools import cache
 
-from tests.bench import PY, Section, book, median
+from tests.bench import PY, median
 from tests.bench import budget_runs as runs
 from tests.bench import library_parts as parts
-from tests.bench.budgets import Row, cells
+from tests.bench.budgets import Row, publish, table
 from tests.bench.figure import Figure, NotMeasured, difference
 from tests.bench.jobs import under_run
 from tests.bench.numpy_job import cpu_of
@@ -231,16 +229,12 @@ ROWS = (
 
 
 def run(quick=False):
-    section = Section(
+    section = table(
         "Libraries inside tasks",
         "a step of an asyncio loop, an allocation by Arrow and whole stacks of libraries",
-        ("what", "may cost", "median (least – largest)", "least of each", "**verdict**"),
+        ROWS,
+        quick,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        found = runs.Runs(folder, quick)
-        for row in ROWS:
-            section.rows.append(cells(row, found))
-            print("...   " + " | ".join(section.rows[-1]), file=sys.stderr, flush=True)
     section.notes.append(
         "Bare and probed processes take turns. The least of each decides where there is one, as "
         "in [Budgets](#budgets). Steps: CPU of the loop's thread, "
@@ -262,10 +256,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.libraries", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds; nothing is written")
     chosen = parser.parse_args()
-    text = run(chosen.quick).markdown()
-    print(text)
-    if not chosen.quick:
-        book.write("libraries", text)
+    publish("libraries", run(chosen.quick), chosen.quick)
 
 
 if __name__ == "__main__":
