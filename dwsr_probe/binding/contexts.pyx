@@ -237,27 +237,24 @@ cdef bint any_of(bytes instructions, frozenset numbers) except -1:
 cdef bint passes_yield(object code, int begin, int end) except -1:
     """Ways that come back to `begin` are left out: a `with` statement is left before."""
     cdef bytes instructions = code.co_code
-    cdef list handlers = exception_handlers(code)
-    cdef bytearray seen = reachable(instructions, handlers, begin, begin, end)
-    cdef Py_ssize_t i
-    for i in range(0, len(instructions), 2):
-        if seen[i] and instructions[i] in opcodes.yields:
-            if reachable(instructions, handlers, i, begin, end)[end]:
-                return True
-    return False
+    cdef list handlers = exception_handlers(code, len(instructions))
+    cdef bytearray seen = reachable(instructions, handlers, [begin], begin, end)
+    cdef list found = [
+        i for i in range(0, len(instructions), 2)
+        if seen[i] and instructions[i] in opcodes.yields]
+    return reachable(instructions, handlers, found, begin, end)[end]
 
 
-cdef bytearray reachable(bytes instructions, list handlers, int start, int begin, int end):
-    """For each byte of the code, whether the instruction there may be executed after `start`, and
-    before `begin` and `end` are."""
+cdef bytearray reachable(bytes instructions, list handlers, list ahead, int begin, int end):
+    """For each byte of the code, whether the instruction there may be executed after those in
+    `ahead`, and before `begin` and `end` are."""
     cdef Py_ssize_t size = len(instructions), i, following
     cdef bytearray seen = bytearray(size)
-    cdef list ahead = [start]
     cdef int number, argument, back
     while ahead:
         i = ahead.pop()
         number, argument = instructions[i], instructions[i + 1]
-        targets = [target for first, last, target in handlers if first <= i < last]
+        targets = [] if handlers[i // 2] is None else [handlers[i // 2]]
         following = i + 2
         while following < size and instructions[following] == opcodes.cache:
             following += 2
@@ -281,11 +278,11 @@ cdef bytearray reachable(bytes instructions, list handlers, int start, int begin
     return seen
 
 
-cdef list exception_handlers(object code):
-    """(first, last, target) of each range of instructions that has a handler. Python 3.10 has none:
-    its instructions jump to handlers."""
-    cdef list numbers = [], handlers = []
-    cdef Py_ssize_t i
+cdef list exception_handlers(object code, Py_ssize_t size):
+    """For each instruction, where its exceptions are handled, or None. Python 3.10 has no such
+    table: its instructions jump to handlers."""
+    cdef list numbers = [], handlers = [None] * (size // 2)
+    cdef Py_ssize_t i, first
     cdef int byte, value = 0
     for byte in getattr(code, "co_exceptiontable", b""):  # numbers of six bits, the highest first
         value = value << 6 | byte & 63
@@ -293,8 +290,9 @@ cdef list exception_handlers(object code):
             numbers.append(value)
             value = 0
     for i in range(0, len(numbers) - 3, 4):  # start, length, target, depth of the stack
-        first = 2 * numbers[i]
-        handlers.append((first, first + 2 * numbers[i + 1], 2 * numbers[i + 2]))
+        first = numbers[i]
+        for at in range(first, min(first + numbers[i + 1], size // 2)):
+            handlers[at] = 2 * numbers[i + 2]
     return handlers
 
 
