@@ -274,6 +274,23 @@ assert not arrow.is_followed()
     assert ("cannot follow the memory of Arrow" in done.stderr) == line
 
 
+def test_an_arrow_without_the_functions_that_are_asked(cli):
+    """Then it is not known which tasks use its allocators: all are marked."""
+    code = """
+import sys
+import dwsr_probe
+with open("pyarrow.py", "w") as file: file.write("cpp_version = '1.0.0'")
+sys.path.insert(0, ".")
+import pyarrow
+with dwsr_probe.task("any"): x = bytearray(1_000_000)
+"""
+    done, records = cli.job(code)
+    assert done.returncode == 0, done.stderr
+    (found,) = tasks(records, "any")
+    assert (found["attribution"], found["attribution_reason"]) == ("shared", "foreign-allocator")
+    assert "memory that is allocated by Arrow's own allocators is not counted" in done.stderr
+
+
 def test_doctor_says_how_arrow_is_followed(cli):
     for pool in ("mimalloc", "system"):
         cli.env["ARROW_DEFAULT_MEMORY_POOL"] = pool
