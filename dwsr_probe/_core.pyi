@@ -72,6 +72,9 @@ def describe_output(value: object) -> tuple[bytes, int | None]: ...
 @final
 class Context: ...
 
+@final
+class Opcodes: ...
+
 # -- binding/tasks.pyx
 
 @final

@@ -256,7 +256,7 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 # Cython unit → its names that Python finds in `_core`
 UNITS = {
     "dwsr_probe.binding.features": ("describe_inputs", "describe_output"),
-    "dwsr_probe.binding.contexts": ("Context",),
+    "dwsr_probe.binding.contexts": ("Context", "Opcodes"),
     "dwsr_probe.binding.tasks": (
         "OpenTask", "adopt", "name_thread", "task", "unnamed_thread", "use_foreign_counter",
         "use_gc", "use_thread_names"),
