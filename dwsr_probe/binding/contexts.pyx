@@ -169,7 +169,7 @@ cdef bint is_driven_by_loop(object frame) except -1:
         if frame is None:
             return False
         instructions = frame.f_code.co_code
-        if instructions[frame.f_lasti] not in opcodes.awaits:
+        if instructions[instruction_at(instructions, frame.f_lasti)] not in opcodes.awaits:
             return False
     return True
 
@@ -219,11 +219,19 @@ cdef bint may_yield(object code, int begin, int end) except -1:
     found = known_code.get(key)
     if found is None:
         instructions = code.co_code
-        found = any_of(instructions, opcodes.yields) and passes_yield(code, begin, end)
+        found = any_of(instructions, opcodes.yields) and passes_yield(
+            code, instruction_at(instructions, begin), instruction_at(instructions, end))
         if len(known_code) >= KNOWN_CODE_MOST:
             known_code.clear()
         known_code[key] = found
     return found
+
+
+cdef int instruction_at(bytes instructions, int at):
+    """During a call, f_lasti may be that of the call's last cache entry."""
+    while at > 0 and instructions[at] == opcodes.cache:
+        at -= 2
+    return at
 
 
 cdef bint any_of(bytes instructions, frozenset numbers) except -1:

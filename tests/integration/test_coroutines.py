@@ -497,7 +497,21 @@ def across():
         block.__enter__()
         yield
 
-for generator in suspended(), in_handler(), fails(), early(), across():
+def enter(block):
+    block.__enter__()
+
+def leave(block):
+    block.__exit__(None, None, None)
+
+def helpers():
+    for i in range(100):  # often enough for Python to specialize the calls
+        block = task("helpers")
+        enter(block)
+        if i > 50:
+            yield
+        leave(block)
+
+for generator in suspended(), in_handler(), fails(), early(), across(), helpers():
     for _ in generator:
         a = fill(50)
         del a
@@ -505,7 +519,7 @@ generator = recovers()
 next(generator), next(generator)
 generator.close()
 """
-    truths = dict.fromkeys(("except", "finally", "across"), "shared")
+    truths = dict.fromkeys(("except", "finally", "across", "helpers"), "shared")
     truths |= {"handler": 2, "fails": 3, "recovers": 4, "early": 5}
     check(run(cli, code), truths)
 
