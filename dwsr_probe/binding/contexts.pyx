@@ -181,7 +181,7 @@ cdef class Opcodes:
     """Numbers of this Python's instructions, by what they do."""
     cdef frozenset yields  # may suspend a generator or a coroutine
     cdef frozenset awaits  # at which a coroutine is while it awaits another one that runs
-    cdef frozenset jumps_by, jumps_to, jumps_back  # relative, absolute; of the relative, backward
+    cdef frozenset jumps_by, jumps_back  # all; of these, backward
     cdef frozenset leaves  # the next instruction does not follow
     cdef int extended, cache
 
@@ -195,11 +195,10 @@ cdef class Opcodes:
 
         self.yields = named("YIELD")
         self.awaits = named("YIELD", "SEND", "RESUME")  # while it is thrown into: the others
-        self.jumps_by, self.jumps_to = frozenset(opcode.hasjrel), frozenset(opcode.hasjabs)
+        self.jumps_by = frozenset(opcode.hasjrel)
         self.jumps_back = frozenset(
             number for number in opcode.hasjrel if "BACKWARD" in opcode.opname[number])
-        self.leaves = named("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "RETURN", "RERAISE",
-                            "RAISE")
+        self.leaves = named("JUMP_FORWARD", "JUMP_BACKWARD", "RETURN", "RERAISE", "RAISE")
         self.extended = opcode.EXTENDED_ARG
         self.cache = opcode.opmap.get("CACHE", -1)
 
@@ -245,7 +244,10 @@ cdef bint any_of(bytes instructions, frozenset numbers) except -1:
 cdef bint passes_yield(object code, int begin, int end) except -1:
     """Ways that come back to `begin` are left out: a `with` statement is left before."""
     cdef bytes instructions = code.co_code
-    cdef list handlers = exception_handlers(code, len(instructions))
+    cdef list handlers
+    if not hasattr(code, "co_exceptiontable"):  # Python 3.10: handlers stand where they are written
+        return end < begin or any_of(instructions[begin:end], opcodes.yields)
+    handlers = exception_handlers(code, len(instructions))
     cdef bytearray seen = reachable(instructions, handlers, [begin], begin, end)
     cdef list found = [
         i for i in range(0, len(instructions), 2)
@@ -272,9 +274,7 @@ cdef bytearray reachable(bytes instructions, list handlers, list ahead, int begi
         while i >= 2 * back and instructions[i - 2 * back] == opcodes.extended:
             argument |= instructions[i - 2 * back + 1] << 8 * back
             back += 1
-        if number in opcodes.jumps_to:
-            targets.append(2 * argument)
-        elif number in opcodes.jumps_back:
+        if number in opcodes.jumps_back:
             targets.append(following - 2 * argument)
         elif number in opcodes.jumps_by:
             targets.append(following + 2 * argument)
@@ -287,12 +287,11 @@ cdef bytearray reachable(bytes instructions, list handlers, list ahead, int begi
 
 
 cdef list exception_handlers(object code, Py_ssize_t size):
-    """For each instruction, where its exceptions are handled, or None. Python 3.10 has no such
-    table: its instructions jump to handlers."""
+    """For each instruction, where its exceptions are handled, or None."""
     cdef list numbers = [], handlers = [None] * (size // 2)
     cdef Py_ssize_t i, first
     cdef int byte, value = 0
-    for byte in getattr(code, "co_exceptiontable", b""):  # numbers of six bits, the highest first
+    for byte in code.co_exceptiontable:  # numbers of six bits, the highest first
         value = value << 6 | byte & 63
         if not byte & 64:
             numbers.append(value)
