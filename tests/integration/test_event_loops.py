@@ -558,7 +558,7 @@ with task("afterwards"): kept = np.ones(5 * MIB, "u1")
     )
     for record in tasks(records, "64 alone"):
         assert record["attribution"] == "exact"
-        # the result and what was fetched, in a buffer that icechunk has doubled until it fits
+        # the result and what was fetched; icechunk holds up to twice as much while it fetches
         most = 128 if library == "obstore" else 192
         assert 128 * MIB <= record["alloc_peak_bytes"] <= (most + 1) * MIB
     for mib in (16, 48):
