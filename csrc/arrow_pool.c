@@ -5,36 +5,30 @@
 
 #if defined(__x86_64__)
 #include <dlfcn.h>
-#include <link.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "arrow_library.h"
 #include "atomics.h"
 #include "patch.h"
 
-/* A table begins with two words that describe the class. The object's first word leads to what
- * follows: two destructors, the three functions below, and others whose number depends on the
+/* Places of functions in a pool's table. After them come others, whose number depends on the
  * release. */
-#define TABLE_HEAD       2
-#define TABLE_ALLOCATE   2
-#define TABLE_REALLOCATE 3
-#define TABLE_FREE       4
+#define TABLE_ALLOCATE   ARROW_TABLE_FIRST
+#define TABLE_REALLOCATE (ARROW_TABLE_FIRST + 1)
+#define TABLE_FREE       (ARROW_TABLE_FIRST + 2)
 #define TABLE_WORDS_MOST 32
 
 struct object {
     const uintptr_t *table;
 };
 
-/* arrow::Status is one pointer: null if the call succeeded. */
-struct status {
-    const void *failure;
-};
-
 /* In C++ these return a Status, and its address comes back in the register of a C result. */
-typedef struct status *allocate_function(struct status *, struct object *, int64_t size,
-                                         int64_t alignment, uint8_t **out);
-typedef struct status *reallocate_function(struct status *, struct object *, int64_t old_size,
-                                           int64_t new_size, int64_t alignment, uint8_t **block);
+typedef struct arrow_status *allocate_function(struct arrow_status *, struct object *, int64_t size,
+                                               int64_t alignment, uint8_t **out);
+typedef struct arrow_status *reallocate_function(struct arrow_status *, struct object *,
+                                                 int64_t old_size, int64_t new_size,
+                                                 int64_t alignment, uint8_t **block);
 typedef void free_function_of_pool(struct object *, uint8_t *block, int64_t size,
                                    int64_t alignment);
 
@@ -63,16 +57,17 @@ static inline const struct pool *pool_of(const struct object *object)
                                                            : ARROW_SYSTEM];
 }
 
-static struct status *allocate(struct status *status, struct object *object, int64_t size,
-                               int64_t alignment, uint8_t **out)
+static struct arrow_status *allocate(struct arrow_status *status, struct object *object,
+                                     int64_t size, int64_t alignment, uint8_t **out)
 {
     pool_of(object)->allocate(status, object, size, alignment, out);
     if (!status->failure && size > 0) alloc_add_block(*out, (uint64_t)size);
     return status;
 }
 
-static struct status *reallocate(struct status *status, struct object *object, int64_t old_size,
-                                 int64_t new_size, int64_t alignment, uint8_t **block)
+static struct arrow_status *reallocate(struct arrow_status *status, struct object *object,
+                                       int64_t old_size, int64_t new_size, int64_t alignment,
+                                       uint8_t **block)
 {
     uint8_t *old = *block;
     struct owned removed = { 0, NOBODY, 0 };
@@ -94,16 +89,17 @@ static void free_block(struct object *object, uint8_t *block, int64_t size, int6
 /* -- the same for a trial. malloc's hooks have added the block already, at the same address: it is
  * replaced there, and counted once. -- */
 
-static struct status *try_allocate(struct status *status, struct object *object, int64_t size,
-                                   int64_t alignment, uint8_t **out)
+static struct arrow_status *try_allocate(struct arrow_status *status, struct object *object,
+                                         int64_t size, int64_t alignment, uint8_t **out)
 {
     allocate(status, object, size, alignment, out);
     if (!status->failure) store_relaxed(&trial.allocated_bytes, (word)size);
     return status;
 }
 
-static struct status *try_reallocate(struct status *status, struct object *object, int64_t old_size,
-                                     int64_t new_size, int64_t alignment, uint8_t **block)
+static struct arrow_status *try_reallocate(struct arrow_status *status, struct object *object,
+                                           int64_t old_size, int64_t new_size, int64_t alignment,
+                                           uint8_t **block)
 {
     reallocate(status, object, old_size, new_size, alignment, block);
     if (!status->failure) {
@@ -121,38 +117,18 @@ static void try_free(struct object *object, uint8_t *block, int64_t size, int64_
 
 /* -- finding -- */
 
-static int is_in_library(const void *address)
-{
-    Dl_info info;
-    struct link_map *object = NULL;
-    return dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) && object
-           && object->l_addr == base;
-}
-
-/* Words of a pool's table. All pools have the table of their common base class. 0: unknown. */
-static size_t table_words(const void *base_table)
-{
-    Dl_info info;
-    const ElfW(Sym) *symbol = NULL;
-    if (!base_table || !dladdr1(base_table, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol
-        || (const char *)info.dli_saddr != base_table)
-        return 0;
-    const size_t words = symbol->st_size / sizeof(uintptr_t);
-    return words > TABLE_HEAD + TABLE_FREE && words <= TABLE_WORDS_MOST ? words : 0;
-}
-
 static int find_pool(struct pool *pool, struct object *object, size_t words)
 {
     if (!object) return 0;
     const uintptr_t *table = pointer_load_acquire(&object->table);
     for (int i = TABLE_ALLOCATE; i <= TABLE_FREE; i++)
-        if (!is_in_library((const void *)table[i])) return -EINVAL;
+        if (arrow_base_of((const void *)table[i]) != base) return -EINVAL;
     pool->allocate = (allocate_function *)table[TABLE_ALLOCATE];
     pool->reallocate = (reallocate_function *)table[TABLE_REALLOCATE];
     pool->free = (free_function_of_pool *)table[TABLE_FREE];
     pool->table = table;
-    uintptr_t *copy = pool->copy + TABLE_HEAD;
-    memcpy(pool->copy, table - TABLE_HEAD, words * sizeof *table);
+    uintptr_t *copy = pool->copy + ARROW_TABLE_HEAD;
+    memcpy(pool->copy, table - ARROW_TABLE_HEAD, words * sizeof *table);
     const int tries = pool == &pools[ARROW_SYSTEM];
     copy[TABLE_ALLOCATE] = (uintptr_t)(tries ? try_allocate : allocate);
     copy[TABLE_REALLOCATE] = (uintptr_t)(tries ? try_reallocate : reallocate);
@@ -163,12 +139,12 @@ static int find_pool(struct pool *pool, struct object *object, size_t words)
 
 /* Functions of libarrow by their mangled names. */
 typedef struct object *unnamed_pool_function(void);
-typedef struct status *named_pool_function(struct status *, struct object **out);
+typedef struct arrow_status *named_pool_function(struct arrow_status *, struct object **out);
 
 static struct object *pool_by_name(void *library, const char *name)
 {
     named_pool_function *function = (named_pool_function *)dlsym(library, name);
-    struct status status = { NULL };
+    struct arrow_status status = { NULL };
     struct object *object = NULL;
     if (function) function(&status, &object);
     /* A failure ("built without") stays allocated: Arrow's function for it is inline. */
@@ -181,13 +157,12 @@ static int find_in(void *library)
         (unnamed_pool_function *)dlsym(library, "_ZN5arrow18system_memory_poolEv");
     unnamed_pool_function *standard =
         (unnamed_pool_function *)dlsym(library, "_ZN5arrow19default_memory_poolEv");
-    const size_t words = table_words(dlsym(library, "_ZTVN5arrow10MemoryPoolE"));
-    Dl_info info;
-    struct link_map *map = NULL;
-    if (!system || !standard || !words
-        || !dladdr1((const void *)system, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+    /* all pools have the table of their common base class */
+    const size_t words = arrow_table_words(dlsym(library, "_ZTVN5arrow10MemoryPoolE"));
+    if (!system || !standard || words <= ARROW_TABLE_HEAD + TABLE_FREE || words > TABLE_WORDS_MOST)
         return -ENOENT;
-    base = map->l_addr;
+    base = arrow_base_of((const void *)system);
+    if (!base) return -ENOENT;
     struct object *found[ARROW_POOL_COUNT] = {
         [ARROW_SYSTEM] = system(),
         [ARROW_JEMALLOC] =
@@ -217,13 +192,13 @@ int arrow_pool_find(const char *path)
 
 static void wrap(struct pool *pool)
 {
-    if (pool->object) pointer_store_release(&pool->object->table, pool->copy + TABLE_HEAD);
+    if (pool->object) pointer_store_release(&pool->object->table, pool->copy + ARROW_TABLE_HEAD);
 }
 
 /* Unless somebody else has replaced the table since. */
 static void unwrap(struct pool *pool)
 {
-    if (pool->object && pointer_load_acquire(&pool->object->table) == pool->copy + TABLE_HEAD)
+    if (pool->object && pointer_load_acquire(&pool->object->table) == pool->copy + ARROW_TABLE_HEAD)
         pointer_store_release(&pool->object->table, pool->table);
 }
 

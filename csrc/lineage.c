@@ -107,12 +107,18 @@ static int is_python_thread(void)
     return !this_thread.native && (!lineage.is_python || lineage.is_python());
 }
 
-task_handle lineage_allocating_task_slow(void)
+task_handle lineage_task_to_hand_on(void)
 {
     task_handle task = lineage_nearest_running(this_thread.task);
     if (is_somebody(task)) return task;
     task = lineage_nearest_running(this_thread.works_for);
-    if (is_somebody(task) && (this_thread.adopted || is_python_thread())) return task;
+    return is_somebody(task) && (this_thread.adopted || is_python_thread()) ? task : NOBODY;
+}
+
+task_handle lineage_allocating_task_slow(void)
+{
+    task_handle task = lineage_task_to_hand_on();
+    if (is_somebody(task)) return task;
     word sole = load_relaxed(&lineage.sole);
     if (sole == 0) return NOBODY;
     if (is_python_thread()) return handle_unowned(unowned_entry_of_thread());
@@ -132,6 +138,19 @@ task_handle lineage_adopt(task_handle task)
     this_thread.works_for = task;
     this_thread.adopted = is_somebody(task);
     return before;
+}
+
+struct lineage_work lineage_take_up(task_handle task)
+{
+    const struct lineage_work before = { this_thread.works_for, this_thread.adopted };
+    lineage_adopt(task);
+    return before;
+}
+
+void lineage_resume(struct lineage_work before)
+{
+    this_thread.works_for = before.task;
+    this_thread.adopted = before.adopted & 1;
 }
 
 task_handle lineage_current_task(void)

@@ -53,6 +53,14 @@ void lineage_set_running(uint32_t busy_threads, task_handle innermost);
 /* The calling thread works for this task while it runs none of its own, until the next call or the
  * task's end. Returns the task that the thread worked for before. */
 task_handle lineage_adopt(task_handle task);
+/* The same for a native thread that other tasks may have started. This does not count for a native
+ * thread, and must not count after lineage_resume either. */
+struct lineage_work {
+    task_handle task;
+    unsigned adopted;
+};
+struct lineage_work lineage_take_up(task_handle task);
+void lineage_resume(struct lineage_work before);
 /* The calling thread's own task or the nearest running ancestor of that task. If there is none: the
  * same for the task that started or adopted the thread. Otherwise NOBODY. The rule for native
  * threads (lineage_set_running) does not apply. */
@@ -125,6 +133,9 @@ static inline task_handle lineage_parent(task_handle task)
     return is_older(parent, task) ? parent : NOBODY;
 }
 
+/* The task that work belongs to which the calling thread hands to other threads: its own task, else
+ * the one that it works for, else NOBODY. The rule for native threads does not apply. */
+task_handle lineage_task_to_hand_on(void);
 task_handle lineage_allocating_task_slow(void);
 
 /* The task that allocations of the calling thread belong to: its own task, else the one that it

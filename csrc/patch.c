@@ -595,6 +595,17 @@ void patch_refresh(void)
     errno = saved;
 }
 
+int patch_replace_word(struct elf_object *o, uintptr_t *at, uintptr_t from, uintptr_t to)
+{
+    pthread_mutex_lock(&patch.mutex); /* a walk may make the same pages read-only again */
+    const int expected = pointer_load_acquire(at) == from;
+    if (expected) write_got_slot(o, at, to);
+    elf_object_seal(o);
+    const int e = !expected ? -EBUSY : pointer_load_acquire(at) == to ? 0 : -EACCES;
+    pthread_mutex_unlock(&patch.mutex);
+    return e;
+}
+
 int patch_leave_mappings(uintptr_t base)
 {
     pthread_mutex_lock(&patch.mutex);

@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 
+#include "elf_object.h"
 #include "hooks.h"
 
 /* Finds the functions in use: 0, or -ENOENT if no object defines malloc (static programs). */
@@ -37,6 +38,9 @@ void patch_refresh(void);
 int patch_leave_mappings(uintptr_t base);
 /* Whether the caller is code of that object. */
 int patch_leaves_mapping(const void *caller);
+/* Replaces a word of a loaded object that the loader may have made read-only (RELRO). 0, or -errno;
+ * -EBUSY: the word at `at` does not hold `from`. */
+int patch_replace_word(struct elf_object *o, uintptr_t *at, uintptr_t from, uintptr_t to);
 /* Restores the slots, except in a forked child that did not ask the loader (below). The program may
  * have kept a wrapper's address, so wrappers must work ever after. */
 void patch_remove(void);

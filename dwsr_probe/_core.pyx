@@ -14,6 +14,7 @@ from csrc.alloc cimport ALLOC_LARGE_DEFAULT, alloc_check_intact, alloc_start, al
 from csrc.arrow_pool cimport (
     arrow_pool_find, arrow_pool_trial_begin, arrow_pool_trial_end, arrow_pool_unwrap,
     arrow_pool_wrap, arrow_trial)
+from csrc.arrow_threads cimport arrow_threads_follow, arrow_threads_leave
 from csrc.board cimport board, board_create, board_grow, board_settings, board_unmap
 from csrc.clock cimport now_ns
 from csrc.handle cimport task_handle
@@ -182,7 +183,7 @@ def current_handle():
     return probe_current().word
 
 
-# -- Arrow's memory pools. One thread at a time: the GIL is held.
+# -- Arrow's memory pools and threads. One thread at a time: the GIL is held.
 
 def find_arrow_pools(bytes path):
     """path: the file of an extension of pyarrow. Raise OSError if its pools cannot be wrapped."""
@@ -215,6 +216,18 @@ def wrap_arrow_pools():
 
 def unwrap_arrow_pools():
     arrow_pool_unwrap()
+
+
+def follow_arrow_threads(bytes path):
+    """Follow tasks into Arrow's threads. path: the file of an extension of pyarrow. Raise OSError if
+    that cannot be done."""
+    cdef int e = arrow_threads_follow(path)
+    if e < 0:
+        raise OSError(-e, "follow tasks into Arrow's threads")
+
+
+def leave_arrow_threads():
+    arrow_threads_leave()
 
 
 # -- checks for doctor and `run`, without a running probe

@@ -1,8 +1,9 @@
 """Arrow's own mimalloc or jemalloc is inside its library. Its memory pools are wrapped
-(csrc/arrow_pool.h), so that their blocks have owners like those of malloc.
+(csrc/arrow_pool.h), so that their blocks have owners like those of malloc. Work that a task hands
+to Arrow's threads is followed there (csrc/arrow_threads.h).
 
-Only in releases that this was tested with, and after a trial. Otherwise, tasks during which the
-pool's number of allocations changes are marked.
+Only in releases that this was tested with, and after a trial of each. Otherwise, tasks during which
+the pool's number of allocations changes are marked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Major releases of Arrow whose pools were compared with Arrow's own statistics, to the byte.
+# Major releases of Arrow whose pools were compared with Arrow's own statistics, to the byte, and
+# whose threads were followed.
 TESTED = range(15, 27)
 
 # Blocks for the trial. Arrow rounds sizes up to a multiple of 64.
@@ -30,19 +32,41 @@ def hook(pyarrow: Any) -> None:
     global _followed
     _followed = False
     if _is_tested(pyarrow):
-        try:
-            _core.find_arrow_pools(os.fsencode(pyarrow.lib.__file__))
-            _check(pyarrow)
-            _core.wrap_arrow_pools()
-            _followed = True
-        except Exception as error:
-            say_once(
-                "pyarrow",
-                f"cannot follow the memory of Arrow {pyarrow.cpp_version}: {error}. Tasks that use"
-                " Arrow's own allocator are marked `shared`",
-            )
+        _followed = _follow_memory(pyarrow)
+        _follow_threads(pyarrow)
     if not _followed:
         _mark(pyarrow)
+
+
+def _follow_memory(pyarrow: Any) -> bool:
+    try:
+        _core.find_arrow_pools(_library(pyarrow))
+        _check(pyarrow)
+        _core.wrap_arrow_pools()
+    except Exception as error:
+        say_once(
+            "pyarrow",
+            f"cannot follow the memory of Arrow {pyarrow.cpp_version}: {error}. Tasks that use"
+            " Arrow's own allocator are marked `shared`",
+        )
+        return False
+    return True
+
+
+def _follow_threads(pyarrow: Any) -> None:
+    try:
+        _core.follow_arrow_threads(_library(pyarrow))
+    except Exception as error:
+        say_once(
+            "pyarrow threads",
+            f"cannot follow tasks into the threads of Arrow {pyarrow.cpp_version}: {error}. Tasks"
+            " are marked `shared` if these threads take memory while several tasks run",
+        )
+
+
+def _library(pyarrow: Any) -> bytes:
+    """The file of an extension that is linked to Arrow's C++ library."""
+    return os.fsencode(pyarrow.lib.__file__)
 
 
 def is_followed() -> bool:
@@ -94,3 +118,4 @@ def unhook() -> None:
     global _followed
     _followed = False
     _core.unwrap_arrow_pools()
+    _core.leave_arrow_threads()
