@@ -188,8 +188,7 @@ static int try_in(void *library)
     if (made.status.failure || !made.pool || made.pool->table != threads.table) return -EPROTO;
     trial.kept[0] = made.pool, trial.kept[1] = made.count;
 
-    /* A handle of no task, which no thread can have. */
-    trial.task = handle_from_generation(SLOT_COUNT - 1, UINT64_MAX / SLOT_COUNT);
+    trial.task = handle_from_serial(0, 1, 0); /* of no task: starts are counted from 1 */
     pointer_store_release(&trial.pool, made.pool);
     static struct function tried = { trial_table + ARROW_TABLE_HEAD };
     struct function *function = &tried;

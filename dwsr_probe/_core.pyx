@@ -219,8 +219,10 @@ def unwrap_arrow_pools():
 
 
 def follow_arrow_threads(bytes path):
-    """Follow tasks into Arrow's threads. path: the file of an extension of pyarrow. Raise OSError if
-    that cannot be done."""
+    """Follow tasks into Arrow's threads. Raise OSError if that cannot be done.
+
+    path: the file of an extension of pyarrow.
+    """
     cdef int e = arrow_threads_follow(path)
     if e < 0:
         raise OSError(-e, "follow tasks into Arrow's threads")

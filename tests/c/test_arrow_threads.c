@@ -171,7 +171,7 @@ static void the_table_is_replaced_and_restored(void)
 static void work_belongs_to_the_task_that_hands_it_over(void)
 {
     struct pool *pool = new_pool();
-    task_handle nobody = { 1 }, first, second, own;
+    task_handle nobody = lineage_handle(9, 1), first, second, own;
     start();
     CHECK(spawn(pool, note_task, &nobody));
     task_handle a = begin(0);
@@ -192,14 +192,14 @@ static void work_belongs_to_the_task_that_hands_it_over(void)
 /* The thread has been started by a task, which is not the one that it works for. */
 static void a_thread_returns_to_what_it_was(void)
 {
-    task_handle seen[3] = { { 0 } };
+    task_handle seen = NOBODY;
     start();
     task_handle a = begin(0);
     lineage_set_running(2, NOBODY);
     struct pool *pool = new_pool();
-    CHECK(spawn(pool, note_task, &seen[0]));
+    CHECK(spawn(pool, note_task, &seen));
     end_pool(pool);
-    CHECK(same_task(seen[0], a));
+    CHECK(same_task(seen, a));
     end(a);
     /* the same in this thread, which is then a native one */
     python_thread = (pthread_t)0;
@@ -257,7 +257,7 @@ static void wait_for(void *gate) { sem_wait(gate); }
 static void work_of_an_ended_task_is_nobodys(void)
 {
     struct pool *pool = new_pool();
-    task_handle late = { 1 };
+    task_handle late = lineage_handle(9, 1);
     sem_t gate;
     sem_init(&gate, 0, 0);
     start();
