@@ -6,8 +6,8 @@
  *
  * The functions here take the loader's lock, as dladdr does.
  */
-#ifndef DWSR_ARROW_TABLE_H
-#define DWSR_ARROW_TABLE_H
+#ifndef DWSR_ARROW_LIBRARY_H
+#define DWSR_ARROW_LIBRARY_H
 
 #include <stddef.h>
 #include <stdint.h>

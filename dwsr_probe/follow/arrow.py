@@ -25,15 +25,15 @@ TESTED = range(15, 27)
 _TRIAL_BYTES, _RESIZED_BYTES = 64 * 1237, 64 * 2111
 _TRIES = 3  # another thread may use the pool at the same time
 
-_followed = False
+_followed = _threads_followed = False
 
 
 def hook(pyarrow: Any) -> None:
-    global _followed
-    _followed = False
+    global _followed, _threads_followed
+    _followed = _threads_followed = False
     if _is_tested(pyarrow):
         _followed = _follow_memory(pyarrow)
-        _follow_threads(pyarrow)
+        _threads_followed = _follow_threads(pyarrow)
     if not _followed:
         _mark(pyarrow)
 
@@ -53,7 +53,7 @@ def _follow_memory(pyarrow: Any) -> bool:
     return True
 
 
-def _follow_threads(pyarrow: Any) -> None:
+def _follow_threads(pyarrow: Any) -> bool:
     try:
         _core.follow_arrow_threads(_library(pyarrow))
     except Exception as error:
@@ -62,6 +62,8 @@ def _follow_threads(pyarrow: Any) -> None:
             f"cannot follow tasks into the threads of Arrow {pyarrow.cpp_version}: {error}. Tasks"
             " are marked `shared` if these threads take memory while several tasks run",
         )
+        return False
+    return True
 
 
 def _library(pyarrow: Any) -> bytes:
@@ -72,6 +74,11 @@ def _library(pyarrow: Any) -> bytes:
 def is_followed() -> bool:
     """Whether blocks of Arrow's own allocators are accounted."""
     return _followed
+
+
+def are_threads_followed() -> bool:
+    """Whether Arrow's threads work for the tasks that hand them work."""
+    return _threads_followed
 
 
 def _is_tested(pyarrow: Any) -> bool:
@@ -115,7 +122,7 @@ def _mark(pyarrow: Any) -> None:
 
 
 def unhook() -> None:
-    global _followed
-    _followed = False
+    global _followed, _threads_followed
+    _followed = _threads_followed = False
     _core.unwrap_arrow_pools()
     _core.leave_arrow_threads()

@@ -404,6 +404,7 @@ def test_doctor_says_how_arrow_is_followed(cli):
         cli.env["ARROW_DEFAULT_MEMORY_POOL"] = pool
         (line,) = [x for x in cli("doctor").stdout.splitlines() if "pyarrow" in x]
         assert "accounted" in line and ("malloc, which" if pool == "system" else pool) in line
+        assert "its threads work for their tasks" in line
 
 
 def test_live_bytes_never_exceed_the_allocators_own(cli):

@@ -28,31 +28,43 @@ assert dwsr_probe.start()
 import pyarrow
 from dwsr_probe.follow import arrow
 
-print(pyarrow.__version__, pyarrow.default_memory_pool().backend_name, arrow.is_followed())
+print(pyarrow.__version__, pyarrow.default_memory_pool().backend_name)
+print(arrow.is_followed(), arrow.are_threads_followed())
 """
 
 
 def pyarrow() -> Finding | None:
-    """In a fresh interpreter: whether the memory of its own allocator is accounted."""
+    """In a fresh interpreter: whether the memory of its own allocator is accounted, and whose work
+    its threads do."""
     if find_spec("pyarrow") is None:
         return None
     done = run_python(_PYARROW_SCRIPT, timeout_s=120)
     words = done.stdout.split()
-    if done.returncode or len(words) != 3:
+    if done.returncode or len(words) != 4:
         return limited(
             "pyarrow",
             "cannot be imported: " + "".join(done.stderr.strip().splitlines()[-1:]),
         )
-    version, pool, followed = words
-    if pool == "system":
-        return ok("pyarrow", f"{version}: allocates with malloc, which is accounted")
-    if followed == "True":
-        return ok("pyarrow", f"{version}: memory of its own allocator ({pool}) is accounted")
+    version, pool, followed, threads_followed = words
+    if pool != "system" and followed != "True":
+        return limited(
+            "pyarrow",
+            f"{version}: memory of its own allocator ({pool}) is not seen; tasks that use it are"
+            " marked `shared`",
+            "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted",
+        )
+    accounted = (
+        "allocates with malloc, which is accounted"
+        if pool == "system"
+        else f"memory of its own allocator ({pool}) is accounted"
+    )
+    if threads_followed == "True":
+        return ok("pyarrow", f"{version}: {accounted}; its threads work for their tasks")
     return limited(
         "pyarrow",
-        f"{version}: memory of its own allocator ({pool}) is not seen; tasks that use it are marked"
-        " `shared`",
-        "set ARROW_DEFAULT_MEMORY_POOL=system to have its memory accounted",
+        f"{version}: {accounted}; its threads count for a task while it runs alone, otherwise the"
+        " tasks are marked `shared` (native-threads)",
+        "one thread per process has exact figures",
     )
 
 
