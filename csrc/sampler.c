@@ -122,6 +122,7 @@ struct progress {
     uint64_t window, window_peak;        /* the boundary that began the window, the peak since */
     uint64_t vmhwm_read_ns, own_read_ns; /* when VmHWM and our own memory were read last */
     uint64_t last_rss;                   /* the resident set that changes are counted from */
+    int is_highest;                      /* the resident set was never larger than now */
 };
 
 /* Takes one sample. Returns whether the resident set has changed. The mark belongs to the window
@@ -174,6 +175,7 @@ static int take_sample(struct sampler *s, struct progress *p, uint64_t now, uint
     if (s->rss.reopened) add_relaxed(&live->files_reopened, s->rss.reopened), s->rss.reopened = 0;
     store_release(&live->heartbeat_ns, now);
 
+    p->is_highest = rss != ABSENT && load_relaxed(&live->rss_max_bytes) - rss < RSS_CHANGED_BYTES;
     uint64_t low = rss < p->last_rss ? rss : p->last_rss,
              high = rss < p->last_rss ? p->last_rss : rss;
     int rss_changed = rss != ABSENT && high - low >= RSS_CHANGED_BYTES;
@@ -237,10 +239,11 @@ static void *run_sampler(void *argument)
         word boundary_now = load_relaxed(&live->boundary);
         busy = boundary_now != boundary ? busy + 1 : 0;
         boundary = boundary_now;
-        /* where the kernel keeps no peaks, the rate decides how true they are */
+        /* Where the kernel keeps no peaks, the rate decides how true they are. A process that is
+         * larger than ever may be killed next, and the last sample is what remains of its tasks. */
         const int over_share =
             sampler_is_over_share(&allowance, now, load_relaxed(&live->sampler_cpu_ns))
-            && load_relaxed(&live->rss_source) == RSS_KERNEL;
+            && load_relaxed(&live->rss_source) == RSS_KERNEL && !p.is_highest;
         const struct sampler_pace pace = { .base_ns = s->period_ns,
                                            .period_ns = period,
                                            .running = running,

@@ -5,7 +5,7 @@
  * to the next. It reads the kernel's high-water mark and never resets it. The period is the base
  * period while tasks run and the resident set changes. It grows to 8 base periods while tasks are
  * shorter than that; to 16 while the resident set is constant, or the sampler has taken more than
- * half a percent of a core; and further while no task runs.
+ * half a percent of a core and the process was larger before; and further while no task runs.
  *
  * Started and stopped by probe.c, one call at a time.
  */

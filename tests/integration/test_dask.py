@@ -560,9 +560,10 @@ except KilledWorker:
     )
     (greedy,) = tasks(records, "greedy")
     assert (
+        # 475 MB on a machine that lets the sampler run; it takes 8 MB each 5 ms
         greedy["state"] == "killed"
-        and greedy["alloc_peak_bytes"] > 250 * MB
-        and greedy["rss_peak_bytes"] > 400 * MB
+        and greedy["alloc_peak_bytes"] > 150 * MB
+        and greedy["rss_peak_bytes"] > 250 * MB
     )
     (worker,) = [
         h for r, h in processes_with_health(cli) if h.get("workers") and r.pid == greedy["pid"]
