@@ -22,7 +22,7 @@ def once():
         kernel(hold_gil=True).move_memory(SECONDS)
         samples, index = board.samples(0)
         cpu_ns = board.live()["sampler_cpu_ns"]
-        time.sleep(0.5)
+        time.sleep(0.5)  # what is measured: half a second in which nothing changes
         flat = board.live()["samples_written"] - index
     _core.stop()
     os.unlink(path)
