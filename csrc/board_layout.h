@@ -107,7 +107,7 @@
     X(alloc_serial) /* serial of the task that the sampler's figures belong to */      \
     X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count)                             \
     X(gpu_serial) /* the same for the devices that follow these words */               \
-    X(name_len) X(key_len) X(inputs_len)
+    X(name_len) X(key_len) X(inputs_len) X(operation_len) X(chain_len)
 /* clang-format on */
 
 /* `serial` and `seq` stay the first two: a reader finds them without knowing the others. */
@@ -129,9 +129,12 @@
 /* clang-format on */
 
 /* Texts of a frame. A key has two: a prefix that recurs, and the rest. reason_detail: the thread or
- * library that attribution_reason is about. */
+ * library that attribution_reason is about. operation: the job's own function in a task of a graph;
+ * chain: the functions inside the task, JSON. */
 /* clang-format off */
-#define TASK_TEXTS(X) X(name) X(key_prefix) X(key_rest) X(inputs) X(output) X(reason_detail)
+#define TASK_TEXTS(X)                                                            \
+    X(name) X(key_prefix) X(key_rest) X(inputs) X(output) X(reason_detail)       \
+    X(operation) X(chain)
 /* clang-format on */
 
 /* One GPU, by its number in this process. Up to unseen_bytes: what CuPy has allocated in this
@@ -165,13 +168,14 @@
     X(pool_used_bytes) X(pool_total_bytes) X(pool_limit_bytes)
 /* clang-format on */
 
-/* Sums over the ended tasks of one name, or of all names without an entry of their own. _count: the
- * number of tasks with a known figure; _bytes, _ns: the sum of the figures. `bare`: growth of tasks
- * without figures of their own memory. */
+/* Sums over the ended tasks of one name and operation, or of all without an entry of their own.
+ * _count: the number of tasks with a known figure; _bytes, _ns: the sum of the figures. `bare`:
+ * growth of tasks without figures of their own memory. */
 /* clang-format off */
 #define TOTAL_FIELDS(X)                                                       \
     X(turn)     /* seqlock */                                                 \
     X(name)     /* number of the interned name; ABSENT: the entry `other` */  \
+    X(operation) /* number of the interned operation; ABSENT: none */         \
     X(names)    /* of `other`: how many names, as far as they are counted */  \
     X(last_seq) /* of the newest task in the sums */                          \
     X(ok) X(error) X(cancelled) X(shared) X(sampled) X(oom)                   \
@@ -289,7 +293,7 @@ struct slot {
     struct slot_fields fields;
     struct task_device gpu[TASK_DEVICES];
     struct task_fields task;
-    char text[SLOT_TEXT_BYTES]; /* name, key, inputs */
+    char text[SLOT_TEXT_BYTES]; /* name, key, inputs, operation, chain */
 };
 
 /* An entry with its histograms. Peaks of own memory (`alloc`), `growth` and `duration` have cells

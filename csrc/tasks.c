@@ -11,6 +11,10 @@
 #include "foreign.h"
 #include "gpu.h"
 
+_Static_assert(TASK_NAME_MOST + TASK_KEY_MOST + TASK_INPUTS_MOST + TASK_OPERATION_MOST
+                   <= SLOT_TEXT_BYTES,
+               "all texts but the chain fit a slot");
+
 /* Longer gaps between reading and resetting the mark are counted: they may hide a peak. */
 #define GAP_COUNTED_NS 50000
 
@@ -94,12 +98,16 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
 {
     struct text name = { b->name.at, text_clip(b->name.at, b->name.len, TASK_NAME_MOST) };
     struct text key = { b->key.at, text_clip(b->key.at, b->key.len, TASK_KEY_MOST) };
-    struct text inputs = b->inputs;
+    struct text operation = { b->operation.at,
+                              text_clip(b->operation.at, b->operation.len, TASK_OPERATION_MOST) };
+    struct text inputs = b->inputs, chain = b->chain;
     uint64_t omitted = b->inputs_omitted;
     if (inputs.len > TASK_INPUTS_MOST) {
         inputs.len = 0;
         omitted = b->input_count;
     }
+    const uint64_t others = name.len + key.len + inputs.len + operation.len;
+    if (chain.len > TASK_CHAIN_MOST || others + chain.len > SLOT_TEXT_BYTES) chain.len = 0;
     struct board_live *live = t->board->live;
     const struct task_fields f = {
         .serial = live->tasks_begun + 1,
@@ -125,14 +133,16 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .major_page_faults = ABSENT,
         .start_ns = now_ns(),
     };
-    append(append(append(t->scratch, name), key), inputs);
+    append(append(append(append(append(t->scratch, name), key), inputs), operation), chain);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->fields.name_len, name.len);
     store_release(&slot->fields.key_len, key.len);
     store_release(&slot->fields.inputs_len, inputs.len);
+    store_release(&slot->fields.operation_len, operation.len);
+    store_release(&slot->fields.chain_len, chain.len);
     copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
     copy_release((word *)slot->text, (const word *)t->scratch,
-                 (name.len + key.len + inputs.len + 7) / sizeof(word));
+                 (others + chain.len + 7) / sizeof(word));
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
 }
@@ -310,15 +320,26 @@ static void collect_texts(struct tasks *t, uint32_t index, const struct task_end
 {
     const struct slot *slot = &t->board->slots[index];
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
-             inputs = slot->fields.inputs_len;
-    if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST)
-        name = key = inputs = 0; /* somebody wrote into the file: such lengths would be read */
+             inputs = slot->fields.inputs_len, operation = slot->fields.operation_len,
+             chain = slot->fields.chain_len;
+    /* somebody wrote into the file: such lengths would be read */
+    if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST
+        || operation > TASK_OPERATION_MOST || chain > TASK_CHAIN_MOST)
+        name = key = inputs = operation = chain = 0;
     const struct text whole_key = { slot->text + name, key };
+    const char *after_inputs = slot->text + name + key + inputs;
     const uint64_t prefix = prefix_len(whole_key);
     r->texts[TEXT_name] = (struct text){ slot->text, name };
     r->texts[TEXT_key_prefix] = (struct text){ whole_key.at, prefix };
     r->texts[TEXT_key_rest] = (struct text){ whole_key.at + prefix, key - prefix };
     r->texts[TEXT_inputs] = (struct text){ slot->text + name + key, inputs };
+    if (end->inputs.len && end->inputs.len <= TASK_INPUTS_MOST) {
+        r->texts[TEXT_inputs] = end->inputs;
+        r->task.input_bytes = end->input_bytes;
+        r->task.inputs_omitted = end->inputs_omitted;
+    }
+    r->texts[TEXT_operation] = (struct text){ after_inputs, operation };
+    r->texts[TEXT_chain] = (struct text){ after_inputs + operation, chain };
     r->texts[TEXT_output] = end->output;
     r->texts[TEXT_reason_detail] = t->slot_info[index].reason_detail;
     uint64_t inline_bytes = 0;
@@ -328,7 +349,12 @@ static void collect_texts(struct tasks *t, uint32_t index, const struct task_end
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
     /* the others fit: TASK_INPUTS_MOST leaves room for them */
-    if (inline_bytes > FRAME_TEXTS_MOST) r->texts[TEXT_output].len = 0;
+    static const enum task_text dispensable[] = { TEXT_output, TEXT_chain, TEXT_reason_detail,
+                                                  TEXT_operation };
+    for (int i = 0; inline_bytes > FRAME_TEXTS_MOST && i < 4; i++) {
+        struct text *text = &r->texts[dispensable[i]];
+        if (r->numbers[dispensable[i]] == ABSENT) inline_bytes -= text->len, text->len = 0;
+    }
 }
 
 /* Called with the mutex held. */
@@ -357,7 +383,7 @@ static void end_task(struct tasks *t, uint32_t index, uint64_t end_ns, const str
         r->task.major_page_faults = w.major_faults - t->slot_info[index].major_faults;
     }
     board_publish_frame(t->board, t->scratch, frame_pack(r, t->scratch), r->task.seq);
-    totals_add(&t->totals, r->numbers[TEXT_name], r);
+    totals_add(&t->totals, r);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->task.state, TASK_NONE);
     store_release(&slot->fields.turn, slot->fields.turn + 1);

@@ -22,12 +22,15 @@
 #include "totals.h"
 #include "unaccounted.h"
 
-#define TASK_NAME_MOST   256
-#define TASK_KEY_MOST    1024
-#define TASK_INPUTS_MOST (FRAME_TEXTS_MOST - TASK_NAME_MOST - TASK_KEY_MOST)
+#define TASK_NAME_MOST      256
+#define TASK_KEY_MOST       1024
+#define TASK_INPUTS_MOST    (FRAME_TEXTS_MOST - TASK_NAME_MOST - TASK_KEY_MOST)
+#define TASK_OPERATION_MOST 128
+#define TASK_CHAIN_MOST     512
 
 struct task_begin {
     struct text name, key, inputs; /* inputs: JSON; if too long, it is omitted and counted */
+    struct text operation, chain;  /* of a graph's task; chain: JSON, left out if too long */
     uint64_t input_bytes, input_count, inputs_omitted;
     enum attribution_reason reason; /* why its figures are shared; REASON_NONE: they are exact */
     /* A coroutine: its thread runs other work in between. It owns no allocations, and no task nests
@@ -40,6 +43,10 @@ struct task_end {
     enum task_state state;
     struct text output; /* JSON */
     uint64_t output_bytes, gc_freed_bytes;
+    /* What the task has turned out to read, if `inputs` is not empty: in place of the inputs that
+     * it began with. */
+    struct text inputs;
+    uint64_t input_bytes, inputs_omitted;
     int out_of_memory;              /* the task failed for lack of host memory */
     uint64_t requested_bytes;       /* by the allocation that failed, or ABSENT */
     enum attribution_reason reason; /* not REASON_NONE: the figures are shared */

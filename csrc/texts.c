@@ -64,6 +64,11 @@ static int is_last(const struct texts *t, enum task_text kind, struct text text)
                    text.at, text.len);
 }
 
+static int recurs(enum task_text kind)
+{
+    return kind == TEXT_name || kind == TEXT_operation || kind == TEXT_chain;
+}
+
 uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text)
 {
     if (text.len > TEXT_BYTES_MOST || (text.len == 0 && kind != TEXT_name)) return ABSENT;
@@ -81,7 +86,7 @@ uint64_t texts_intern(struct texts *t, enum task_text kind, struct text text)
         bucket = (bucket + 1) % buckets;
     }
     uint32_t *seen_once = &t->index->seen_once[(hash >> 1) % TEXTS_MOST];
-    if (number == ABSENT && kind != TEXT_name && *seen_once != hash) {
+    if (number == ABSENT && !recurs(kind) && *seen_once != hash) {
         *seen_once = hash;
         return ABSENT;
     }

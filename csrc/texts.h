@@ -1,8 +1,9 @@
 /* Interned texts: names, prefixes of keys, descriptions of inputs and outputs that recur stand on
  * the board once, and records carry their numbers.
  *
- * A name is interned at once, any other text when it is met for the second time, so that texts that
- * never recur take no space. A text for which there is no space stays inline in its record.
+ * Names, operations and chains are interned at once, any other text when it is met for the second
+ * time, so that texts that never recur take no space. A text for which there is no space stays
+ * inline in its record.
  *
  * Called by tasks.c, one thread at a time, under the tasks' mutex. Readers read all texts from the
  * first one on (board_read.h).

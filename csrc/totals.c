@@ -32,12 +32,13 @@ void totals_open(struct totals *t, struct totals_index *index, char *entries,
     memset(t, 0, sizeof *t);
     memset(index, 0, sizeof *index);
     t->index = index;
-    t->last_name = ABSENT;
+    t->last_name = t->last_operation = ABSENT;
     t->entries = entries;
     t->journal = journal;
     t->used = used;
     struct total *other = (struct total *)entries;
     store_relaxed(&other->fields.name, ABSENT);
+    store_relaxed(&other->fields.operation, ABSENT);
     t->count = TOTALS_OTHER + 1;
     store_release(used, t->count);
 }
@@ -47,25 +48,39 @@ static struct total *entry_at(const struct totals *t, uint32_t index)
     return (struct total *)(t->entries + index * (uint64_t)TOTAL_BYTES);
 }
 
-/* The index of the entry of a name. A new name gets an entry while there is one left. */
-static uint32_t find_or_add_entry(struct totals *t, uint64_t name)
+/* The index of the entry of a pair. A new pair gets an entry while there is one left. */
+static uint32_t find_or_add_entry(struct totals *t, const struct record *r)
 {
+    const uint64_t name = r->numbers[TEXT_name], operation = r->numbers[TEXT_operation];
     if (name >= TEXTS_MOST) return TOTALS_OTHER;
-    if (name == t->last_name) return t->last_entry;
-    if (!t->index->entry_of[name] && t->count < TOTAL_COUNT) {
+    if (operation >= TEXTS_MOST && r->texts[TEXT_operation].len) return TOTALS_OTHER;
+    if (name == t->last_name && operation == t->last_operation) return t->last_entry;
+    uint16_t *found = t->index->entries;
+    /* ends: at most TOTAL_COUNT of the buckets are taken */
+    for (uint64_t bucket = name * 31 + operation + 1;; bucket++) {
+        found = &t->index->entries[bucket % TOTALS_BUCKETS];
+        if (!*found) break;
+        const struct total_fields *f = &entry_at(t, *found)->fields;
+        if (f->name == name && f->operation == operation) break;
+    }
+    if (!*found && t->count < TOTAL_COUNT) {
         store_relaxed(&entry_at(t, t->count)->fields.name, name);
-        t->index->entry_of[name] = (uint16_t)t->count++;
+        store_relaxed(&entry_at(t, t->count)->fields.operation, operation);
+        *found = (uint16_t)t->count++;
         store_release(t->used, t->count);
     }
     t->last_name = name;
-    t->last_entry = t->index->entry_of[name];
+    t->last_operation = operation;
+    t->last_entry = *found;
     return t->last_entry;
 }
+_Static_assert(TOTAL_COUNT < TOTALS_BUCKETS / 2, "some buckets stay empty");
 
-/* Adds the hash of a name in `other`. 1 if the name is new. known: the number of names so far. */
-static int add_if_new_name(struct totals *t, struct text name, uint64_t known)
+/* Adds the hash of a pair in `other`. 1 if the pair is new. known: the number of pairs so far. */
+static int add_if_new_name(struct totals *t, const struct record *r, uint64_t known)
 {
-    const uint32_t hash = texts_hash(name);
+    const uint32_t hash =
+        (texts_hash(r->texts[TEXT_name]) + texts_hash(r->texts[TEXT_operation])) | 1;
     if (known >= TOTALS_NAMES / 4 * 3) return 0; /* the table is full enough: no more are counted */
     uint32_t place = hash % TOTALS_NAMES;
     for (; t->index->others[place]; place = (place + 1) % TOTALS_NAMES)
@@ -158,9 +173,9 @@ _Static_assert(offsetof(struct total, alloc) % sizeof(word) == 0, "cells begin w
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the first cell of a word is its low half");
 
-void totals_add(struct totals *t, uint64_t name, const struct record *r)
+void totals_add(struct totals *t, const struct record *r)
 {
-    const uint32_t index = find_or_add_entry(t, name);
+    const uint32_t index = find_or_add_entry(t, r);
     struct total *entry = entry_at(t, index);
     struct totals_journal *journal = t->journal;
     const uint64_t before = r->task.rss_before_bytes, peak = r->task.rss_peak_bytes;
@@ -184,7 +199,7 @@ void totals_add(struct totals *t, uint64_t name, const struct record *r)
     const word turn = entry->fields.turn;
     store_release(&entry->fields.turn, turn + 1);
     add_task(&entry->fields, r, growth);
-    if (index == TOTALS_OTHER && add_if_new_name(t, r->texts[TEXT_name], entry->fields.names))
+    if (index == TOTALS_OTHER && add_if_new_name(t, r, entry->fields.names))
         add(&entry->fields.names, 1);
     if (devices_change) add_devices(entry->devices, r);
     for (uint32_t i = 0; i < change.count; i++) {

@@ -18,11 +18,12 @@
 
 #define TOTALS_OTHER 0
 
-#define TOTALS_NAMES 8192
+#define TOTALS_NAMES   8192
+#define TOTALS_BUCKETS 1024
 
 struct totals_index {
-    uint16_t entry_of[TEXTS_MOST]; /* by the number of a name; 0: none yet, or `other` */
-    uint32_t others[TOTALS_NAMES]; /* hashes of the names in `other` */
+    uint16_t entries[TOTALS_BUCKETS]; /* by the hash of a pair of name and operation; 0: none */
+    uint32_t others[TOTALS_NAMES];    /* hashes of the pairs in `other` */
 };
 
 struct totals {
@@ -30,15 +31,16 @@ struct totals {
     struct totals_journal *journal;
     word *used; /* on the board: the number of entries */
     uint32_t count, last_entry;
-    uint64_t last_name; /* the next one is mostly the same */
+    uint64_t last_name, last_operation; /* the next task mostly has the same */
     struct totals_index *index;
 };
 
 /* Empties the totals of a new board. */
 void totals_open(struct totals *t, struct totals_index *index, char *entries,
                  struct totals_journal *journal, word *used);
-/* Adds a finished task. name: the number of its name, ABSENT if the name is not interned. */
-void totals_add(struct totals *t, uint64_t name, const struct record *r);
+/* Adds a finished task. Its name and its operation are interned (r->numbers), or it is counted in
+ * `other`. */
+void totals_add(struct totals *t, const struct record *r);
 
 /* The cell of a value in a histogram: exposed for tests. */
 uint32_t totals_cell(uint64_t value);

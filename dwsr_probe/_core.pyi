@@ -8,9 +8,19 @@ from collections.abc import Callable
 from typing import Any, TypeVar, final
 
 _Words = tuple[int | None, ...]
-# (words by TASK_FIELDS, name, key, inputs, output, devices, failed allocation)
+# (words by TASK_FIELDS, name, key, inputs, output, devices, failed allocation, detail of the
+# attribution's reason, operation, chain)
 _Record = tuple[
-    _Words, str, str, str, str, tuple[_Words, ...] | str | None, _Words | str | None, str
+    _Words,
+    str,
+    str,
+    str,
+    str,
+    tuple[_Words, ...] | str | None,
+    _Words | str | None,
+    str,
+    str,
+    str,
 ]
 # (words by TOTAL_FIELDS, devices, histograms of own peak, growth, duration, growth without own)
 _Total = tuple[
@@ -116,6 +126,12 @@ def around_call_soon_threadsafe(
 def around_run(original: Callable[[Any], None]) -> Callable[[Any], None]: ...
 def around_write(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]: ...
 def follow_call(function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+# -- binding/graph.pyx
+
+def walk_task(
+    node: object, data: dict[Any, Any] | None = None
+) -> tuple[bytes, str | None, list[str]]: ...
 
 # -- binding/graph_tasks.pyx
 

@@ -278,6 +278,7 @@ UNITS = {
     "dwsr_probe.binding.handover": (
         "FollowedCall", "FollowedCallback", "around_call_soon_threadsafe", "around_run",
         "around_write", "follow_call"),
+    "dwsr_probe.binding.graph": ("walk_task",),
     "dwsr_probe.binding.graph_tasks": (
         "begin_graph_task", "end_graph_task", "end_with_message", "use_key_split", "use_workers"),
     "dwsr_probe.binding.board_layout": (
@@ -302,7 +303,8 @@ UNITS = {
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
 cdef tuple cimported = (
-    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks")
+    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks",
+    "dwsr_probe.binding.graph")
 cdef object load_lock = RLock()
 
 

@@ -29,8 +29,19 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
     Words = tuple[int | None, ...]
     # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation; detail of the
-    # attribution's reason
-    Raw = tuple[Words, str, str, str, str, tuple[Words, ...] | str | None, Words | str | None, str]
+    # attribution's reason, operation, chain
+    Raw = tuple[
+        Words,
+        str,
+        str,
+        str,
+        str,
+        tuple[Words, ...] | str | None,
+        Words | str | None,
+        str,
+        str,
+        str,
+    ]
 
 STATES = {
     _core.TASK_RUNNING: "running",
@@ -67,8 +78,8 @@ def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any"
     """A field that is not simply the word of the same name on the board.
 
     expression: the source text that row_of computes the field with. It may use `board`
-    (origin.Origin), the words of the board as {name}, `running`, the texts name, key, inputs and
-    output, gpu and oom, and detail. Nested fields are JSON text.
+    (origin.Origin), the words of the board as {name}, `running`, the texts name, key, inputs,
+    output, operation and chain, gpu and oom, and detail. Nested fields are JSON text.
     """
     return field(**options or {"default": default}, metadata={"expression": expression})
 
@@ -115,6 +126,10 @@ class TaskRecord:
     major_page_faults: int | None = None  # of these: those that read a disk
     # why it is shared; None if it is exact
     attribution_reason: str | None = _computed("reason_text({attribution_reason}, detail)")
+    # of a graph's task: the job's own function in it; None if there is none
+    operation: str | None = _computed("operation or None")
+    # names of the functions inside it, in the order of their execution; None: there is only one
+    chain: list | None = _computed("chain or None")
 
     @property
     def rss_growth_bytes(self) -> int | None:
@@ -269,7 +284,7 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
     return _compiled(
         "row_of",
         "(board, raw):\n"
-        "    words, name, key, inputs, output, gpu, oom, detail = raw\n"
+        "    words, name, key, inputs, output, gpu, oom, detail, operation, chain = raw\n"
         f"    running = words[{_WORD_INDEXES['state']}] == {_core.TASK_RUNNING}\n"
         f"    return ({', '.join(values)})",
         devices_text=devices_text,

@@ -1,4 +1,5 @@
-"""Exact sums of one task name in one process, from the totals on its board (csrc/totals.h).
+"""Exact sums of one task name and operation in one process, from the totals on its board
+(csrc/totals.h).
 
 Totals count every task that has ended, also where its record has been overwritten. A histogram is
 a dict: number of a cell → count. A total is read by board.py, stored by store/, and added up by
@@ -27,7 +28,7 @@ OUTCOMES = ("ok", "error", "cancelled")
 # no own peak, because allocations were not accounted.
 HISTOGRAMS = ("alloc", "growth", "duration", "bare")
 _FIRST_BITS, _CELLS_OF_OCTAVE, _OCTAVES = 10, 10, 30  # as in csrc/totals.c
-_FIELDS = tuple(name for name in _core.TOTAL_FIELDS if name not in ("turn", "name"))
+_FIELDS = tuple(name for name in _core.TOTAL_FIELDS if name not in ("turn", "name", "operation"))
 _DEVICE_FIELDS = _core.TOTAL_DEVICE_FIELDS
 
 
@@ -42,12 +43,20 @@ class Total:
     """One attribute per field of the board.
 
     name: None in the entry that counts all tasks whose names found no entry of their own.
+    operation: None where no function of the job is known.
     devices: by the number of the GPU.
     """
 
-    __slots__ = ("devices", "name", *_FIELDS, *(f"{name}_cells" for name in HISTOGRAMS))
+    __slots__ = (
+        "devices",
+        "name",
+        "operation",
+        *_FIELDS,
+        *(f"{name}_cells" for name in HISTOGRAMS),
+    )
     if TYPE_CHECKING:
         name: str | None
+        operation: str | None
         devices: dict[int, DevicePeaks]
         alloc_cells: Histogram
         growth_cells: Histogram
@@ -63,6 +72,10 @@ class Total:
         rss_peak_max_bytes: int
 
         def __getattr__(self, name: str) -> int: ...
+
+    @property
+    def pair(self) -> tuple[str | None, str | None]:
+        return self.name, self.operation
 
     @property
     def count(self) -> int:
@@ -149,8 +162,9 @@ def from_words(
 ) -> Total:
     """A total from the tuples of _core.BoardReader.totals. texts: of the board, by their number."""
     total, fields = Total(), dict(zip(_core.TOTAL_FIELDS, words, strict=True))
-    number: int | None = fields["name"]
-    total.name = texts[number] if number is not None and number < len(texts) else None
+    for kind in ("name", "operation"):
+        number: int | None = fields[kind]
+        setattr(total, kind, texts[number] if number is not None and number < len(texts) else None)
     for name in _FIELDS:
         setattr(total, name, fields[name] or 0)
     found: list[dict[str, Any]] = [
@@ -175,7 +189,7 @@ def from_json(text: str) -> Total:
         or not all(isinstance(kept[name], dict) for name in needed - {"name"})
     ):
         raise ValueError("a total is not complete")
-    total.name = kept["name"]
+    total.name, total.operation = kept["name"], kept.get("operation")
     for name in _FIELDS:
         setattr(total, name, int(kept.get(name) or 0))
     total.devices = {
@@ -239,9 +253,10 @@ def add_last_record(totals: list[Total], record: TaskRecord) -> None:
     """
     if not record.seq or any(total.last_seq >= record.seq for total in totals):
         return
-    total = next((one for one in totals if one.name == record.task_name), None)
+    pair = record.task_name, record.operation
+    total = next((one for one in totals if one.pair == pair), None)
     if total is None:
         total = from_words((None,) * len(_core.TOTAL_FIELDS), (), ({}, {}, {}, {}), ())
-        total.name = record.task_name
+        total.name, total.operation = pair
         totals.append(total)
     total.add(record)

@@ -17,9 +17,8 @@ from csrc.board_read cimport (
     board_read_records, board_read_samples, board_read_slot, board_read_texts, board_read_total,
     board_reader, board_reader_close, board_reader_open, board_reader_header_text, running_task)
 from csrc.frame cimport (
-    TEXT_COUNT, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_output,
-    TEXT_reason_detail, frame_unpack,
-    frame_valid_bytes, record, text as frame_text)
+    TEXT_COUNT, TEXT_chain, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_operation,
+    TEXT_output, TEXT_reason_detail, frame_unpack, frame_valid_bytes, record, text as frame_text)
 from csrc.gpu cimport GPU_PINNED
 from csrc.layout cimport layout, layout_parse
 
@@ -85,7 +84,7 @@ cdef tuple running_tuple(running_task *t):
                 t.task.pinned_peak_bytes = t.gpu[i].peak_bytes
                 t.task.pinned_end_bytes = t.gpu[i].live_bytes
     return (words(&t.task, sizeof(task_fields) // 8), decoded(t.name), decoded(t.key),
-            decoded(t.inputs), "", gpu, None, "")
+            decoded(t.inputs), "", gpu, None, "", decoded(t.operation), decoded(t.chain))
 
 
 cdef dict cells(const uint32_t *counts, int most):
@@ -134,13 +133,14 @@ cdef class Layout:
         return (
             words(&r.task, sizeof(task_fields) // 8), self.text_at(&r, TEXT_name, texts), key,
             self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom,
-            self.text_at(&r, TEXT_reason_detail, texts))
+            self.text_at(&r, TEXT_reason_detail, texts), self.text_at(&r, TEXT_operation, texts),
+            self.text_at(&r, TEXT_chain, texts))
 
     def unpack(self, bytes packed not None, list texts not None):
         """The frames as tuples (words, name, key, inputs, output, devices, failed allocation,
-        detail of the attribution's reason).
+        detail of the attribution's reason, operation, chain).
 
-        words: by TASK_FIELDS. inputs, output: JSON. devices: each as words by TASK_DEVICE_FIELDS;
+        words: by TASK_FIELDS. inputs, output, chain: JSON. devices: each as words by TASK_DEVICE_FIELDS;
         None if device memory was not followed. failed allocation: words by OOM_FIELDS, or None.
         Boards before version 6 have JSON in place of the last two.
         """
@@ -310,8 +310,9 @@ cdef class BoardReader:
             free(buffer)
 
     def totals(self):
-        """One tuple per task name: (words by TOTAL_FIELDS, devices by TOTAL_DEVICE_FIELDS,
-        histograms of own peak, growth, duration, and growth of tasks without own figures).
+        """One tuple per task name and operation: (words by TOTAL_FIELDS, devices by
+        TOTAL_DEVICE_FIELDS, histograms of own peak, growth, duration, and growth of tasks without
+        own figures).
 
         A histogram is a dict, cell → count. An entry that changes during each of several reads is
         left out.

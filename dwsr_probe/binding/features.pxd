@@ -4,12 +4,12 @@ from libc.stdint cimport uint64_t
 from csrc.board_layout cimport ABSENT
 
 cdef enum:
-    INPUTS_TEXT_MOST = 1984  # bytes of JSON that go into a record (TASK_INPUTS_MOST)
+    INPUTS_TEXT_MOST = 1968  # bytes of JSON that go into a record (TASK_INPUTS_MOST)
     VALUES_MOST = 256  # values that are described; with more, the total size is unknown
 
 cdef enum kind_of_type:
     UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, DEVICE_ARRAY
-    SIZED, DATAFRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE
+    SIZED, DATAFRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE, LAZY, NO_INPUT
 
 cdef struct listing:
     char text[INPUTS_TEXT_MOST]  # a JSON list
@@ -19,6 +19,8 @@ cdef struct listing:
     Py_ssize_t visited  # containers and constants included
     uint64_t total_bytes  # ABSENT once a size is unknown
     bint arrays_only  # NumPy's and CuPy's own arrays, whose nbytes is exact
+    Py_ssize_t last_at, last_size  # the last value in the text
+    Py_ssize_t last_count  # values in succession that are equal to it
 
 cdef void open_listing(listing *l) noexcept
 cdef void close_listing(listing *l) noexcept
@@ -26,6 +28,9 @@ cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept
 cdef int add_value(listing *l, object value, int depth, object known_bytes, bint constant) except -1
 cdef int add_items(listing *l, object items, int kind, int depth, bint constant) except -1
 cdef int add_constants(listing *l, object node, int depth) except -1
+cdef bint is_lazy(object array)
+cdef bint add_selection(listing *l, object array, tuple selection) except -1
+cdef bytes json_name(object text)
 cdef void fill_listing(listing *l, object inputs) noexcept
 cdef bytes describe_one(object value, object known_bytes, uint64_t *nbytes)
 

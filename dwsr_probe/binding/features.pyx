@@ -7,11 +7,14 @@ copied. The result is JSON in a buffer of fixed size. Values that do not fit are
 counted.
 """
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
+from libc.stdio cimport snprintf
+from libc.string cimport memcmp, memcpy, memmove
 
 from csrc.board_layout cimport ABSENT
 
+import functools
 import sys
+import types
 
 cdef enum:
     VISITED_MOST = 1024  # bounds the time that a begin takes
@@ -35,16 +38,28 @@ cdef dict KIND_BY_CLASS_NAME = {
     ("scipy", "_cs_matrix"): CSR, ("scipy", "_coo_base"): CSR, ("cupyx", "_data_matrix"): CSR,
     ("dask", "GraphNode"): GRAPH_NODE, ("dask", "TaskRef"): REFERENCE,
     ("distributed", "Future"): REFERENCE, ("distributed", "Actor"): UNKNOWN,
+    ("distributed", "Client"): NO_INPUT, ("distributed", "Worker"): NO_INPUT,
+    # arrays of which a task reads a block
+    ("zarr", "Array"): LAZY, ("zarr", "AsyncArray"): LAZY, ("h5py", "Dataset"): LAZY,
+    ("netCDF4", "Variable"): LAZY, ("tables", "Array"): LAZY, ("tables", "CArray"): LAZY,
+    ("xarray", "NDArrayMixin"): LAZY, ("xarray", "BackendArray"): LAZY,
+    ("tensorstore", "TensorStore"): LAZY,
 }
 cdef tuple KNOWN_LIBRARIES = (
     "builtins", "numpy", "cupy", "cupyx", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow",
-    "scipy", "dask", "distributed", "geopandas")
+    "scipy", "dask", "distributed", "geopandas", "zarr", "h5py", "netCDF4", "tables",
+    "tensorstore")
 # type → kind. Subclasses of the scalars do not count as scalars. Only types of known libraries are
 # added, so that the job's own classes are not kept alive here.
 cdef dict kind_by_type = {
     t: SCALAR
     for t in (
-        bool, int, float, complex, str, type(None), slice, type(Ellipsis), type, range)}
+        bool, int, float, complex, str, type(None), slice, type(Ellipsis), range)}
+kind_by_type.update({
+    t: NO_INPUT
+    for t in (
+        type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
+        functools.partial)})
 cdef dict type_names = {}  # type → JSON string
 cdef dict dtype_names = {}  # dtype → JSON string
 # The descriptors of ndarray itself: a subclass may have replaced its own.
@@ -115,12 +130,12 @@ cdef uint64_t add_ndarray(listing *l, object array, object known_bytes) except? 
     """add_described for NumPy's own arrays, without creating a Python object."""
     cdef dwsr_ndarray *a = <dwsr_ndarray *><void *>array
     cdef Py_ssize_t begin = l.size
-    cdef uint64_t nbytes
+    cdef uint64_t nbytes, logical
     cdef int i
     cdef bint ok
     if a.descr != last_dtype:
         remember_dtype(<object>a.descr)
-    nbytes = last_dtype_bytes
+    nbytes = logical = last_dtype_bytes
     l.count += 1
     ok = ((l.size <= 1 or append(l, b",", 1))
           and append(l, <const char *>last_dtype_head, len(last_dtype_head)))
@@ -128,17 +143,53 @@ cdef uint64_t add_ndarray(listing *l, object array, object known_bytes) except? 
         # An axis with stride 0 repeats the same memory (np.broadcast_to, da.ones): count it once.
         if a.strides[i] != 0 or a.dimensions[i] == 0:
             nbytes *= <uint64_t>a.dimensions[i]
+        logical *= <uint64_t>a.dimensions[i]
         ok = (ok and (i == 0 or append(l, b",", 1))
               and append_number(l, <uint64_t>a.dimensions[i]))
     if last_dtype_objects:
         l.arrays_only = False
         if known_bytes is not None:
             nbytes = byte_count(known_bytes)
-    ok = ok and append(l, b'],"nbytes":', 11) and append_number(l, nbytes) and append(l, b"}", 1)
+    ok = ok and append(l, b'],"nbytes":', 11) and append_number(l, nbytes)
+    if logical != nbytes and not last_dtype_objects:
+        ok = ok and append(l, b',"logical_bytes":', 17) and append_number(l, logical)
+    ok = ok and append(l, b"}", 1)
+    settle_value(l, begin, ok)
+    return nbytes
+
+
+cdef void settle_value(listing *l, Py_ssize_t begin, bint ok) noexcept:
+    """After a value was written from `begin` on: leave it out if it did not fit, and if it equals
+    the value before it, count that one once more instead."""
+    cdef Py_ssize_t at, size
     if not ok:
         l.size = begin
         l.omitted += 1
-    return nbytes
+        return
+    at = begin + (1 if l.text[begin] == c"," else 0)
+    size = l.size - at
+    if l.last_count and size == l.last_size and not memcmp(
+            &l.text[at], &l.text[l.last_at], size):
+        l.last_count += 1
+        l.size = begin
+        return
+    if l.last_count > 1:
+        write_count(l, begin)
+        at += l.size - (at + size)
+    l.last_at, l.last_size, l.last_count = at, size, 1
+
+
+cdef void write_count(listing *l, Py_ssize_t end) noexcept:
+    """Write the count of the last value before its closing brace, at end - 1. What follows `end`
+    moves. Without room for the count, the repeated values are omitted."""
+    cdef char count[32]
+    cdef int size = snprintf(count, sizeof(count), ',"count":%zd', l.last_count)
+    if l.size + size > INPUTS_TEXT_MOST - 2:
+        l.omitted += l.last_count - 1
+        return
+    memmove(&l.text[end - 1 + size], &l.text[end - 1], l.size - (end - 1))
+    memcpy(&l.text[end - 1], count, size)
+    l.size += size
 
 
 cdef object bases_of = type.__dict__["__mro__"].__get__
@@ -255,6 +306,12 @@ cdef tuple shape_dtype_nbytes(object value, int kind):
         return value.shape, value.dtype, value.nbytes + value.index.nbytes
     if kind == SIZED:
         return None, None, value.nbytes
+    if kind == LAZY:
+        shape, dtype = value.shape, value.dtype
+        nbytes = dtype.itemsize
+        for axis in shape:
+            nbytes *= axis
+        return tuple(shape), dtype, nbytes
     if kind == ARROW:
         shape, nbytes = getattr(value, "shape", None), getattr(value, "nbytes", None)
         if shape is None:
@@ -293,7 +350,7 @@ cdef bint append(listing *l, const char *at, Py_ssize_t size) noexcept:
 
 
 cdef bint append_value(
-        listing *l, bytes type_name, bytes dtype_name, object shape, uint64_t nbytes):
+        listing *l, bytes type_name, bytes dtype_name, object shape, uint64_t nbytes, bint lazy):
     """Append one JSON object, or nothing if it does not fit."""
     cdef Py_ssize_t begin = l.size
     cdef bint ok = append(l, b'{"type":', 8)
@@ -313,9 +370,12 @@ cdef bint append_value(
     else:
         ok = ok and append(l, b"null", 4)
     if nbytes == ABSENT:
-        ok = ok and append(l, b',"nbytes":null}', 15)
+        ok = ok and append(l, b',"nbytes":null', 14)
     else:
-        ok = ok and append(l, b',"nbytes":', 10) and append_number(l, nbytes) and append(l, b"}", 1)
+        ok = ok and append(l, b',"nbytes":', 10) and append_number(l, nbytes)
+    if lazy:
+        ok = ok and append(l, b',"lazy":true', 12)
+    ok = ok and append(l, b"}", 1)
     if not ok:
         l.size = begin
     return ok
@@ -338,17 +398,109 @@ cdef uint64_t add_described(listing *l, object value, int kind, object known_byt
         pass
     if kind == DEVICE_ARRAY and found is not None:
         known_bytes = None  # Dask counts memory that an axis repeats as often as it is repeated
+    if kind == UNKNOWN or kind == LAZY:
+        known_bytes = None  # the size of a handle says nothing about what is behind it
     nbytes = byte_count(known_bytes if known_bytes is not None else found)
-    l.count += 1
-    cdef Py_ssize_t begin = l.size
-    ok = l.size <= 1 or append(l, b",", 1)
-    ok = ok and append_value(
+    return add_fields(
         l, name_of_type(type(value)), b"null" if dtype is None else name_of_dtype(dtype), shape,
-        nbytes)
-    if not ok:
-        l.size = begin
-        l.omitted += 1
+        nbytes, kind == LAZY)
+
+
+cdef uint64_t add_fields(
+        listing *l, bytes type_name, bytes dtype_name, object shape, uint64_t nbytes,
+        bint lazy) except? 0:
+    cdef Py_ssize_t begin = l.size
+    cdef bint ok = l.size <= 1 or append(l, b",", 1)
+    l.count += 1
+    ok = ok and append_value(l, type_name, dtype_name, shape, nbytes, lazy)
+    settle_value(l, begin, ok)
     return nbytes
+
+
+cdef bint is_lazy(object array):
+    """Whether a task that gets the array reads a block of it from somewhere else."""
+    cdef int kind = kind_of(type(array))
+    return kind == LAZY or kind == NDARRAY_SUBCLASS and type(array).__name__ == "memmap"
+
+
+cdef bint add_selection(listing *l, object array, tuple selection) except -1:
+    """Add the block that a selection takes of an array: its shape, and its bytes if the dtype is
+    known. False, and nothing added, if the array has no shape."""
+    cdef int kind = kind_of(type(array))
+    cdef uint64_t nbytes = ABSENT
+    shape = dtype = None
+    try:
+        if kind == LAZY:
+            shape, dtype = array.shape, array.dtype
+        elif kind != UNKNOWN:
+            shape, dtype = shape_dtype_nbytes(array, kind)[:2]
+        block = selected_shape(shape if type(shape) is tuple else None, selection)
+        if block is None:
+            return False
+        if dtype is not None:
+            found = dtype.itemsize
+            for axis in block:
+                found = None if axis is None or found is None else found * axis
+            nbytes = byte_count(found)
+    except Exception:  # a file that is closed
+        return False
+    l.visited += 1
+    if kind != NDARRAY:
+        l.arrays_only = False
+    add_fields(
+        l, name_of_type(type(array)), b"null" if dtype is None else name_of_dtype(dtype), block,
+        nbytes, is_lazy(array))
+    if l.total_bytes != ABSENT:
+        l.total_bytes = ABSENT if nbytes == ABSENT else l.total_bytes + nbytes
+    return True
+
+
+cdef tuple selected_shape(tuple shape, tuple selection):
+    """The shape that a selection has. None for an axis that only the contents of a mask tell.
+
+    shape: of the array, or None if it is unknown. Returns None if the selection does not say
+    enough.
+    """
+    cdef Py_ssize_t axis = 0, named = 0, before = 0  # axes that are named, in all and so far
+    result = []
+    for item in selection:
+        named += item is not None and item is not Ellipsis
+    for item in selection:
+        if item is None:
+            result.append(1)
+            continue
+        if item is Ellipsis:
+            if shape is None:
+                return None
+            while axis < len(shape) - (named - before):
+                result.append(shape[axis])
+                axis += 1
+            continue
+        length = None
+        if shape is not None:
+            if axis >= len(shape):
+                return None
+            length = shape[axis]
+        axis += 1
+        before += 1
+        if type(item) is slice:
+            if length is None:
+                if type(item.start) is not int or type(item.stop) is not int:
+                    return None
+                length = max(item.start, item.stop)
+            result.append(len(range(*item.indices(length))))
+        elif type(item) is list:
+            result.append(None if item and type(item[0]) is bool else len(item))
+        elif kind_of(type(item)) == NDARRAY:
+            if item.dtype.kind == "b":
+                result.append(None)
+            elif item.ndim:
+                result.append(item.size)
+        elif type(item) is not int and kind_of(type(item)) != ARRAY:  # an integer takes its axis
+            return None
+    if shape is not None:
+        result.extend(shape[axis:])
+    return tuple(result)
 
 
 cdef int add_value(
@@ -361,7 +513,7 @@ cdef int add_value(
     cdef int kind = kind_of(type(value))
     cdef uint64_t nbytes, before
     l.visited += 1
-    if kind == REFERENCE or (constant and (
+    if kind == REFERENCE or kind == NO_INPUT or (constant and (
             kind in (SCALAR, UNKNOWN)
             or depth >= DEPTH_MOST and kind in (SEQUENCE, SET, MAPPING))):
         return 0
@@ -456,9 +608,12 @@ cdef void open_listing(listing *l) noexcept:
     l.count = l.omitted = l.visited = 0
     l.total_bytes = 0
     l.arrays_only = True
+    l.last_at = l.last_size = l.last_count = 0
 
 
 cdef void close_listing(listing *l) noexcept:
+    if l.last_count > 1:
+        write_count(l, l.size)
     l.text[l.size] = c"]"
     l.size += 1
     if l.count == 0:

@@ -5,8 +5,9 @@ from libc.stdint cimport uint64_t
 from csrc.board_layout cimport ABSENT
 from csrc.probe cimport probe_active
 from dwsr_probe.binding.features cimport (
-    SEQUENCE, VALUES_MOST, add_constants, add_items, add_value, byte_count, close_listing,
-    describe_one, listing, omit_rest_if_full, open_listing)
+    SEQUENCE, VALUES_MOST, add_items, add_value, byte_count, close_listing, describe_one, listing,
+    omit_rest_if_full, open_listing)
+from dwsr_probe.binding.graph cimport Walk
 from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
 
 cdef object split_key = None  # dask.utils.key_split
@@ -45,21 +46,27 @@ cdef bytes prefix_of(object key):
     return found
 
 
-cdef void list_graph_inputs(listing *l, object node, object data, object sizes) noexcept:
-    """sizes: Dask's own measurements by key, or None."""
+cdef Walk list_graph_inputs(listing *l, object node, object data, object sizes):
+    """List what the task reads; return the walk, which knows its functions.
+
+    sizes: Dask's own measurements by key, or None.
+    """
     cdef Py_ssize_t i = 0
+    cdef Walk walk = Walk.__new__(Walk)
+    walk.inputs, walk.data, walk.sizes = l, data, sizes
     open_listing(l)
     try:
+        walk.run(node)
         if type(data) is dict:
             for name, value in (<dict>data).items():
-                if omit_rest_if_full(l, len(<dict>data) - i, False):
+                i += 1
+                if name in walk.done:
+                    continue
+                if omit_rest_if_full(l, len(<dict>data) - i + 1, False):
                     break
                 add_value(l, value, 1, None if sizes is None else (<dict>sizes).get(name), False)
-                i += 1
         elif data is not None:
             add_items(l, data, SEQUENCE, 0, False)
-        if node is not None:
-            add_constants(l, node, 0)
     except BaseException:
         l.total_bytes = ABSENT
     # Too many values to describe, but Dask knows the sum of their sizes.
@@ -69,6 +76,7 @@ cdef void list_graph_inputs(listing *l, object node, object data, object sizes) 
         except Exception:
             pass
     close_listing(l)
+    return walk
 
 
 def begin_graph_task(object key, object node, object data, object worker=None, int reason=0):
@@ -79,6 +87,7 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
     reason: why its figures are shared (REASON_COROUTINE, REASON_EVENT_LOOP), or 0.
     """
     cdef listing l
+    cdef Walk walk
     if not probe_active():
         return None
     try:
@@ -88,13 +97,14 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
                 index = worker._dwsr_probe_index
             except AttributeError:
                 index = register_worker(worker)
-        list_graph_inputs(&l, node, data, None)
+        walk = list_graph_inputs(&l, node, data, None)
         if not l.arrays_only and worker is not None:
             sizes = input_sizes(worker, key)
             if type(sizes) is dict:
-                list_graph_inputs(&l, node, data, sizes)
+                walk = list_graph_inputs(&l, node, data, sizes)
         return begin_task(
-            prefix_of(key), as_bytes(key), &l, reason, ABSENT if index is None else <uint64_t>index)
+            prefix_of(key), as_bytes(key), &l, walk.operation_text(), walk.chain(), reason,
+            ABSENT if index is None else <uint64_t>index)
     except Exception:  # the job comes first
         return None
 
@@ -111,7 +121,7 @@ def end_graph_task(
         if error is None and output is not None:
             described = describe_one(output, nbytes, &size)
         output = None
-        end_task(opened, described, size, cancelled, error)
+        end_task(opened, NULL, described, size, cancelled, error)
     except Exception:
         pass
 

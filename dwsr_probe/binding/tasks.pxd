@@ -16,7 +16,9 @@ ctypedef int (*begin_check)() except -1
 
 cdef bytes as_bytes(object value)
 cdef OpenTask begin_task(
-    bytes name, bytes key, const listing *inputs, int reason, uint64_t worker)
+    bytes name, bytes key, const listing *inputs, bytes operation, bytes chain, int reason,
+    uint64_t worker)
 cdef int end_task(
-    OpenTask opened, bytes output, uint64_t output_bytes, bint cancelled, object error) except -1
+    OpenTask opened, const listing *inputs, bytes output, uint64_t output_bytes, bint cancelled,
+    object error) except -1
 cdef void set_begin_check(begin_check check) noexcept

@@ -141,8 +141,12 @@ cdef class OpenTask:
 
 
 cdef OpenTask begin_task(
-        bytes name, bytes key, const listing *inputs, int reason, uint64_t worker):
-    """inputs may be NULL. reason: not REASON_NONE if other work runs in the thread meanwhile."""
+        bytes name, bytes key, const listing *inputs, bytes operation, bytes chain, int reason,
+        uint64_t worker):
+    """inputs may be NULL. operation, chain: of a graph's task, or empty.
+
+    reason: not REASON_NONE if other work runs in the thread meanwhile.
+    """
     cdef OpenTask opened = OpenTask.__new__(OpenTask)
     cdef task_begin b
     cdef gil held
@@ -153,6 +157,8 @@ cdef OpenTask begin_task(
         opened.foreign_count = count_foreign_allocations()
     b.name = text(at=<const char *>name, len=len(name))
     b.key = text(at=<const char *>key, len=len(key))
+    b.operation = text(at=<const char *>operation, len=len(operation))
+    b.chain = text(at=<const char *>chain, len=len(chain))
     b.inputs = text(at=NULL, len=0)
     b.input_bytes = ABSENT
     b.input_count = b.inputs_omitted = 0
@@ -181,9 +187,12 @@ cdef OpenTask begin_task(
 
 
 cdef int end_task(
-        OpenTask opened, bytes output, uint64_t output_bytes, bint cancelled,
-        object error) except -1:
-    """output: JSON. error: the exception that ended the task, its class, or None."""
+        OpenTask opened, const listing *inputs, bytes output, uint64_t output_bytes,
+        bint cancelled, object error) except -1:
+    """inputs: if not NULL, what the task has turned out to read. output: JSON.
+
+    error: the exception that ended the task, its class, or None.
+    """
     cdef task_end e
     cdef gil held
     # After a fork or a restart of the probe the task belongs to another board.
@@ -194,6 +203,10 @@ cdef int end_task(
     e.output_bytes = output_bytes
     e.gc_freed_bytes = e.requested_bytes = ABSENT
     e.reason, e.out_of_memory = REASON_NONE, 0
+    e.inputs = text(at=NULL, len=0)
+    if inputs != NULL:
+        e.inputs = text(at=&inputs.text[0], len=inputs.size)
+        e.input_bytes, e.inputs_omitted = inputs.total_bytes, inputs.omitted
     try:  # Ctrl-C may arrive in any of these, and the task ends all the same
         if error is not None:
             set_end_state(&e, error)
@@ -354,7 +367,7 @@ cdef class task:
                 context, reason = None, REASON_COROUTINE
             opened = begin_task(
                 as_bytes(self.name), b"" if self.key is None else as_bytes(self.key),
-                self.described, reason, ABSENT)
+                self.described, b"", b"", reason, ABSENT)
             if context is not None:
                 enter_context(opened, context)
             with cython.critical_section(self):
@@ -386,7 +399,7 @@ cdef class task:
         if output is not None:
             described = describe_one(output, None, &nbytes)
             output = None
-        end_task(opened, described, nbytes, False, kind if value is None else value)
+        end_task(opened, NULL, described, nbytes, False, kind if value is None else value)
         return None
 
     def __call__(self, function):

@@ -105,6 +105,10 @@ class NestedParser:
             for given in _checked_objects("inputs of a task", value):
                 _check("shape of an input", given.get("shape"), (list,))
                 _check("nbytes of an input", given.get("nbytes"), _NUMBER)
+        elif name == "chain":
+            _check("chain of a task", value, (list,))
+            for function in value or ():
+                _check("a function in the chain of a task", function, (str,))
         elif name == "gpu" and value is not None:
             _check_devices("gpu of a task", value, ("peak_bytes",))
         else:

@@ -293,7 +293,9 @@ static void mutations(void)
         char name[16];
         r.texts[TEXT_name] =
             (struct text){ name, (uint64_t)snprintf(name, sizeof name, "name %d", i % 7) };
-        totals_add(&totals, texts_intern(&texts, TEXT_name, r.texts[TEXT_name]), &r);
+        r.numbers[TEXT_name] = texts_intern(&texts, TEXT_name, r.texts[TEXT_name]);
+        r.numbers[TEXT_operation] = ABSENT;
+        totals_add(&totals, &r);
     }
     int fd = open(b.path, O_RDWR);
     char *base = mmap(NULL, BOARD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),

@@ -33,6 +33,13 @@ static struct record task(uint64_t seq, uint64_t alloc, uint64_t growth)
                                       .overlap = seq % 3 } };
 }
 
+static void add(struct totals *t, uint64_t name, struct record *r)
+{
+    r->numbers[TEXT_name] = name;
+    r->numbers[TEXT_operation] = ABSENT;
+    totals_add(t, r);
+}
+
 static void cells(void)
 {
     CHECK(totals_cell(0) == 0 && totals_cell(1024) == 0 && totals_cell(1025) == 1
@@ -56,7 +63,7 @@ static void sums(void)
         struct record r = task(seq, seq * 7919 % 100000, seq * 31);
         if (seq % 10 == 0) r.task.state = TASK_ERROR;
         if (seq % 25 == 0) r.task.state = TASK_CANCELLED, r.task.attribution = ATTRIBUTION_SHARED;
-        totals_add(&totals, seq % 2 ? 5 : 6, &r);
+        add(&totals, seq % 2 ? 5 : 6, &r);
         if (seq % 2) alloc += seq * 7919 % 100000;
         if (seq % 2 && seq * 7919 % 100000 > most) most = seq * 7919 % 100000;
     }
@@ -79,13 +86,13 @@ static void tasks_without_own_figures(void)
 {
     open_totals();
     struct record r = task(1, ABSENT, 5 << 20);
-    totals_add(&totals, 0, &r);
+    add(&totals, 0, &r);
     r = task(2, ABSENT, ABSENT);
-    totals_add(&totals, 0, &r);
+    add(&totals, 0, &r);
     CHECK(entry(1)->fields.bare_count == 1 && entry(1)->fields.bare_bytes == 5 << 20
           && entry(1)->bare[2] == 1 && entry(1)->fields.alloc_count == 0);
     r = task(3, ABSENT, 4 << 20); /* an upper bound belongs to its cell */
-    totals_add(&totals, 0, &r);
+    add(&totals, 0, &r);
     CHECK(entry(1)->bare[1] == 1 && entry(1)->fields.ok == 3);
 }
 
@@ -97,14 +104,37 @@ static void names_beyond_the_most(void)
         struct record r = task(i + 1, 1, 1);
         r.texts[TEXT_name] =
             (struct text){ name, (uint64_t)snprintf(name, sizeof name, "%d", (int)i % 400) };
-        totals_add(&totals, i % 400, &r);
+        add(&totals, i % 400, &r);
     }
     struct record r = task(801, 1, 1);
     r.texts[TEXT_name] = (struct text){ "new", 3 };
-    totals_add(&totals, ABSENT, &r); /* a name without a number */
+    add(&totals, ABSENT, &r); /* a name without a number */
     CHECK(entry(0)->fields.names == 400 - (TOTAL_COUNT - 1) + 1 && entry(1)->fields.names == 0);
     CHECK(used == TOTAL_COUNT && entry(0)->fields.ok == 2 * (400 - (TOTAL_COUNT - 1)) + 1
           && entry(0)->fields.name == ABSENT);
+}
+
+/* Five operations under one name are five entries; an operation without a number is counted in
+ * `other`. */
+static void operations(void)
+{
+    open_totals();
+    for (uint64_t i = 0; i < 50; i++) {
+        struct record r = task(i + 1, i, 1);
+        r.numbers[TEXT_name] = 3;
+        r.numbers[TEXT_operation] = i % 5 ? 10 + i % 5 : ABSENT;
+        totals_add(&totals, &r);
+    }
+    CHECK(used == 6);
+    for (uint32_t i = 1; i <= 5; i++)
+        CHECK(entry(i)->fields.name == 3 && entry(i)->fields.ok == 10
+              && entry(i)->fields.operation == (i == 1 ? ABSENT : 9 + i));
+    struct record r = task(51, 1, 1);
+    r.numbers[TEXT_name] = 3;
+    r.numbers[TEXT_operation] = ABSENT;
+    r.texts[TEXT_operation] = (struct text){ "new", 3 };
+    totals_add(&totals, &r);
+    CHECK(used == 6 && entry(0)->fields.ok == 1 && entry(0)->fields.names == 1);
 }
 
 static void devices(void)
@@ -116,7 +146,7 @@ static void devices(void)
         r.device_count = 2;
         r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = seq };
         r.devices[1] = (struct task_device){ .device = 4, .peak_bytes = 100 };
-        totals_add(&totals, 0, &r);
+        add(&totals, 0, &r);
     }
     const struct total_device *d = entry(1)->devices;
     CHECK(d[0].device == 1 && d[0].peak_bytes == 55 && d[0].peak_max_bytes == 10 && d[1].device == 4
@@ -134,7 +164,7 @@ static void a_change_that_is_cut_off(void)
             if (round % 2)
                 r.devices_known = 1, r.device_count = 1,
                 r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = seq };
-            totals_add(&totals, 0, &r);
+            add(&totals, 0, &r);
         }
         struct total before, after, torn;
         memcpy(&before, entry(1), sizeof before);
@@ -142,7 +172,7 @@ static void a_change_that_is_cut_off(void)
         if (round % 2)
             r.devices_known = 1, r.device_count = 1,
             r.devices[0] = (struct task_device){ .device = 1, .peak_bytes = 9 };
-        totals_add(&totals, 0, &r);
+        add(&totals, 0, &r);
         memcpy(&after, entry(1), sizeof after);
         for (uint32_t i = 0; i < sizeof torn / sizeof(word); i++)
             ((word *)&torn)[i] = rand_r(&seed) % 2 ? ((word *)&before)[i] : ((word *)&after)[i];
@@ -160,7 +190,7 @@ static void *write_totals(void *unused)
     totals_open(&t, &table, shared.totals, shared.journal, &shared.live->totals_used);
     for (uint64_t seq = 1; seq <= (SANITIZED ? 20000 : 500000); seq++) {
         struct record r = task(seq, 5000, 6000);
-        totals_add(&t, 0, &r);
+        add(&t, 0, &r);
     }
     store_release(&writing, 0);
     return unused;
@@ -199,6 +229,7 @@ int main(void)
     RUN(sums);
     RUN(tasks_without_own_figures);
     RUN(names_beyond_the_most);
+    RUN(operations);
     RUN(devices);
     RUN(a_change_that_is_cut_off);
     RUN(a_reader_beside_a_writer_sees_whole_sums);

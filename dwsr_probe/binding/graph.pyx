@@ -1,0 +1,430 @@
+# cython: language_level=3, freethreading_compatible=True
+"""What the graph of one Dask task says before the task runs: what it reads, in the order of its
+arguments; the functions inside it, in the order of their execution (`chain`); and the job's own
+function among them (`operation`).
+
+Used by graph_tasks.pyx at each begin. Covers GraphNodes (dask._task_spec), subgraphs of fused
+tasks, and the tuples of older graphs inside a SubgraphCallable. Each task is walked, because tasks
+of one layer may have different chains; only names are kept from task to task. Code of the job is
+never run.
+"""
+cimport cython
+
+from dwsr_probe.binding.features cimport (
+    add_selection, add_value, close_listing, is_lazy, json_name, listing, open_listing)
+
+import functools
+import types
+
+cdef enum:
+    NODES_MOST = 512  # bounds the time that a begin takes
+    DEPTH_MOST = 48
+    NAMES_MOST = 4096  # kept names and chains
+    CHAIN_MOST = 500  # bytes of JSON
+
+cdef enum node_kind:
+    NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
+
+cdef enum function_role:
+    PLAIN  # a function whose name stands in the chain
+    HIDDEN  # a wrapper: only what it calls has a name
+    SUBGRAPH  # runs a graph that is its first argument
+    GETTER  # (array, selection): reads a block of the array
+    ITEM  # the same, but the array may be a block in memory
+    STORE  # (block, target, region): the target is no input
+
+# Names of others' functions that say less than what they do.
+cdef dict ROLES = {
+    ("dask._task_spec", "_execute_subgraph"): (SUBGRAPH, ""),
+    ("dask.array.core", "getter"): (GETTER, "getitem"),
+    ("dask.array.core", "getter_nofancy"): (GETTER, "getitem"),
+    ("dask.array.core", "getter_inline"): (GETTER, "getitem"),
+    ("_operator", "getitem"): (ITEM, "getitem"),
+    ("dask.array.chunk", "getitem"): (ITEM, "getitem"),
+    ("dask.array.core", "load_store_chunk"): (STORE, "store"),
+    ("dask.array.core", "store_chunk"): (STORE, "store"),
+    ("dask.array.core", "concatenate_shaped"): (PLAIN, "overlap"),
+    ("dask.array.overlap", "_trim"): (HIDDEN, ""),
+    ("dask.array.core", "_pass_extra_kwargs"): (HIDDEN, ""),
+    ("dask.array.core", "_enforce_dtype"): (HIDDEN, ""),
+    ("dask.array.core", "apply_infer_dtype"): (HIDDEN, ""),
+    ("dask.utils", "apply"): (HIDDEN, ""),
+    ("dask.bag.core", "reify"): (HIDDEN, ""),
+    ("dask.bag.core", "map_chunk"): (HIDDEN, ""),
+    ("dask.dataframe.dask_expr._expr", "apply_and_enforce"): (HIDDEN, ""),
+    ("dask.dataframe.core", "apply_and_enforce"): (HIDDEN, ""),
+    ("dask._task_spec", "_identity_cast"): (HIDDEN, ""),
+    ("dask._task_spec", "identity"): (HIDDEN, ""),
+    ("dask._task_spec", "_to_dict"): (HIDDEN, ""),
+    ("dask._task_spec", "_instantiate_named_tuple"): (HIDDEN, ""),
+    ("dask._task_spec", "NestedContainer.to_container"): (HIDDEN, ""),
+    ("dask.delayed", "single_key"): (HIDDEN, ""),
+    ("dask.dataframe.io.parquet.core", "ParquetFunctionWrapper"): (PLAIN, "read_parquet"),
+}
+# Functions of these libraries are steps of a chain, but not the job's own.
+cdef frozenset LIBRARIES = frozenset((
+    "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "distributed",
+    "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy", "numpy_groupies",
+    "operator", "pandas", "pyarrow", "sparse", "tlz", "toolz", "xarray", "zarr"))
+
+
+@cython.final
+cdef class Function:
+    """A function as a chain shows it.
+
+    name: JSON text, b"" for a function that has no place in a chain. ours: of the job, not of a
+    library.
+    """
+
+
+cdef dict functions = {}  # (module, qualified name) → Function
+cdef dict chains = {}  # names → JSON
+cdef dict node_kinds = {}  # type → node_kind, of types that the job does not define
+cdef type FunctionType = types.FunctionType
+cdef type MethodType = types.MethodType
+cdef type BuiltinType = types.BuiltinFunctionType
+cdef type PartialType = functools.partial
+
+
+cdef Function new_function(object module, object qualname, str shown):
+    """shown: the name in a chain, if no table says otherwise."""
+    cdef Function f = Function.__new__(Function)
+    library = module.partition(".")[0] if type(module) is str else ""
+    role, name = ROLES.get((module, qualname), (PLAIN, None))
+    if name is None:
+        name = shown
+    f.role = role
+    f.ours = library not in LIBRARIES
+    f.name = json_name(name.lstrip("_") or name) if name else b""
+    return f
+
+
+cdef Function function_of(object function):
+    """The Function of a callable without others inside it."""
+    cdef type t = type(function)
+    if t is FunctionType or t is BuiltinType:
+        module, qualname = function.__module__, function.__qualname__
+        if t is FunctionType and type(qualname) is str and (<str>qualname).endswith("<lambda>"):
+            code = function.__code__
+            file = code.co_filename.rpartition("/")[2]
+            return remembered(module, f"lambda ({file}:{code.co_firstlineno})", None)
+        return remembered(module, qualname, function.__name__)
+    if t is MethodType:
+        owner = function.__self__
+        if isinstance(owner, type):  # a class method
+            name = type.__getattribute__(owner, "__name__")
+            method = getattr(function.__func__, "__name__", "")
+            return remembered(
+                type.__getattribute__(owner, "__module__"), f"{name}.{method}", None)
+        t = type(owner)
+    elif issubclass(t, type):  # a class is called
+        t = function
+    elif t.__module__ == "numpy":  # a ufunc, a dispatcher
+        name = getattr(function, "__name__", None)
+        if type(name) is str:
+            return remembered("numpy", name, None)
+    elif t.__name__ == "methodcaller":
+        method = getattr(function, "method", None)
+        return remembered("operator", method if type(method) is str else "methodcaller", None)
+    return remembered(
+        type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__"), None)
+
+
+cdef Function remembered(object module, object qualname, object shown):
+    cdef Function f
+    key = (module, qualname)
+    found = functions.get(key)
+    if found is not None:
+        return <Function>found
+    f = new_function(module, qualname, str(qualname if shown is None else shown))
+    if len(functions) > NAMES_MOST:
+        functions.clear()
+    functions[key] = f
+    return f
+
+
+cdef int kind_of_node(type t):
+    found = node_kinds.get(t)
+    if found is not None:
+        return found
+    cdef int kind = NODE_NONE
+    module = type.__getattribute__(t, "__module__")
+    if module == "dask._task_spec":
+        for base in t.__mro__:
+            name = base.__name__
+            kind = (
+                NODE_TASK if name == "Task" else NODE_DATA if name == "DataNode"
+                else NODE_REFERENCE if name in ("Alias", "TaskRef") else NODE_NONE)
+            if kind != NODE_NONE:
+                break
+    elif module != "builtins":
+        return NODE_NONE
+    node_kinds[t] = kind
+    return kind
+
+
+cdef bint may_be_function(object value):
+    cdef type t = type(value)
+    return t is FunctionType or t is MethodType or t is PartialType or t is BuiltinType
+
+
+@cython.final
+cdef class Scope:
+    """The keys that mean something inside a subgraph.
+
+    inkeys: names of arguments, or a dict with the arguments themselves. arguments: of the task
+    that runs the subgraph, of which number `first` belongs to the first inkey. legacy: tasks are
+    tuples, and keys stand for themselves.
+    """
+
+    cdef object argument(self, object key):
+        """The argument that a key stands for, a node of the outer scope; None: no such key."""
+        cdef Py_ssize_t at = self.first
+        if type(self.inkeys) is dict:
+            return (<dict>self.inkeys).get(key)
+        for item in self.inkeys:
+            if item is key or item == key:
+                return self.arguments[at] if at < len(self.arguments) else None
+            at += 1
+        return None
+
+
+@cython.final
+cdef class Walk:
+    """One walk over one task. Create, set inputs, data and sizes, run once."""
+
+    cdef int run(self, object node) except -1:
+        self.done = set()
+        self.names = []
+        self.operation = b""
+        self.handed = None
+        self.handed_ours = False
+        self.left = NODES_MOST
+        return self.visit(node, None, False, DEPTH_MOST)
+
+    cdef bytes operation_text(self):
+        return self.operation[1:-1]  # JSON's quotes
+
+    cdef bytes chain(self):
+        """JSON, or b"" if there is only one function."""
+        if len(self.names) < 2:
+            return b""
+        key = tuple(self.names)
+        found = chains.get(key)
+        if found is None:
+            text, left = [], CHAIN_MOST
+            for name in key:
+                left -= len(name) + 1
+                if left < 8:
+                    text.append(b'"..."')
+                    break
+                text.append(name)
+            found = b"[" + b",".join(text) + b"]"
+            if len(chains) > NAMES_MOST:
+                chains.clear()
+            chains[key] = found
+        return found
+
+    cdef int visit(self, object node, Scope scope, bint in_library, int depth) except -1:
+        """in_library: the node is an argument of a library's function."""
+        cdef int kind = kind_of_node(type(node))
+        self.left -= 1
+        if self.left < 0 or depth < 0:
+            return 0
+        if kind == NODE_TASK:
+            if id(node) in self.done:
+                return 0
+            self.done.add(id(node))
+            return self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1)
+        if kind == NODE_REFERENCE:
+            return self.visit_key(target_of(node), scope, in_library, depth - 1)
+        if kind == NODE_DATA:
+            node = node.value
+        elif scope is not None and scope.legacy:
+            if type(node) is tuple and node and callable((<tuple>node)[0]):
+                return self.visit_task((<tuple>node)[0], (<tuple>node)[1:], None, scope, depth - 1)
+            if type(node) is str and (node in scope.graph or node in scope.inkeys):
+                return self.visit_key(node, scope, in_library, depth - 1)
+        if type(node) is list or type(node) is tuple:
+            for item in node:
+                self.visit(item, scope, in_library, depth - 1)
+            return 0
+        if type(node) is dict:
+            for item in (<dict>node).values():
+                self.visit(item, scope, in_library, depth - 1)
+            return 0
+        if may_be_function(node):
+            if in_library:
+                self.take_handed(node, depth)
+            return 0
+        add_value(self.inputs, node, 1, None, True)
+        return 0
+
+    cdef int take_handed(self, object function, int depth) except -1:
+        """A function among the arguments of a library's: it is what the library calls. One of the
+        job's comes first."""
+        cdef Function f
+        while type(function) is PartialType and depth > 0:
+            function = function.func
+            depth -= 1
+        f = function_of(function)
+        if f.name and (f.ours or self.handed is None):
+            self.handed, self.handed_ours = f.name, f.ours
+        return 0
+
+    cdef int visit_key(self, object key, Scope scope, bint in_library, int depth) except -1:
+        while scope is not None:
+            found = scope.graph.get(key)
+            if found is not None:
+                return self.visit(found, scope, in_library, depth - 1)
+            node, scope = scope.argument(key), scope.outer
+            if node is None:
+                continue  # a key of the graph around this one
+            if kind_of_node(type(node)) != NODE_REFERENCE:
+                return self.visit(node, scope, in_library, depth - 1)
+            key = target_of(node)
+        return self.add_dependency(key)
+
+    cdef int add_dependency(self, object key) except -1:
+        if type(self.data) is not dict or key in self.done:
+            return 0
+        if key in <dict>self.data:
+            self.done.add(key)
+            size = None if self.sizes is None else (<dict>self.sizes).get(key)
+            add_value(self.inputs, (<dict>self.data)[key], 1, size, False)
+        return 0
+
+    cdef int visit_task(
+            self, object function, object args, object kwargs, Scope scope, int depth) except -1:
+        cdef Function f
+        cdef Scope inner
+        cdef bint in_library
+        if type(args) is not tuple:
+            return 0
+        while type(function) is PartialType and depth > 0:
+            if function.args:  # they come first among the arguments
+                args = (*function.args, *<tuple>args)
+            function = function.func
+            depth -= 1
+        if type(function).__name__ == "SubgraphCallable" and type(function.dsk) is dict:
+            inner = Scope.__new__(Scope)
+            inner.graph, inner.inkeys, inner.legacy = function.dsk, function.inkeys, True
+            inner.arguments, inner.first, inner.outer = args, 0, scope
+            return self.visit_key(function.outkey, inner, False, depth - 1)
+        if type(function).__name__ == "Compose" and hasattr(function, "first"):
+            return self.visit_compose(function, args, kwargs, scope, depth)
+        f = function_of(function)
+        if f.role == SUBGRAPH and len(<tuple>args) >= 3 and type((<tuple>args)[0]) is dict:
+            inner = Scope.__new__(Scope)
+            inner.graph, inner.inkeys = (<tuple>args)[0], (<tuple>args)[2]
+            inner.arguments, inner.first, inner.outer = args, 3, scope
+            if type(inner.inkeys) is dict and len(<tuple>args) > 3:  # Dask before 2024.12
+                if type((<tuple>args)[3]) is dict:
+                    inner.inkeys = {**inner.inkeys, **(<tuple>args)[3]}
+            return self.visit_key((<tuple>args)[1], inner, False, depth - 1)
+        if f.role in (GETTER, ITEM) and len(<tuple>args) >= 2 and self.add_block(
+                f, (<tuple>args)[0], (<tuple>args)[1], scope):
+            self.add_name(f)
+            return 0
+        if f.role == STORE:
+            self.visit((<tuple>args)[0], scope, False, depth)
+            self.add_name(f)
+            return 0
+        in_library = not f.ours
+        for item in <tuple>args:
+            self.visit(item, scope, in_library, depth)
+        if type(kwargs) is dict and kwargs:
+            for name, item in (<dict>kwargs).items():
+                if name != "_meta" and name != "meta":  # an empty example of the result
+                    self.visit(item, scope, in_library, depth)
+        if self.handed is not None:
+            if self.handed_ours and not self.operation:
+                self.operation = self.handed
+            if self.handed_ours or f.role == HIDDEN:
+                self.names.append(self.handed)
+            self.handed = None
+        self.add_name(f)
+        return 0
+
+    cdef int visit_compose(
+            self, object function, tuple args, object kwargs, Scope scope, int depth) except -1:
+        self.visit_task(function.first, args, kwargs, scope, depth - 1)
+        for later in function.funcs:
+            self.visit_task(later, (), None, scope, depth - 1)
+        return 0
+
+    cdef int add_name(self, Function f) except -1:
+        if not f.name or f.role == HIDDEN:
+            return 0
+        self.names.append(f.name)
+        if f.ours and not self.operation:
+            self.operation = f.name
+        return 0
+
+    cdef object value_of(self, object node, Scope scope):
+        """The constant or the dependency behind a node; None if a task makes it."""
+        cdef int kind, left = DEPTH_MOST
+        while left > 0:
+            left -= 1
+            kind = kind_of_node(type(node))
+            if kind == NODE_DATA:
+                return node.value
+            if kind == NODE_TASK:
+                return None
+            if kind == NODE_REFERENCE:
+                key = target_of(node)
+            elif scope is not None and scope.legacy and type(node) is str:
+                key = node
+            else:
+                return node
+            while True:
+                if scope is None:
+                    if type(self.data) is dict:
+                        return (<dict>self.data).get(key)
+                    return None
+                node = scope.graph.get(key)
+                if node is not None:
+                    break
+                node, scope = scope.argument(key), scope.outer
+                if node is not None:
+                    break
+        return None
+
+    cdef bint add_block(
+            self, Function f, object source, object selection, Scope scope) except -1:
+        """Add what a getter reads; False if its source is not a whole array that exists."""
+        array = self.value_of(source, scope)
+        if array is None or f.role == ITEM and not is_lazy(array):
+            return False
+        chosen = self.value_of(selection, scope)
+        if type(chosen) is not tuple:
+            if chosen is None:
+                return False
+            chosen = (chosen,)
+        if kind_of_node(type(source)) == NODE_REFERENCE:
+            self.done.add(target_of(source))
+        return add_selection(self.inputs, array, chosen)
+
+
+cdef object target_of(object reference):
+    """The key that an Alias or a TaskRef stands for."""
+    found = getattr(reference, "target", None)
+    if found is None:
+        return reference.key
+    return found.key if kind_of_node(type(found)) == NODE_REFERENCE else found
+
+
+
+def walk_task(node, data=None):
+    """(inputs as JSON, operation or None, chain as a list of names).
+
+    For tests."""
+    cdef listing l
+    cdef Walk walk = Walk.__new__(Walk)
+    open_listing(&l)
+    walk.inputs, walk.data, walk.sizes = &l, data, None
+    walk.run(node)
+    close_listing(&l)
+    return (
+        l.text[:l.size], walk.operation_text().decode() or None,
+        [name[1:-1].decode() for name in walk.names])
