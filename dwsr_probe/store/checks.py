@@ -32,7 +32,13 @@ _SCALARS: dict[str, Types] = {
     for name, kind in TYPES.items()
     if kind is not object
 }
-_RECORD = _SCALARS | {"inputs": (list,), "output": (dict,), "gpu": (list,), "oom": (dict,)}
+_RECORD = _SCALARS | {
+    "inputs": (list,),
+    "output": (dict,),
+    "gpu": (list,),
+    "oom": (dict,),
+    "chain": (list,),
+}
 _ROW = tuple(_SCALARS.get(name, (str,)) for name in FIELDS)  # nested fields are JSON text there
 _META: dict[str, Types] = {
     "run": (str,),
