@@ -7,17 +7,22 @@ Used by the model, and by every view of a run (report/, serve/).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import namedtuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _ARROW = " → "
 
 
-class Group(NamedTuple):
-    name: str
-    chain: tuple[str, ...] = ()  # names of the functions inside the task; (): only one, or unknown
+class Group(namedtuple("Group", ("name", "chain"), defaults=((),))):
+    """chain: names of the functions inside the task; (): there is only one, or it is unknown."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        name: str
+        chain: tuple[str, ...]
 
     @property
     def text(self) -> str:
