@@ -90,7 +90,8 @@ class Opcodes: ...
 # -- binding/tasks.pyx
 
 @final
-class OpenTask: ...
+class OpenTask:
+    node: Any
 
 class task:
     output: Any

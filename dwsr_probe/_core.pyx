@@ -278,7 +278,7 @@ UNITS = {
     "dwsr_probe.binding.handover": (
         "FollowedCall", "FollowedCallback", "around_call_soon_threadsafe", "around_run",
         "around_write", "follow_call"),
-    "dwsr_probe.binding.graph": ("walk_task",),
+    "dwsr_probe.binding.graph": ("Function", "Observed", "Scope", "Walk", "walk_task"),
     "dwsr_probe.binding.graph_tasks": (
         "begin_graph_task", "end_graph_task", "end_with_message", "use_key_split", "use_workers"),
     "dwsr_probe.binding.board_layout": (
@@ -303,17 +303,20 @@ UNITS = {
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
 cdef tuple cimported = (
-    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks",
-    "dwsr_probe.binding.graph")
+    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks")
+cdef dict cimported_by = {"dwsr_probe.binding.graph_tasks": "dwsr_probe.binding.graph"}
 cdef object load_lock = RLock()
 
 
 cdef object load_unit(str unit):
     """Import a unit, whose init function is in this file (PEP 489 allows several in one).
 
-    The units in `cimported` are loaded first, because other units cimport them.
+    The units in `cimported` are loaded first, because other units cimport them, and so is the one
+    in `cimported_by`.
     """
     with load_lock:
+        if unit in cimported_by:
+            load_unit(cimported_by[unit])
         module = sys.modules.get(unit)
         if module is not None:
             return module

@@ -19,20 +19,24 @@ cdef struct listing:
     Py_ssize_t visited  # containers and constants included
     uint64_t total_bytes  # ABSENT once a size is unknown
     bint arrays_only  # NumPy's and CuPy's own arrays, whose nbytes is exact
+    bint late  # the values that follow became known only while the task ran
     Py_ssize_t last_at, last_size  # the last value in the text
     Py_ssize_t last_count  # values in succession that are equal to it
 
 cdef void open_listing(listing *l) noexcept
 cdef void close_listing(listing *l) noexcept
+cdef void reopen_listing(listing *l) noexcept
 cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept
 cdef int add_value(listing *l, object value, int depth, object known_bytes, bint constant) except -1
 cdef int add_items(listing *l, object items, int kind, int depth, bint constant) except -1
 cdef int add_constants(listing *l, object node, int depth) except -1
+cdef int kind_of(type t)
 cdef bint is_lazy(object array)
 cdef bint add_selection(listing *l, object array, tuple selection) except -1
 cdef bytes json_name(object text)
 cdef void fill_listing(listing *l, object inputs) noexcept
 cdef bytes describe_one(object value, object known_bytes, uint64_t *nbytes)
+cdef bytes describe_returned(object value, object known_bytes, uint64_t *nbytes)
 
 
 cdef inline uint64_t byte_count(object nbytes):

@@ -6,6 +6,8 @@ of types from known libraries; of any other type the name is recorded. Nothing r
 copied. The result is JSON in a buffer of fixed size. Values that do not fit are left out and
 counted.
 """
+from cpython.object cimport PyObject
+from cpython.ref cimport _Py_REFCNT
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, memmove
@@ -83,6 +85,7 @@ cdef extern from *:
         int nd
         Py_ssize_t *dimensions
         Py_ssize_t *strides
+        PyObject *base
         void *descr
 
 # 1: the struct fits, 0: not compared yet, -1: it does not fit, or there is no GIL to keep the
@@ -153,7 +156,7 @@ cdef uint64_t add_ndarray(listing *l, object array, object known_bytes) except? 
     ok = ok and append(l, b'],"nbytes":', 11) and append_number(l, nbytes)
     if logical != nbytes and not last_dtype_objects:
         ok = ok and append(l, b',"logical_bytes":', 17) and append_number(l, logical)
-    ok = ok and append(l, b"}", 1)
+    ok = ok and append_end(l, False)
     settle_value(l, begin, ok)
     return nbytes
 
@@ -247,7 +250,8 @@ cdef bytes name_of_type(type t):
     if found is None:
         name = type.__getattribute__(t, "__name__")
         library = str(type.__getattribute__(t, "__module__")).partition(".")[0]
-        if library in ("cupy", "cupyx", "cudf"):  # to tell it from the host's class of that name
+        # "Array" and "Dataset" alone say nothing, and CuPy's ndarray is not the host's
+        if library in ("cupy", "cupyx", "cudf", "zarr", "h5py", "netCDF4", "tables"):
             name = f"{library}.{name}"
         found = json_name(name)
         if is_known_library(t):
@@ -349,6 +353,13 @@ cdef bint append(listing *l, const char *at, Py_ssize_t size) noexcept:
     return True
 
 
+cdef bint append_end(listing *l, bint lazy) noexcept:
+    """The marks of a value, and its closing brace."""
+    cdef bint ok = not lazy or append(l, b',"lazy":true', 12)
+    ok = ok and (not l.late or append(l, b',"late":true', 12))
+    return ok and append(l, b"}", 1)
+
+
 cdef bint append_value(
         listing *l, bytes type_name, bytes dtype_name, object shape, uint64_t nbytes, bint lazy):
     """Append one JSON object, or nothing if it does not fit."""
@@ -373,9 +384,7 @@ cdef bint append_value(
         ok = ok and append(l, b',"nbytes":null', 14)
     else:
         ok = ok and append(l, b',"nbytes":', 10) and append_number(l, nbytes)
-    if lazy:
-        ok = ok and append(l, b',"lazy":true', 12)
-    ok = ok and append(l, b"}", 1)
+    ok = ok and append_end(l, lazy)
     if not ok:
         l.size = begin
     return ok
@@ -608,6 +617,7 @@ cdef void open_listing(listing *l) noexcept:
     l.count = l.omitted = l.visited = 0
     l.total_bytes = 0
     l.arrays_only = True
+    l.late = False
     l.last_at = l.last_size = l.last_count = 0
 
 
@@ -618,6 +628,14 @@ cdef void close_listing(listing *l) noexcept:
     l.size += 1
     if l.count == 0:
         l.total_bytes = ABSENT
+
+
+cdef void reopen_listing(listing *l) noexcept:
+    """After close_listing: more values follow."""
+    l.size -= 1
+    l.last_count = 0  # the count of the last value is written already
+    if l.count == 0:
+        l.total_bytes = 0
 
 
 cdef void fill_listing(listing *l, object inputs) noexcept:
@@ -645,6 +663,32 @@ cdef bytes describe_one(object value, object known_bytes, uint64_t *nbytes):
     return l.text[:l.size]
 
 
+cdef bytes describe_returned(object value, object known_bytes, uint64_t *nbytes):
+    """describe_one for what a task returns. An array that is a view has the bytes that only the
+    view keeps in memory: those of its base, or none if others hold the base, too."""
+    cdef dwsr_ndarray *a
+    cdef uint64_t logical
+    cdef bytes text = describe_one(value, known_bytes, nbytes)
+    if ndarray_layout != 1 or kind_of(type(value)) != NDARRAY or not text:
+        return text
+    a = <dwsr_ndarray *><void *>value
+    if a.base == NULL or nbytes[0] == ABSENT:
+        return text
+    logical = nbytes[0]
+    try:
+        if _Py_REFCNT(a.base) > 1:
+            nbytes[0] = 0
+        elif kind_of(type(<object>a.base)) == NDARRAY:
+            nbytes[0] = byte_count((<object>a.base).nbytes)
+        if nbytes[0] == logical:
+            return text
+        head = text[:text.rindex(b',"nbytes":')]
+        logical = byte_count(value.nbytes)
+        return b'%b,"nbytes":%d,"logical_bytes":%d,"view":true}' % (head, nbytes[0], logical)
+    except Exception:
+        return text
+
+
 def describe_inputs(inputs):
     """(JSON, total bytes or None, number of values, number of values that the JSON leaves out)."""
     cdef listing l
@@ -655,5 +699,5 @@ def describe_inputs(inputs):
 def describe_output(value):
     """(JSON, bytes or None)."""
     cdef uint64_t nbytes
-    text = describe_one(value, None, &nbytes)
+    text = describe_returned(value, None, &nbytes)
     return text, None if nbytes == ABSENT else nbytes

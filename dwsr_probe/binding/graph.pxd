@@ -1,5 +1,6 @@
 # What graph_tasks.pyx uses of graph.pyx.
 from dwsr_probe.binding.features cimport listing
+from dwsr_probe.binding.tasks cimport OpenTask
 
 cdef class Function:
     cdef int role
@@ -13,28 +14,40 @@ cdef class Scope:
     cdef Py_ssize_t first
     cdef Scope outer
     cdef bint legacy
+    cdef object node, key  # the task that runs the subgraph, and its key in `outer`
+    cdef dict copied  # `graph` with sources replaced, or None
 
     cdef object argument(self, object key)
+    cdef void replace(self, object key, object node)
 
 cdef class Walk:
     cdef listing *inputs
-    cdef object data, sizes
+    cdef object root, data, sizes, value_key
     cdef set done
     cdef list names
     cdef bytes operation
     cdef bytes handed  # a function among the arguments of a library's function
     cdef bint handed_ours
-    cdef int left
+    cdef int left, tasks, blocks  # nodes that may still be visited; tasks and blocks so far
+    cdef list sources  # (scope, key, node) of tasks inside that make data, or None
 
     cdef int run(self, object node) except -1
     cdef bytes operation_text(self)
     cdef bytes chain(self)
     cdef int visit(self, object node, Scope scope, bint in_library, int depth) except -1
     cdef int take_handed(self, object function, int depth) except -1
+    cdef int visit_siblings(
+        self, object nodes, Scope scope, bint in_library, int depth) except -1
     cdef int visit_key(self, object key, Scope scope, bint in_library, int depth) except -1
+    cdef int visit_inner(
+        self, object key, object node, Scope scope, bint in_library, int depth) except -1
+    cdef object observed(self, OpenTask opened)
+    cdef bint is_found(self, Scope scope, object key, object node) except -1
     cdef int add_dependency(self, object key) except -1
     cdef int visit_task(
-        self, object function, object args, object kwargs, Scope scope, int depth) except -1
+        self, object function, object args, object kwargs, Scope scope, int depth,
+        object node=*, object key=*) except -1
+    cdef int visit_applied(self, tuple args, Scope scope, int depth) except -1
     cdef int visit_compose(
         self, object function, tuple args, object kwargs, Scope scope, int depth) except -1
     cdef int add_name(self, Function f) except -1

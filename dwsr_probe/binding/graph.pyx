@@ -9,9 +9,12 @@ of one layer may have different chains; only names are kept from task to task. C
 never run.
 """
 cimport cython
+from libc.stdint cimport uint64_t
 
+from csrc.board_layout cimport ABSENT
 from dwsr_probe.binding.features cimport (
-    add_selection, add_value, close_listing, is_lazy, json_name, listing, open_listing)
+    UNKNOWN, add_selection, add_value, close_listing, is_lazy, json_name, kind_of, listing,
+    open_listing)
 
 import functools
 import types
@@ -21,6 +24,8 @@ cdef enum:
     DEPTH_MOST = 48
     NAMES_MOST = 4096  # kept names and chains
     CHAIN_MOST = 500  # bytes of JSON
+    SOURCES_MOST = 8  # that are observed in one task
+    SMALL_BYTES = 1 << 16
 
 cdef enum node_kind:
     NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
@@ -28,7 +33,9 @@ cdef enum node_kind:
 cdef enum function_role:
     PLAIN  # a function whose name stands in the chain
     HIDDEN  # a wrapper: only what it calls has a name
-    SUBGRAPH  # runs a graph that is its first argument
+    SUBGRAPH  # (graph, key of the result, arguments ...): runs a graph
+    TASK_LIST  # (tasks, dependencies, key of the result): the same in dask_expr
+    APPLY  # (function, arguments, keyword arguments)
     GETTER  # (array, selection): reads a block of the array
     ITEM  # the same, but the array may be a block in memory
     STORE  # (block, target, region): the target is no input
@@ -44,11 +51,19 @@ cdef dict ROLES = {
     ("dask.array.core", "load_store_chunk"): (STORE, "store"),
     ("dask.array.core", "store_chunk"): (STORE, "store"),
     ("dask.array.core", "concatenate_shaped"): (PLAIN, "overlap"),
+    ("dask.array.wrap", "_broadcast_trick_inner"): (PLAIN, "broadcast"),
     ("dask.array.overlap", "_trim"): (HIDDEN, ""),
     ("dask.array.core", "_pass_extra_kwargs"): (HIDDEN, ""),
     ("dask.array.core", "_enforce_dtype"): (HIDDEN, ""),
     ("dask.array.core", "apply_infer_dtype"): (HIDDEN, ""),
-    ("dask.utils", "apply"): (HIDDEN, ""),
+    ("dask.utils", "apply"): (APPLY, ""),
+    ("dask_expr._expr", "Fused._execute_internal_graph"): (TASK_LIST, ""),
+    ("builtins", "dict"): (HIDDEN, ""),
+    ("builtins", "list"): (HIDDEN, ""),
+    ("builtins", "set"): (HIDDEN, ""),
+    ("builtins", "tuple"): (HIDDEN, ""),
+    ("dask.array.core", "concrete"): (HIDDEN, ""),
+    ("dask.array.numpy_compat", "concrete"): (HIDDEN, ""),
     ("dask.bag.core", "reify"): (HIDDEN, ""),
     ("dask.bag.core", "map_chunk"): (HIDDEN, ""),
     ("dask.dataframe.dask_expr._expr", "apply_and_enforce"): (HIDDEN, ""),
@@ -58,13 +73,14 @@ cdef dict ROLES = {
     ("dask._task_spec", "_to_dict"): (HIDDEN, ""),
     ("dask._task_spec", "_instantiate_named_tuple"): (HIDDEN, ""),
     ("dask._task_spec", "NestedContainer.to_container"): (HIDDEN, ""),
+    ("dask._task_spec", "Dict.constructor"): (HIDDEN, ""),
     ("dask.delayed", "single_key"): (HIDDEN, ""),
     ("dask.dataframe.io.parquet.core", "ParquetFunctionWrapper"): (PLAIN, "read_parquet"),
 }
 # Functions of these libraries are steps of a chain, but not the job's own.
 cdef frozenset LIBRARIES = frozenset((
-    "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "distributed",
-    "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy", "numpy_groupies",
+    "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "dask_expr",
+    "distributed", "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy", "numpy_groupies",
     "operator", "pandas", "pyarrow", "sparse", "tlz", "toolz", "xarray", "zarr"))
 
 
@@ -77,6 +93,7 @@ cdef class Function:
     """
 
 
+cdef bytes ALIAS = b'"alias"'
 cdef dict functions = {}  # (module, qualified name) → Function
 cdef dict chains = {}  # names → JSON
 cdef dict node_kinds = {}  # type → node_kind, of types that the job does not define
@@ -168,6 +185,21 @@ cdef bint may_be_function(object value):
     return t is FunctionType or t is MethodType or t is PartialType or t is BuiltinType
 
 
+cdef bint is_callable_object(object value):
+    """Of the job's own class, with a method __call__: what a library's function calls."""
+    return kind_of(type(value)) == UNKNOWN and callable(value) and not isinstance(value, type)
+
+
+cdef object unwrapped(object function, int depth):
+    """The function inside partials and curries."""
+    cdef type t = type(function)
+    while depth > 0 and (t is PartialType or t.__name__ == "curry" and hasattr(function, "func")):
+        function = function.func
+        t = type(function)
+        depth -= 1
+    return function
+
+
 @cython.final
 cdef class Scope:
     """The keys that mean something inside a subgraph.
@@ -188,26 +220,108 @@ cdef class Scope:
             at += 1
         return None
 
+    cdef void replace(self, object key, object node):
+        """Replace a node in a copy of the subgraph."""
+        if self.copied is None:
+            self.copied = dict(self.graph)
+        self.copied[key] = node
+
+
+@cython.final
+cdef class Observed:
+    """A function inside a task that makes data: what it returns is an input, known late."""
+    cdef object function
+    cdef OpenTask opened
+
+    def __call__(self, *args, **kwargs):
+        value = self.function(*args, **kwargs)
+        try:
+            add_value(self.opened.inputs, value, 1, None, True)
+        except Exception:  # the job comes first
+            pass
+        return value
+
+
+cdef object graph_like(object original, dict graph):
+    """A graph in the form of the original: a dict, a list of tasks, or a data node with either."""
+    if kind_of_node(type(original)) == NODE_DATA:
+        node = copy_of_task(original)
+        node.value = graph_like(original.value, graph)
+        return node
+    return list(graph.values()) if type(original) is list else graph
+
+
+cdef object copy_of_task(object node):
+    """A node with the same slots. Those of a task that was unpickled may be missing."""
+    t = type(node)
+    copied = t.__new__(t)
+    for base in t.__mro__:
+        for slot in getattr(base, "__slots__", ()):
+            try:
+                setattr(copied, slot, getattr(node, slot))
+            except AttributeError:
+                pass
+    return copied
+
 
 @cython.final
 cdef class Walk:
     """One walk over one task. Create, set inputs, data and sizes, run once."""
 
     cdef int run(self, object node) except -1:
+        self.root = node
         self.done = set()
         self.names = []
         self.operation = b""
         self.handed = None
         self.handed_ours = False
         self.left = NODES_MOST
-        return self.visit(node, None, False, DEPTH_MOST)
+        self.tasks = self.blocks = 0
+        self.sources = None
+        if kind_of_node(type(node)) == NODE_REFERENCE:
+            self.names.append(ALIAS)  # runs nothing: another name for a result
+        self.visit(node, None, False, DEPTH_MOST)
+        if self.tasks == 1:
+            self.sources = None  # what it makes is the output
+        return 0
+
+    cdef object observed(self, OpenTask opened):
+        """The task with its sources observed: copies of the nodes on the way to them. None if no
+        source can be replaced."""
+        cdef Scope scope
+        cdef Observed source
+        copied = None
+        for scope, key, inner in self.sources:
+            if not self.is_found(scope, key, inner):
+                continue
+            source = Observed.__new__(Observed)
+            source.function, source.opened = inner.func, opened
+            copied = copy_of_task(inner)
+            copied.func = source
+            while True:
+                scope.replace(key, copied)
+                copied = copy_of_task(scope.node)
+                copied.args = (graph_like(scope.node.args[0], scope.copied), *scope.node.args[1:])
+                if scope.outer is None:
+                    break
+                key, scope = scope.key, scope.outer
+        return copied
+
+    cdef bint is_found(self, Scope scope, object key, object node) except -1:
+        """Whether the way from the task to a node inside it leads through graphs by their keys, so
+        that copies along the way mean the same task."""
+        while scope is not None:
+            if scope.node is None or scope.graph.get(key) is not node:
+                return False
+            key, node, scope = scope.key, scope.node, scope.outer
+        return node is self.root
 
     cdef bytes operation_text(self):
         return self.operation[1:-1]  # JSON's quotes
 
     cdef bytes chain(self):
-        """JSON, or b"" if there is only one function."""
-        if len(self.names) < 2:
+        """JSON, or b"" if there is only one function, which the task is named for."""
+        if len(self.names) < 2 and not (self.names and self.names[0] is ALIAS):
             return b""
         key = tuple(self.names)
         found = chains.get(key)
@@ -235,7 +349,7 @@ cdef class Walk:
             if id(node) in self.done:
                 return 0
             self.done.add(id(node))
-            return self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1)
+            return self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node)
         if kind == NODE_REFERENCE:
             return self.visit_key(target_of(node), scope, in_library, depth - 1)
         if kind == NODE_DATA:
@@ -246,28 +360,40 @@ cdef class Walk:
             if type(node) is str and (node in scope.graph or node in scope.inkeys):
                 return self.visit_key(node, scope, in_library, depth - 1)
         if type(node) is list or type(node) is tuple:
-            for item in node:
-                self.visit(item, scope, in_library, depth - 1)
-            return 0
+            return self.visit_siblings(node, scope, in_library, depth - 1)
         if type(node) is dict:
-            for item in (<dict>node).values():
-                self.visit(item, scope, in_library, depth - 1)
-            return 0
-        if may_be_function(node):
+            return self.visit_siblings((<dict>node).values(), scope, in_library, depth - 1)
+        if may_be_function(node) or in_library and is_callable_object(node):
             if in_library:
                 self.take_handed(node, depth)
             return 0
         add_value(self.inputs, node, 1, None, True)
         return 0
 
+    cdef int visit_siblings(
+            self, object nodes, Scope scope, bint in_library, int depth) except -1:
+        """Visit nodes beside each other. Those that run the same functions as the first one or the
+        one before count once: neighbours that an overlap reads, arguments that were loaded."""
+        cdef Py_ssize_t begin, size, first = -1, first_size = 0, before = -1, before_size = 0
+        for item in nodes:
+            begin = len(self.names)
+            self.visit(item, scope, in_library, depth)
+            size = len(self.names) - begin
+            if size == 0:
+                continue
+            if first < 0:
+                first, first_size = begin, size
+            elif same_names(self.names, first, first_size, begin, size) or same_names(
+                    self.names, before, before_size, begin, size):
+                del self.names[begin:]
+                continue
+            before, before_size = begin, size
+        return 0
+
     cdef int take_handed(self, object function, int depth) except -1:
         """A function among the arguments of a library's: it is what the library calls. One of the
         job's comes first."""
-        cdef Function f
-        while type(function) is PartialType and depth > 0:
-            function = function.func
-            depth -= 1
-        f = function_of(function)
+        cdef Function f = function_of(unwrapped(function, depth))
         if f.name and (f.ours or self.handed is None):
             self.handed, self.handed_ours = f.name, f.ours
         return 0
@@ -276,7 +402,7 @@ cdef class Walk:
         while scope is not None:
             found = scope.graph.get(key)
             if found is not None:
-                return self.visit(found, scope, in_library, depth - 1)
+                return self.visit_inner(key, found, scope, in_library, depth - 1)
             node, scope = scope.argument(key), scope.outer
             if node is None:
                 continue  # a key of the graph around this one
@@ -284,6 +410,31 @@ cdef class Walk:
                 return self.visit(node, scope, in_library, depth - 1)
             key = target_of(node)
         return self.add_dependency(key)
+
+    cdef int visit_inner(
+            self, object key, object node, Scope scope, bint in_library, int depth) except -1:
+        """Visit a node of a subgraph. A task that is given nothing, or as little as the state of a
+        random generator, is a source."""
+        cdef int tasks = self.tasks, blocks = self.blocks
+        cdef Py_ssize_t count = self.inputs.count
+        cdef uint64_t read_bytes = self.inputs.total_bytes
+        if kind_of_node(type(node)) != NODE_TASK or scope.node is None:
+            return self.visit(node, scope, in_library, depth)
+        if id(node) in self.done:
+            return 0
+        self.done.add(id(node))
+        self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node, key)
+        if self.tasks != tasks + 1 or self.blocks != blocks:
+            return 0
+        if self.inputs.count != count and (
+                self.inputs.total_bytes == ABSENT
+                or self.inputs.total_bytes - read_bytes > SMALL_BYTES):
+            return 0
+        if self.sources is None:
+            self.sources = []
+        if len(self.sources) < SOURCES_MOST:
+            self.sources.append((scope, key, node))
+        return 0
 
     cdef int add_dependency(self, object key) except -1:
         if type(self.data) is not dict or key in self.done:
@@ -295,7 +446,9 @@ cdef class Walk:
         return 0
 
     cdef int visit_task(
-            self, object function, object args, object kwargs, Scope scope, int depth) except -1:
+            self, object function, object args, object kwargs, Scope scope, int depth,
+            object node=None, object key=None) except -1:
+        """node: the Task, and key: of the Task in its subgraph, where there are such."""
         cdef Function f
         cdef Scope inner
         cdef bint in_library
@@ -306,6 +459,7 @@ cdef class Walk:
                 args = (*function.args, *<tuple>args)
             function = function.func
             depth -= 1
+        function = unwrapped(function, depth)
         if type(function).__name__ == "SubgraphCallable" and type(function.dsk) is dict:
             inner = Scope.__new__(Scope)
             inner.graph, inner.inkeys, inner.legacy = function.dsk, function.inkeys, True
@@ -314,14 +468,16 @@ cdef class Walk:
         if type(function).__name__ == "Compose" and hasattr(function, "first"):
             return self.visit_compose(function, args, kwargs, scope, depth)
         f = function_of(function)
-        if f.role == SUBGRAPH and len(<tuple>args) >= 3 and type((<tuple>args)[0]) is dict:
-            inner = Scope.__new__(Scope)
-            inner.graph, inner.inkeys = (<tuple>args)[0], (<tuple>args)[2]
-            inner.arguments, inner.first, inner.outer = args, 3, scope
-            if type(inner.inkeys) is dict and len(<tuple>args) > 3:  # Dask before 2024.12
-                if type((<tuple>args)[3]) is dict:
-                    inner.inkeys = {**inner.inkeys, **(<tuple>args)[3]}
-            return self.visit_key((<tuple>args)[1], inner, False, depth - 1)
+        if f.role == APPLY and args:
+            return self.visit_applied(args, scope, depth - 1)
+        if f.role in (SUBGRAPH, TASK_LIST) and len(<tuple>args) >= 3:
+            inner = subgraph_of(f, args, scope)
+            if inner is not None:
+                inner.node, inner.key = node, key
+                return self.visit_key(
+                    data_of((<tuple>args)[1 if f.role == SUBGRAPH else 2]), inner, False,
+                    depth - 1)
+        self.tasks += 1
         if f.role in (GETTER, ITEM) and len(<tuple>args) >= 2 and self.add_block(
                 f, (<tuple>args)[0], (<tuple>args)[1], scope):
             self.add_name(f)
@@ -331,20 +487,32 @@ cdef class Walk:
             self.add_name(f)
             return 0
         in_library = not f.ours
-        for item in <tuple>args:
-            self.visit(item, scope, in_library, depth)
+        outer, outer_ours = self.handed, self.handed_ours
+        self.handed = None
         if type(kwargs) is dict and kwargs:
-            for name, item in (<dict>kwargs).items():
-                if name != "_meta" and name != "meta":  # an empty example of the result
-                    self.visit(item, scope, in_library, depth)
+            args = (*<tuple>args, *[
+                item for name, item in (<dict>kwargs).items()
+                if name != "_meta" and name != "meta"])  # an empty example of the result
+        self.visit_siblings(args, scope, in_library, depth)
         if self.handed is not None:
             if self.handed_ours and not self.operation:
                 self.operation = self.handed
             if self.handed_ours or f.role == HIDDEN:
                 self.names.append(self.handed)
-            self.handed = None
+        self.handed, self.handed_ours = outer, outer_ours
         self.add_name(f)
         return 0
+
+    cdef int visit_applied(self, tuple args, Scope scope, int depth) except -1:
+        """apply(function, arguments, keyword arguments), each perhaps a node of the graph."""
+        arguments = args[1] if len(args) > 1 else ()
+        named = data_of(args[2]) if len(args) > 2 else None
+        if kind_of_node(type(arguments)) == NODE_TASK:  # makes a list or a tuple
+            arguments = arguments.args
+        if type(arguments) is list:
+            arguments = tuple(arguments)
+        return self.visit_task(
+            data_of(args[0]), arguments, named if type(named) is dict else None, scope, depth)
 
     cdef int visit_compose(
             self, object function, tuple args, object kwargs, Scope scope, int depth) except -1:
@@ -362,8 +530,12 @@ cdef class Walk:
         return 0
 
     cdef object value_of(self, object node, Scope scope):
-        """The constant or the dependency behind a node; None if a task makes it."""
+        """The constant or the dependency behind a node; None if a task makes it.
+
+        value_key: the key of the dependency, or None.
+        """
         cdef int kind, left = DEPTH_MOST
+        self.value_key = None
         while left > 0:
             left -= 1
             kind = kind_of_node(type(node))
@@ -379,9 +551,10 @@ cdef class Walk:
                 return node
             while True:
                 if scope is None:
-                    if type(self.data) is dict:
-                        return (<dict>self.data).get(key)
-                    return None
+                    if type(self.data) is not dict:
+                        return None
+                    self.value_key = key
+                    return (<dict>self.data).get(key)
                 node = scope.graph.get(key)
                 if node is not None:
                     break
@@ -394,6 +567,7 @@ cdef class Walk:
             self, Function f, object source, object selection, Scope scope) except -1:
         """Add what a getter reads; False if its source is not a whole array that exists."""
         array = self.value_of(source, scope)
+        key = self.value_key
         if array is None or f.role == ITEM and not is_lazy(array):
             return False
         chosen = self.value_of(selection, scope)
@@ -401,9 +575,38 @@ cdef class Walk:
             if chosen is None:
                 return False
             chosen = (chosen,)
-        if kind_of_node(type(source)) == NODE_REFERENCE:
-            self.done.add(target_of(source))
-        return add_selection(self.inputs, array, chosen)
+        if not add_selection(self.inputs, array, chosen):
+            return False
+        self.done.add(key)  # the whole array is no input
+        self.blocks += 1
+        return True
+
+
+cdef object data_of(object node):
+    """The value of a data node; anything else as it is."""
+    return node.value if kind_of_node(type(node)) == NODE_DATA else node
+
+
+cdef Scope subgraph_of(Function f, tuple args, Scope outer):
+    """The scope of a task that runs a graph; None if its arguments are not as we know them."""
+    cdef Scope inner = Scope.__new__(Scope)
+    graph = data_of(args[0])
+    inner.arguments, inner.first, inner.outer = args, 3, outer
+    if f.role == TASK_LIST:
+        inner.inkeys = data_of(args[1])
+        if type(graph) is not list or type(inner.inkeys) is not dict:
+            return None
+        graph = {task.key: task for task in graph}
+    else:
+        inner.inkeys = data_of(args[2])
+        if type(inner.inkeys) is dict and len(args) > 3:  # Dask before 2024.12
+            more = data_of(args[3])
+            if type(more) is dict:
+                inner.inkeys = {**inner.inkeys, **more}
+    if type(graph) is not dict:
+        return None
+    inner.graph = graph
+    return inner
 
 
 cdef object target_of(object reference):
@@ -413,6 +616,17 @@ cdef object target_of(object reference):
         return reference.key
     return found.key if kind_of_node(type(found)) == NODE_REFERENCE else found
 
+
+cdef bint same_names(
+        list names, Py_ssize_t first, Py_ssize_t first_size, Py_ssize_t second,
+        Py_ssize_t second_size) except -1:
+    cdef Py_ssize_t i
+    if first_size != second_size:
+        return False
+    for i in range(first_size):
+        if names[first + i] is not names[second + i] and names[first + i] != names[second + i]:
+            return False
+    return True
 
 
 def walk_task(node, data=None):

@@ -1,12 +1,14 @@
 # cython: language_level=3, freethreading_compatible=True
 """Tasks of a Dask graph, begun and ended by the hooks in dwsr_probe/dask: a worker's hot path."""
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcpy
 
-from csrc.board_layout cimport ABSENT
+from csrc.board_layout cimport ABSENT, REASON_NONE
 from csrc.probe cimport probe_active
 from dwsr_probe.binding.features cimport (
-    SEQUENCE, VALUES_MOST, add_items, add_value, byte_count, close_listing, describe_one, listing,
-    omit_rest_if_full, open_listing)
+    SEQUENCE, VALUES_MOST, add_items, add_value, byte_count, close_listing, describe_returned,
+    listing, omit_rest_if_full, open_listing, reopen_listing)
 from dwsr_probe.binding.graph cimport Walk
 from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
 
@@ -79,6 +81,22 @@ cdef Walk list_graph_inputs(listing *l, object node, object data, object sizes):
     return walk
 
 
+cdef int observe_sources(OpenTask opened, Walk walk, const listing *l) except -1:
+    """Have the sources inside the task observed. What they return becomes input at the end."""
+    opened.inputs = <listing *>malloc(sizeof(listing))
+    if opened.inputs == NULL:
+        return 0
+    memcpy(opened.inputs, l, sizeof(listing))
+    reopen_listing(opened.inputs)
+    opened.inputs.late = True
+    opened.count_at_begin = l.count
+    try:
+        opened.node = walk.observed(opened)
+    except Exception:  # a task of a kind that cannot be copied runs unobserved
+        opened.node = None
+    return 0
+
+
 def begin_graph_task(object key, object node, object data, object worker=None, int reason=0):
     """Begin a task; return an OpenTask for end_graph_task, or None without a probe.
 
@@ -88,6 +106,7 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
     """
     cdef listing l
     cdef Walk walk
+    cdef OpenTask opened
     if not probe_active():
         return None
     try:
@@ -102,9 +121,12 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
             sizes = input_sizes(worker, key)
             if type(sizes) is dict:
                 walk = list_graph_inputs(&l, node, data, sizes)
-        return begin_task(
+        opened = begin_task(
             prefix_of(key), as_bytes(key), &l, walk.operation_text(), walk.chain(), reason,
             ABSENT if index is None else <uint64_t>index)
+        if walk.sources is not None and reason == REASON_NONE:
+            observe_sources(opened, walk, &l)
+        return opened
     except Exception:  # the job comes first
         return None
 
@@ -115,13 +137,19 @@ def end_graph_task(
     """nbytes: the output's size as Dask measured it. error: the exception that ended the task."""
     cdef bytes described = b""
     cdef uint64_t size = ABSENT
+    cdef bint has_late_inputs = False
     if opened is None:
         return
+    opened.node = None  # it refers to `opened`
     try:
         if error is None and output is not None:
-            described = describe_one(output, nbytes, &size)
+            described = describe_returned(output, nbytes, &size)
         output = None
-        end_task(opened, NULL, described, size, cancelled, error)
+        if opened.inputs != NULL and opened.inputs.count > opened.count_at_begin:
+            close_listing(opened.inputs)
+            has_late_inputs = True
+        end_task(
+            opened, opened.inputs if has_late_inputs else NULL, described, size, cancelled, error)
     except Exception:
         pass
 

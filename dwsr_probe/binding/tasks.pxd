@@ -11,6 +11,9 @@ cdef class OpenTask:
     cdef unsigned long thread
     cdef Context context  # of a block; None: the thread itself
     cdef object foreign_count  # of allocations that the accounting does not see, at the begin
+    cdef listing *inputs  # of a graph's task with sources inside; else NULL
+    cdef Py_ssize_t count_at_begin  # of these inputs
+    cdef readonly object node  # to be run in place of the task: its sources are observed
 
 ctypedef int (*begin_check)() except -1
 

@@ -22,7 +22,7 @@ from csrc.unowned cimport unowned_name, unowned_next_unnamed
 from dwsr_probe._core cimport report_missing_room
 from dwsr_probe.binding.contexts cimport (
     SWITCH_CERTAIN, SWITCH_NONE, Context, current_context, switch)
-from dwsr_probe.binding.features cimport byte_count, describe_one, fill_listing, listing
+from dwsr_probe.binding.features cimport byte_count, describe_returned, fill_listing, listing
 
 from dwsr_probe import outcome
 
@@ -138,6 +138,9 @@ cdef void retake_gil(gil *held) noexcept nogil:
 @cython.freelist(64)
 cdef class OpenTask:
     """A task that has begun. Hooks of frameworks keep it until they end the task."""
+
+    def __dealloc__(self):
+        free(self.inputs)
 
 
 cdef OpenTask begin_task(
@@ -397,7 +400,7 @@ cdef class task:
         if self.entered is None or (opened := self.pop_entered()) is None:
             return None
         if output is not None:
-            described = describe_one(output, None, &nbytes)
+            described = describe_returned(output, None, &nbytes)
             output = None
         end_task(opened, NULL, described, nbytes, False, kind if value is None else value)
         return None

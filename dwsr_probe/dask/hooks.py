@@ -133,7 +133,13 @@ def _around_run_task(
         entry = begin(key, task, data, worker)
         try:
             message = original(
-                task, data, execution_state, key, active_threads, active_threads_lock, time_delay
+                task if entry is None else entry.node or task,
+                data,
+                execution_state,
+                key,
+                active_threads,
+                active_threads_lock,
+                time_delay,
             )
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
@@ -157,7 +163,9 @@ def _around_run_task_simple(
             return original(task, data, time_delay)
         entry = begin(getattr(task, "key", None), task, data)
         try:
-            message = original(task, data, time_delay)
+            message = original(
+                task if entry is None else entry.node or task, data, time_delay
+            )
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
             raise
@@ -286,9 +294,9 @@ def _around_execute_task(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def unpack_and_begin(info: Any) -> Any:
             nonlocal entry
-            task, data = pair = loads(info)
+            task, data = loads(info)
             entry = _core.begin_graph_task(key, task, data)
-            return pair
+            return (task if entry is None else entry.node or task), data
 
         def end_and_pack(value: Any) -> Any:
             if entry is not None:
