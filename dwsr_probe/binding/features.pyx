@@ -9,8 +9,7 @@ counted.
 from cpython.object cimport PyObject
 from cpython.ref cimport _Py_REFCNT
 from libc.stdint cimport uint64_t
-from libc.stdio cimport snprintf
-from libc.string cimport memcmp, memcpy, memmove
+from libc.string cimport memcmp, memcpy
 
 from csrc.board_layout cimport ABSENT
 
@@ -185,14 +184,15 @@ cdef void settle_value(listing *l, Py_ssize_t begin, bint ok) noexcept:
 cdef void write_count(listing *l, Py_ssize_t end) noexcept:
     """Write the count of the last value before its closing brace, at end - 1. What follows `end`
     moves. Without room for the count, the repeated values are omitted."""
-    cdef char count[32]
-    cdef int size = snprintf(count, sizeof(count), ',"count":%zd', l.last_count)
-    if l.size + size > INPUTS_TEXT_MOST - 2:
-        l.omitted += l.last_count - 1
+    cdef char after[INPUTS_TEXT_MOST]
+    cdef Py_ssize_t size = l.size - (end - 1)
+    memcpy(after, &l.text[end - 1], size)
+    l.size = end - 1
+    if append(l, b',"count":', 9) and append_number(l, l.last_count) and append(l, after, size):
         return
-    memmove(&l.text[end - 1 + size], &l.text[end - 1], l.size - (end - 1))
-    memcpy(&l.text[end - 1], count, size)
-    l.size += size
+    l.omitted += l.last_count - 1
+    l.size = end - 1
+    append(l, after, size)
 
 
 cdef object bases_of = type.__dict__["__mro__"].__get__

@@ -28,7 +28,8 @@ cdef class Walk:
     cdef bytes operation
     cdef bytes handed  # a function among the arguments of a library's function
     cdef bint handed_ours
-    cdef int left, tasks, blocks  # nodes that may still be visited; tasks and blocks so far
+    cdef int left  # nodes that may still be visited
+    cdef int tasks, reads  # so far; reads: dependencies and blocks
     cdef list sources  # (scope, key, node) of tasks inside that make data, or None
 
     cdef int run(self, object node) except -1

@@ -9,6 +9,7 @@ of one layer may have different chains; only names are kept from task to task. C
 never run.
 """
 cimport cython
+from cpython.function cimport PyFunction_GetCode
 from libc.stdint cimport uint64_t
 
 from csrc.board_layout cimport ABSENT
@@ -17,6 +18,7 @@ from dwsr_probe.binding.features cimport (
     open_listing)
 
 import functools
+import operator
 import types
 
 cdef enum:
@@ -29,6 +31,9 @@ cdef enum:
 
 cdef enum node_kind:
     NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
+
+cdef enum callable_shape:
+    OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, NUMPY_FUNCTION
 
 cdef enum function_role:
     PLAIN  # a function whose name stands in the chain
@@ -95,12 +100,15 @@ cdef class Function:
 
 cdef bytes ALIAS = b'"alias"'
 cdef dict functions = {}  # (module, qualified name) → Function
+cdef dict functions_by_address = {}, kept_by_address = {}  # of code objects and of ufuncs
+cdef dict shapes = {}  # type of a callable → callable_shape
 cdef dict chains = {}  # names → JSON
 cdef dict node_kinds = {}  # type → node_kind, of types that the job does not define
 cdef type FunctionType = types.FunctionType
 cdef type MethodType = types.MethodType
 cdef type BuiltinType = types.BuiltinFunctionType
 cdef type PartialType = functools.partial
+cdef type MethodCallerType = operator.methodcaller
 
 
 cdef Function new_function(object module, object qualname, str shown):
@@ -119,13 +127,10 @@ cdef Function new_function(object module, object qualname, str shown):
 cdef Function function_of(object function):
     """The Function of a callable without others inside it."""
     cdef type t = type(function)
-    if t is FunctionType or t is BuiltinType:
-        module, qualname = function.__module__, function.__qualname__
-        if t is FunctionType and type(qualname) is str and (<str>qualname).endswith("<lambda>"):
-            code = function.__code__
-            file = code.co_filename.rpartition("/")[2]
-            return remembered(module, f"lambda ({file}:{code.co_firstlineno})", None)
-        return remembered(module, qualname, function.__name__)
+    if t is FunctionType:
+        return function_of_code(function)
+    if t is BuiltinType:
+        return remembered(function.__module__, function.__qualname__, function.__name__)
     if t is MethodType:
         owner = function.__self__
         if isinstance(owner, type):  # a class method
@@ -136,15 +141,52 @@ cdef Function function_of(object function):
         t = type(owner)
     elif issubclass(t, type):  # a class is called
         t = function
-    elif t.__module__ == "numpy":  # a ufunc, a dispatcher
-        name = getattr(function, "__name__", None)
-        if type(name) is str:
-            return remembered("numpy", name, None)
-    elif t.__name__ == "methodcaller":
-        method = getattr(function, "method", None)
-        return remembered("operator", method if type(method) is str else "methodcaller", None)
+    elif shape_of(t) == NUMPY_FUNCTION:
+        return function_of_numpy(function)
+    elif t is MethodCallerType:
+        made_by, arguments = function.__reduce__()
+        method = (arguments if made_by is MethodCallerType else made_by.args)[0]
+        return remembered("operator", method, None)
     return remembered(
         type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__"), None)
+
+
+cdef Function function_of_code(object function):
+    """By the address of its code, which is kept: the function itself may hold data."""
+    cdef Function f
+    code = <object>PyFunction_GetCode(function)
+    address = <size_t><void *>code
+    found = functions_by_address.get(address)
+    if found is not None:
+        return <Function>found
+    module, qualname, name = function.__module__, function.__qualname__, function.__name__
+    if type(qualname) is str and (<str>qualname).endswith("<lambda>"):
+        file = code.co_filename.rpartition("/")[2]
+        qualname = name = f"lambda ({file}:{code.co_firstlineno})"
+    f = remembered(module, qualname, name)
+    keep_by_address(address, code, f)
+    return f
+
+
+cdef Function function_of_numpy(object function):
+    """A ufunc, or a function that __array_function__ may replace."""
+    cdef Function f
+    address = <size_t><void *>function
+    found = functions_by_address.get(address)
+    if found is not None:
+        return <Function>found
+    f = remembered("numpy", getattr(function, "__name__", "ufunc"), None)
+    keep_by_address(address, function, f)
+    return f
+
+
+cdef int keep_by_address(object address, object kept, Function f) except -1:
+    if len(functions_by_address) > NAMES_MOST:
+        functions_by_address.clear()
+        kept_by_address.clear()
+    kept_by_address[address] = kept
+    functions_by_address[address] = f
+    return 0
 
 
 cdef Function remembered(object module, object qualname, object shown):
@@ -174,8 +216,8 @@ cdef int kind_of_node(type t):
                 else NODE_REFERENCE if name in ("Alias", "TaskRef") else NODE_NONE)
             if kind != NODE_NONE:
                 break
-    elif module != "builtins":
-        return NODE_NONE
+    elif type(module) is not str or module.partition(".")[0] not in LIBRARIES:
+        return NODE_NONE  # a class of the job's must not be kept alive
     node_kinds[t] = kind
     return kind
 
@@ -190,12 +232,34 @@ cdef bint is_callable_object(object value):
     return kind_of(type(value)) == UNKNOWN and callable(value) and not isinstance(value, type)
 
 
+cdef int shape_of(type t):
+    """How functions inside a callable of this type are found."""
+    if t is FunctionType or t is BuiltinType:
+        return OPAQUE
+    found = shapes.get(t)
+    if found is not None:
+        return found
+    module, name = type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__")
+    library = module.partition(".")[0] if type(module) is str else ""
+    cdef int shape = OPAQUE
+    if library not in LIBRARIES:
+        return shape
+    if t is PartialType or name == "curry":
+        shape = PARTIAL
+    elif name == "SubgraphCallable":
+        shape = SUBGRAPH_CALLABLE
+    elif name == "Compose":
+        shape = COMPOSE
+    elif library == "numpy" and not issubclass(t, type):
+        shape = NUMPY_FUNCTION
+    shapes[t] = shape
+    return shape
+
+
 cdef object unwrapped(object function, int depth):
     """The function inside partials and curries."""
-    cdef type t = type(function)
-    while depth > 0 and (t is PartialType or t.__name__ == "curry" and hasattr(function, "func")):
+    while depth > 0 and shape_of(type(function)) == PARTIAL:
         function = function.func
-        t = type(function)
         depth -= 1
     return function
 
@@ -276,7 +340,7 @@ cdef class Walk:
         self.handed = None
         self.handed_ours = False
         self.left = NODES_MOST
-        self.tasks = self.blocks = 0
+        self.tasks = self.reads = 0
         self.sources = None
         if kind_of_node(type(node)) == NODE_REFERENCE:
             self.names.append(ALIAS)  # runs nothing: another name for a result
@@ -415,7 +479,7 @@ cdef class Walk:
             self, object key, object node, Scope scope, bint in_library, int depth) except -1:
         """Visit a node of a subgraph. A task that is given nothing, or as little as the state of a
         random generator, is a source."""
-        cdef int tasks = self.tasks, blocks = self.blocks
+        cdef int tasks = self.tasks, reads = self.reads
         cdef Py_ssize_t count = self.inputs.count
         cdef uint64_t read_bytes = self.inputs.total_bytes
         if kind_of_node(type(node)) != NODE_TASK or scope.node is None:
@@ -424,7 +488,7 @@ cdef class Walk:
             return 0
         self.done.add(id(node))
         self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node, key)
-        if self.tasks != tasks + 1 or self.blocks != blocks:
+        if self.tasks != tasks + 1 or self.reads != reads:
             return 0
         if self.inputs.count != count and (
                 self.inputs.total_bytes == ABSENT
@@ -437,6 +501,7 @@ cdef class Walk:
         return 0
 
     cdef int add_dependency(self, object key) except -1:
+        self.reads += 1
         if type(self.data) is not dict or key in self.done:
             return 0
         if key in <dict>self.data:
@@ -452,20 +517,24 @@ cdef class Walk:
         cdef Function f
         cdef Scope inner
         cdef bint in_library
+        cdef int shape
         if type(args) is not tuple:
             return 0
-        while type(function) is PartialType and depth > 0:
+        shape = shape_of(type(function))
+        while shape == PARTIAL and depth > 0:
             if function.args:  # they come first among the arguments
                 args = (*function.args, *<tuple>args)
+            if function.keywords:
+                kwargs = {**function.keywords, **(kwargs or {})}
             function = function.func
+            shape = shape_of(type(function))
             depth -= 1
-        function = unwrapped(function, depth)
-        if type(function).__name__ == "SubgraphCallable" and type(function.dsk) is dict:
+        if shape == SUBGRAPH_CALLABLE and type(function.dsk) is dict:
             inner = Scope.__new__(Scope)
             inner.graph, inner.inkeys, inner.legacy = function.dsk, function.inkeys, True
             inner.arguments, inner.first, inner.outer = args, 0, scope
             return self.visit_key(function.outkey, inner, False, depth - 1)
-        if type(function).__name__ == "Compose" and hasattr(function, "first"):
+        if shape == COMPOSE and hasattr(function, "first"):
             return self.visit_compose(function, args, kwargs, scope, depth)
         f = function_of(function)
         if f.role == APPLY and args:
@@ -578,7 +647,7 @@ cdef class Walk:
         if not add_selection(self.inputs, array, chosen):
             return False
         self.done.add(key)  # the whole array is no input
-        self.blocks += 1
+        self.reads += 1
         return True
 
 
