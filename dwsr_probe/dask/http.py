@@ -75,5 +75,5 @@ def stop() -> None:
 
             REGISTRY.unregister(_collector)
             assert _source is not None
-            _source.totals.names.clear()
+            _source.totals.pairs.clear()
         _source = _collector = None

@@ -1,9 +1,10 @@
 """The one table of metrics of what was measured (serve/metrics.py has that of forecasts). The
 exposition, docs/metrics.md, the golden test and the check of the dashboards come from it.
 
-By Prometheus' rules: base units, `_total` for counters only. A task's key is never a label; task
-names are bounded (totals.py), so are processes (live/boards.py) and slots (view.py). `read(view)`
-gives (label values..., value) for each series; a figure that is not known has none.
+By Prometheus' rules: base units, `_total` for counters only. A task's key or chain is never a
+label; pairs of task name and operation are bounded (totals.py), so are processes (live/boards.py)
+and slots (view.py). `read(view)` gives (label values..., value) for each series; a figure that is
+not known has none.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from dwsr_probe.export.totals import NameTotals, SumAndMax
+    from dwsr_probe.export.totals import Histogram, PairTotals, SumAndMax
     from dwsr_probe.live.process import LivingProcess, RunningTask
 
     # A view: export.view.MeasuredView, or serve.service.PredictorView
@@ -37,15 +38,19 @@ class Metric:
     dedicated_port_only: bool = False  # not on a Dask worker's port: too many series
 
 
-def _per_name(value: Callable[[NameTotals], float]) -> Reader:
-    """Per task name, one value of its totals."""
-    return lambda view: ((name, value(totals)) for name, totals in view.totals.names.items())
+def _per_pair(value: Callable[[PairTotals], float | Histogram | None]) -> Reader:
+    """Per task name and operation, one value of their totals; None: no series."""
+    return lambda view: (
+        (*pair, found)
+        for pair, totals in view.totals.pairs.items()
+        if (found := value(totals)) is not None
+    )
 
 
 def _per_peak(value: Callable[[SumAndMax], float]) -> Reader:
     return lambda view: (
-        (name, kind, device, value(peak))
-        for name, totals in view.totals.names.items()
+        (*pair, kind, device, value(peak))
+        for pair, totals in view.totals.pairs.items()
         for (kind, device), peak in totals.peaks.items()
     )
 
@@ -97,20 +102,25 @@ def _workers_sum(field: str) -> Reader:
     )
 
 
-BY_NAME, BY_SLOT, BY_PID, BY_DEVICE = ("task_name",), ("pid", "slot"), ("pid",), ("pid", "device")
-BY_PEAK = ("task_name", "kind", "device")
+BY_PAIR, BY_SLOT, BY_PID, BY_DEVICE = (
+    ("task_name", "operation"),
+    ("pid", "slot"),
+    ("pid",),
+    ("pid", "device"),
+)
+BY_PEAK = (*BY_PAIR, "kind", "device")
 
 METRICS = (
-    # -- tasks that have ended, by name
+    # -- tasks that have ended, by task name and operation
     Metric(
         "dwsr_tasks_total",
         COUNTER,
         "Tasks that have ended.",
-        ("task_name", "outcome"),
+        (*BY_PAIR, "outcome"),
         "state",
         lambda view: (
-            (name, outcome, count)
-            for name, totals in view.totals.names.items()
+            (*pair, outcome, count)
+            for pair, totals in view.totals.pairs.items()
             for outcome, count in totals.outcomes.items()
         ),
     ),
@@ -135,70 +145,66 @@ METRICS = (
         GAUGE,
         "Largest own peak of one task (growth of the resident size where allocations are not"
         " accounted), as a share of its own process's limit.",
-        BY_NAME,
+        BY_PAIR,
         "alloc_peak_bytes, limits",
-        lambda view: (
-            (name, totals.peak_max_ratio)
-            for name, totals in view.totals.names.items()
-            if totals.peak_max_ratio is not None
-        ),
+        _per_pair(lambda t: t.peak_max_ratio),
         dedicated_port_only=True,
     ),
     Metric(
         "dwsr_task_input_bytes_total",
         COUNTER,
         "Sum of the tasks' input bytes.",
-        BY_NAME,
+        BY_PAIR,
         "input_bytes",
-        _per_name(lambda t: t.input.total),
+        _per_pair(lambda t: t.input.total),
     ),
     Metric(
         "dwsr_task_input_max_bytes",
         GAUGE,
         "Largest input bytes of one task.",
-        BY_NAME,
+        BY_PAIR,
         "input_bytes",
-        _per_name(lambda t: t.input.largest),
+        _per_pair(lambda t: t.input.largest),
     ),
     Metric(
         "dwsr_task_output_bytes_total",
         COUNTER,
         "Sum of the tasks' output bytes.",
-        BY_NAME,
+        BY_PAIR,
         "output_bytes",
-        _per_name(lambda t: t.output.total),
+        _per_pair(lambda t: t.output.total),
     ),
     Metric(
         "dwsr_task_output_max_bytes",
         GAUGE,
         "Largest output bytes of one task.",
-        BY_NAME,
+        BY_PAIR,
         "output_bytes",
-        _per_name(lambda t: t.output.largest),
+        _per_pair(lambda t: t.output.largest),
     ),
     Metric(
         "dwsr_task_duration_seconds_total",
         COUNTER,
         "Sum of the tasks' durations.",
-        BY_NAME,
+        BY_PAIR,
         "duration",
-        _per_name(lambda t: t.duration.total),
+        _per_pair(lambda t: t.duration.total),
     ),
     Metric(
         "dwsr_task_duration_max_seconds",
         GAUGE,
         "Longest duration of one task.",
-        BY_NAME,
+        BY_PAIR,
         "duration",
-        _per_name(lambda t: t.duration.largest),
+        _per_pair(lambda t: t.duration.largest),
     ),
     Metric(
         "dwsr_task_alloc_peak_bytes",
         HISTOGRAM,
-        "Own peaks of the tasks, by name.",
-        BY_NAME,
+        "Own peaks of the tasks, by task name and operation.",
+        BY_PAIR,
         "alloc_peak_bytes",
-        lambda view: ((name, t.histogram) for name, t in view.totals.names.items() if t.histogram),
+        _per_pair(lambda t: t.histogram),
         dedicated_port_only=True,
     ),
     Metric(
@@ -213,10 +219,19 @@ METRICS = (
     Metric(
         "dwsr_slot_busy",
         GAUGE,
-        "1: the slot runs a task of this name.",
-        ("pid", "slot", "task_name"),
+        "1: the slot runs a task of this name and operation.",
+        (*BY_SLOT, *BY_PAIR),
         "slots",
-        lambda view: ((task.pid, task.slot, task.record.task_name, 1) for task in view.running),
+        lambda view: (
+            (
+                task.pid,
+                task.slot,
+                task.record.task_name,
+                task.record.operation or task.record.task_name,
+                1,
+            )
+            for task in view.running
+        ),
     ),
     Metric(
         "dwsr_slot_live_bytes",
@@ -509,7 +524,7 @@ METRICS = (
     Metric(
         "dwsr_names_dropped",
         GAUGE,
-        "Distinct task names that went to `other`.",
+        "Distinct pairs of task name and operation that went to `other`.",
         (),
         "totals",
         lambda view: ((view.totals.names_dropped,),),
@@ -568,13 +583,17 @@ def markdown() -> str:
             *markdown_table(METRICS),
             "",
             (
-                "A figure that is not known has no series. `task_name` has at most 80 values and"
-                " `other`; a task's key is never a label. `device` is CUDA's number, empty for host"
-                " memory; `pid` is the"
+                "A figure that is not known has no series. `operation` is the job's own function"
+                " inside the task, or the task name if there is none. Sums and maxima over"
+                " `operation` are the figures of the task name. At most 80 pairs of `task_name` and"
+                " `operation` have series of their own; further pairs are counted as `other`, with"
+                " `other` as operation. A task's key or chain is never a label."
             ),
+            "",
             (
-                "process's own; `slot` numbers a process's running tasks. Histograms have buckets"
-                " from 1 MiB to 1 TiB, by fours."
+                "`device` is CUDA's number, empty for host memory; `pid` is the process's own;"
+                " `slot` numbers a process's running tasks. Histograms have buckets from 1 MiB to 1"
+                " TiB, by fours."
             ),
             "",
         ]

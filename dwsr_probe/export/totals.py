@@ -1,14 +1,15 @@
-"""What has ended, by task name, in bounded space: counts, sums, maxima, histograms. Read by
-metrics.py.
+"""What has ended, by pairs of task name and operation, in bounded space: counts, sums, maxima,
+histograms. Read by metrics.py.
 
 Fed by a source with two things:
 - totals of boards (total.Total), of which the increase since the last time is added;
 - rows (record.row_of) of tasks that no board has counted: killed tasks, and tasks of boards before
   version 6.
 
-A name beyond NAMES_MOST goes to `other`. Where the number of series is limited (a Dask worker's
-port), so does every figure that would be one series too many: another outcome or device of a
-known name. Sums only grow, so that they may be counters.
+A task without an operation has its task name as operation. A pair beyond NAMES_MOST goes to
+`other`, with `other` as operation. Where the number of series is limited (a Dask worker's port), so
+does every figure that would be one series too many: another outcome or device of a known pair.
+Sums only grow, so that they may be counters.
 """
 
 from __future__ import annotations
@@ -27,22 +28,25 @@ if TYPE_CHECKING:
     from dwsr_probe.collector import News
     from dwsr_probe.total import Total
 
+    Pair = tuple[str, str]  # task name, operation
     Row = tuple[Any, ...]  # by record.FIELDS
 
-NAMES_MOST, HISTOGRAMS_MOST = 80, 40
-# Every name has the sum and the maximum of input, output and duration
+NAMES_MOST, HISTOGRAMS_MOST = 80, 40  # pairs with series of their own, with a histogram
+# Every pair has the sum and the maximum of input, output and duration
 SERIES_OF_SUMS = 6
-# A name with one outcome, and with sum and maximum of rss_growth and alloc
-SERIES_PER_NAME = SERIES_OF_SUMS + 1 + 2 * 2
+# A pair with one outcome, and with sum and maximum of rss_growth and alloc
+SERIES_PER_PAIR = SERIES_OF_SUMS + 1 + 2 * 2
 OTHER = "other"
+_OTHER_PAIR = (OTHER, OTHER)
 OUTCOMES = ("ok", "error", "cancelled", "killed")
 BUCKETS = tuple(4**n << 20 for n in range(11))  # 1 MiB to 1 TiB, by fours
-_DISTINCT_MOST = 10_000  # names in `other` that are counted
+_DISTINCT_MOST = 10_000  # pairs in `other` that are counted
 
-_NAME, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
+_NAME, _OPERATION, _PROCESS, _STATE, _BEFORE, _PEAK, _ALLOC, _GPU, _IN, _OUT, _DURATION = (
     FIELDS.index(name)
     for name in (
         "task_name",
+        "operation",
         "process",
         "state",
         "rss_before_bytes",
@@ -100,7 +104,7 @@ class Histogram:
             yield bound, count
 
 
-class NameTotals:
+class PairTotals:
     __slots__ = (
         "_is_other",
         "_totals",
@@ -199,8 +203,8 @@ class Totals:
         histograms_most: int = 0,
         series_most: int | None = None,
     ) -> None:
-        """series_most: of all names but `other`, which is not limited."""
-        self.names: dict[str, NameTotals] = {}
+        """Each limit counts pairs. series_most: of all pairs but `other`, which is not limited."""
+        self.pairs: dict[Pair, PairTotals] = {}
         self.own_peaks = Histogram()  # of all tasks
         self.series_count = 0
         self._names_most, self._histograms_most, self._series_most = (
@@ -208,15 +212,15 @@ class Totals:
             histograms_most,
             series_most,
         )
-        self._names_in_other: set[int] = set()  # hashes of names that went to `other`
-        self._names_in_other_on_board = 0  # the largest number that one board has reported
-        # process → {name on its board: the total that has been added}
-        self._added: dict[str, dict[str | None, Total]] = {}
+        self._pairs_in_other: set[int] = set()  # hashes of pairs that went to `other`
+        self._pairs_in_other_on_board = 0  # the largest number that one board has reported
+        # process → {pair on its board: the total that has been added}
+        self._added: dict[str, dict[tuple[str | None, str | None], Total]] = {}
 
     @property
     def names_dropped(self) -> int:
-        """Distinct names that went to `other`: here, and on the board with most of them."""
-        return len(self._names_in_other) + self._names_in_other_on_board
+        """Distinct pairs that went to `other`: here, and on the board with most of them."""
+        return len(self._pairs_in_other) + self._pairs_in_other_on_board
 
     def add_rows(self, rows: Iterable[Row], limits: Mapping[str, int | None] | None = None) -> None:
         """limits: bytes by process, where they are known."""
@@ -227,7 +231,7 @@ class Totals:
                 own = growth_of(row[_PEAK], row[_BEFORE])
             if own is not None:
                 self.own_peaks.add(own)
-            self._name_totals(row[_NAME]).add(row, limits.get(row[_PROCESS]))
+            self._pair_totals(row[_NAME], row[_OPERATION]).add(row, limits.get(row[_PROCESS]))
 
     def add_totals(
         self, process: str, totals: list[Total] | None, limit: int | None = None
@@ -236,12 +240,13 @@ class Totals:
         without totals."""
         added = self._added.setdefault(process, {})
         for now in totals or ():
-            then = added.get(now.name)
+            then = added.get(now.pair)
             if not now.count or (then and then.last_seq == now.last_seq):
                 continue
-            added[now.name] = now
-            self._names_in_other_on_board = max(self._names_in_other_on_board, now.names)
-            self._name_totals(OTHER if now.name is None else now.name).add_total(now, then, limit)
+            added[now.pair] = now
+            self._pairs_in_other_on_board = max(self._pairs_in_other_on_board, now.names)
+            found = self.other() if now.name is None else self._pair_totals(now.name, now.operation)
+            found.add_total(now, then, limit)
             for name in ("alloc", "bare"):
                 before = getattr(then, f"{name}_bytes") if then else 0
                 self.own_peaks.add_many(
@@ -257,7 +262,7 @@ class Totals:
 
     def mark_added(self, process: str, totals: list[Total] | None) -> None:
         """Marks what a board has counted so far as added, without adding it."""
-        self._added[process] = {now.name: now for now in totals or () if now.count}
+        self._added[process] = {now.pair: now for now in totals or () if now.count}
 
     def reserve(self, count: int, always: bool = False) -> bool:
         """Reserves so many series. False: there is no room for them."""
@@ -267,31 +272,34 @@ class Totals:
         return True
 
     def _has_room(self, count: int) -> bool:
-        own = self.series_count - (self.names[OTHER].series_count() if OTHER in self.names else 0)
+        other = self.pairs.get(_OTHER_PAIR)
+        own = self.series_count - (other.series_count() if other else 0)
         return self._series_most is None or own + count <= self._series_most
 
-    def other(self) -> NameTotals:
-        return self.names.get(OTHER) or self._add_name(OTHER)
+    def other(self) -> PairTotals:
+        return self.pairs.get(_OTHER_PAIR) or self._add_pair(_OTHER_PAIR)
 
-    def _name_totals(self, name: str) -> NameTotals:
-        found = self.names.get(name)
+    def _pair_totals(self, name: str, operation: str | None) -> PairTotals:
+        pair = name, operation or name
+        found = self.pairs.get(pair)
         if found is not None:
             return found
-        name = escape_unprintable(name)  # two names that look the same are one
-        if name in self.names:
-            return self.names[name]
-        if name == OTHER or (
-            len(self.names) - (OTHER in self.names) < self._names_most
-            and self._has_room(SERIES_PER_NAME)
+        # two pairs that look the same are one
+        pair = escape_unprintable(pair[0]), escape_unprintable(pair[1])
+        if pair in self.pairs:
+            return self.pairs[pair]
+        if pair == _OTHER_PAIR or (
+            len(self.pairs) - (_OTHER_PAIR in self.pairs) < self._names_most
+            and self._has_room(SERIES_PER_PAIR)
         ):
-            return self._add_name(name)
-        if len(self._names_in_other) < _DISTINCT_MOST:
-            self._names_in_other.add(hash(name))
+            return self._add_pair(pair)
+        if len(self._pairs_in_other) < _DISTINCT_MOST:
+            self._pairs_in_other.add(hash(pair))
         return self.other()
 
-    def _add_name(self, name: str) -> NameTotals:
-        found = self.names[name] = NameTotals(
-            self, name == OTHER, len(self.names) < self._histograms_most
+    def _add_pair(self, pair: Pair) -> PairTotals:
+        found = self.pairs[pair] = PairTotals(
+            self, pair == _OTHER_PAIR, len(self.pairs) < self._histograms_most
         )
         self.series_count += SERIES_OF_SUMS
         return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dwsr_probe import __version__, _core
-from dwsr_probe.export.totals import NAMES_MOST, SERIES_PER_NAME, Totals, checked_devices
+from dwsr_probe.export.totals import NAMES_MOST, SERIES_PER_PAIR, Totals, checked_devices
 from dwsr_probe.live.process import LivingProcess, LivingProcesses, RunningTask
 
 TYPE_CHECKING = False
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SLOTS_MOST = 32
 SLOTS_DEDICATED_PORT_MOST = 256
-SERIES_MOST = 999  # on a Dask worker's port. Names come first, then devices, then slots
-NAMES_SERIES_MOST = NAMES_MOST * SERIES_PER_NAME
+SERIES_MOST = 999  # on a Dask worker's port. Pairs come first, then devices, then slots
+NAMES_SERIES_MOST = NAMES_MOST * SERIES_PER_PAIR
 _SERIES_FIXED = 42  # series that are always there
 _SERIES_PER_DEVICE, _SERIES_PER_SLOT, _SERIES_PER_SLOT_DEVICE = 10, 4, 2
 

@@ -308,7 +308,7 @@ def test_worker_and_sidecar_run(tmp_path, namespace):
             counted = wait_until(
                 lambda: samples(url, "dwsr_tasks_total"), "the sidecar to count its task"
             )
-            assert counted == ['dwsr_tasks_total{outcome="ok",task_name="sum"} 1.0']
+            assert counted == ['dwsr_tasks_total{operation="sum",outcome="ok",task_name="sum"} 1.0']
             own = wait_until(
                 lambda: samples(f"http://127.0.0.1:{dashboard}", "dwsr_tasks_total"),
                 "the worker's own port",

@@ -272,7 +272,9 @@ def test_job(slurm, tmp_path, script, code, ending):
         url = f"http://{target['targets'][0]}"
         counted = wait_until(lambda: samples(url, "dwsr_tasks_total"), "its tasks")
         task = {"job.sh": "glcm", "dask.sh": "sum"}[script]
-        assert counted == [f'dwsr_tasks_total{{outcome="ok",task_name="{task}"}} 1.0']
+        assert counted == [
+            f'dwsr_tasks_total{{operation="{task}",outcome="ok",task_name="{task}"}} 1.0'
+        ]
         if ending == "cancelled":
             slurm.cancel()
         else:
@@ -391,7 +393,7 @@ with (
             assert target == f"127.0.0.1:{9500 + job % 500}"
             assert wait_until(
                 lambda: samples(f"http://{target}", "dwsr_tasks_total"), "its tasks"
-            ) == ['dwsr_tasks_total{outcome="ok",task_name="sum"} 1.0']
+            ) == ['dwsr_tasks_total{operation="sum",outcome="ok",task_name="sum"} 1.0']
             assert Path(worker).exists()
         assert wait_until(lambda: not list(targets.iterdir()), "its target to go")
 

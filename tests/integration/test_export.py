@@ -1449,6 +1449,11 @@ def test_dask_workers_port(cli, cluster):
     assert [r["task_name"] for r in answers[0].records] == ["awaited"] and [
         r["task_name"] for r in answers[0].running
     ] == ["sleeps-awake"]
+    assert answers[0].records[0]["operation"] == "short"
+    assert answers[0].running[0]["operation"] == "sleeps"
+    text = cluster.get("/metrics")
+    assert 'dwsr_tasks_total{operation="short",outcome="ok",task_name="awaited"} 1.0\n' in text
+    assert re.search(r'dwsr_slot_busy{operation="sleeps",.*task_name="sleeps-awake"} 1.0\n', text)
     (process,) = json.loads(cluster.get("/dwsr/processes"))["processes"]
     assert process["process"] == answers[0].running[0]["process"] and process["worker"]
     cluster.do("tasks", 1500, "beside")

@@ -204,10 +204,10 @@ def test_a_ring_that_was_lapped_and_a_kill(cli):
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=600)
     assert (
-        'dwsr_tasks_total{outcome="ok",task_name="small"} 200000.0' in text
-        and 'dwsr_tasks_total{outcome="ok",task_name="large"} 1.0' in text
+        'dwsr_tasks_total{operation="small",outcome="ok",task_name="small"} 200000.0' in text
+        and 'dwsr_tasks_total{operation="large",outcome="ok",task_name="large"} 1.0' in text
     )
-    assert 'dwsr_tasks_total{outcome="killed",task_name="last"} 1.0' in text
+    assert 'dwsr_tasks_total{operation="last",outcome="killed",task_name="last"} 1.0' in text
     (lost,) = re.findall(r"^dwsr_probe_records_lost_total (\S+)", text, re.M)
     records = cli.records(cli.cwd / "run")
     assert float(lost) == 200_001 - len([r for r in tasks(records) if r["state"] == "ok"]) > 100_000

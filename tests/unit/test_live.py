@@ -94,7 +94,14 @@ def test_facts_that_are_not_what_they_should_be():
 
 def test_a_running_line_has_its_record_identity_and_headroom():
     record = TaskRecord(
-        process="100-1", pid=100, thread=7, start=1.25, task_name="a", state="running"
+        process="100-1",
+        pid=100,
+        thread=7,
+        start=1.25,
+        task_name="store-map",
+        operation="smooth",
+        chain=["getitem", "smooth", "store"],
+        state="running",
     )
     processes = [process(running=[RunningTask("100", "3", record, 1.5)])]
     (line,) = running_lines(processes)
@@ -102,6 +109,7 @@ def test_a_running_line_has_its_record_identity_and_headroom():
     assert running_dicts(processes) == [found]
     assert tuple(found) == (*FIELDS, *RUNNING_FIELDS)
     assert (found["process"], found["thread"], found["start"]) == ("100-1", 7, 1.25)
+    assert (found["operation"], found["chain"]) == ("smooth", ["getitem", "smooth", "store"])
     assert [found[name] for name in RUNNING_FIELDS] == [1.5, 300 * MIB, 1 << 30, 600 * MIB]
 
 

@@ -29,5 +29,5 @@ def test_a_directory_that_vanishes_takes_nothing_with_it(tmp_path, monkeypatch):
     job.wait()
     shutil.rmtree(boards)
     machine.collect()
-    assert machine.totals.names["doomed"].outcomes == {"killed": 1}
+    assert machine.totals.pairs["doomed", "doomed"].outcomes == {"killed": 1}
     assert not machine._collectors  # nothing is held open

@@ -39,6 +39,7 @@ GOLDEN = HERE / "golden_metrics.txt"
 MIB = 1 << 20
 LABELS = {
     "task_name",
+    "operation",
     "outcome",
     "kind",
     "device",
@@ -70,12 +71,13 @@ def device(number, **fields):
     }
 
 
-def slot(number, name="work", gpu=()):
+def slot(number, name="work", gpu=(), operation=None):
     return RunningTask(
         "100",
         str(number),
         TaskRecord(
             task_name=name,
+            operation=operation,
             start=1.0,
             alloc_end_bytes=MIB,
             alloc_peak_bytes=2 * MIB,
@@ -126,7 +128,7 @@ def process(pid="100", devices=(), slots=(), **live):
 
 
 def fixed_view(dedicated_port=True):
-    totals = Totals(names_most=3, histograms_most=2)
+    totals = Totals(names_most=4, histograms_most=2)
     totals.add_rows(
         [
             row(
@@ -140,6 +142,7 @@ def fixed_view(dedicated_port=True):
     )
     totals.add_rows(
         [row("sum", state=state) for state in OUTCOMES]
+        + [row("filter", operation="lambda (job.py:12)")]
         + [row('odd "name"\n\\'), row("too many"), row("far too many", alloc_peak_bytes=None)]
     )
     gpu = {"device": 0, "peak_bytes": 11, "end_bytes": 10}
@@ -155,7 +158,8 @@ def fixed_view(dedicated_port=True):
     )
     mute.workers, mute.header = [], {"limit_bytes": None}
     first = process(
-        devices=[device(0), device(1, used_bytes=None)], slots=[slot(0, gpu=[gpu]), slot(3)]
+        devices=[device(0), device(1, used_bytes=None)],
+        slots=[slot(0, gpu=[gpu], operation="smooth"), slot(3)],
     )
     return MeasuredView(
         totals,
@@ -226,10 +230,15 @@ def test_labels_are_bounded_ones():
     for metric in (*METRICS, *PREDICTED):
         assert (
             set(metric.labels) <= LABELS
-            and "key" not in metric.labels
+            and not {"key", "chain"} & set(metric.labels)
             and len(set(metric.labels)) == len(metric.labels)
         )
         assert "le" not in metric.labels and "thread" not in metric.labels
+
+
+def test_a_task_name_stands_beside_its_operation():
+    for metric in METRICS:
+        assert ("task_name" in metric.labels) == ("operation" in metric.labels), metric.name
 
 
 def test_every_metric_is_in_the_fixed_moment_with_its_type_and_labels():
@@ -332,7 +341,10 @@ HOSTILE = [
 def hostile_view():
     totals = Totals(histograms_most=HISTOGRAMS_MOST)
     totals.add_rows([row(name) for name in HOSTILE])
-    return MeasuredView(totals, [process(slots=[slot(n, name) for n, name in enumerate(HOSTILE)])])
+    totals.add_rows([row("honest", operation=name) for name in HOSTILE])
+    names = [(name, None) for name in HOSTILE] + [("honest", name) for name in HOSTILE]
+    slots = [slot(n, name, operation=operation) for n, (name, operation) in enumerate(names)]
+    return MeasuredView(totals, [process(slots=slots)])
 
 
 @pytest.mark.parametrize(
@@ -343,10 +355,15 @@ def test_hostile_names_come_back(generate, parse):
     text = generate(registry(hostile_view())).decode("utf-8")
     families = {f.name: f for f in parse(text)}
     tasks = [s for s in families["dwsr_tasks"].samples if s.name.endswith("_total")]
-    assert {s.labels["task_name"] for s in tasks} == {escape_unprintable(name) for name in HOSTILE}
-    assert sum(s.value for s in tasks) == len(HOSTILE)
-    busy = {s.labels["slot"]: s.labels["task_name"] for s in families["dwsr_slot_busy"].samples}
-    assert busy == {str(n): escape_unprintable(name) for n, name in enumerate(HOSTILE)}
+    escaped = [escape_unprintable(name) for name in HOSTILE]
+    pairs = [(name, name) for name in escaped] + [("honest", name or "honest") for name in escaped]
+    assert {(s.labels["task_name"], s.labels["operation"]) for s in tasks} == set(pairs)
+    assert sum(s.value for s in tasks) == len(pairs)
+    busy = {
+        s.labels["slot"]: (s.labels["task_name"], s.labels["operation"])
+        for s in families["dwsr_slot_busy"].samples
+    }
+    assert busy == {str(n): pair for n, pair in enumerate(pairs)}
 
 
 def test_no_two_series_are_the_same():
@@ -359,24 +376,27 @@ def test_no_two_series_are_the_same():
         assert len(set(names)) == len(names)
 
 
-def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_first=False):
-    """The worst that a Dask worker can have."""
+def full_view(
+    devices=16, slots=500, outcomes=OUTCOMES, pairs=5000, devices_first=False, operations=1
+):
+    """The worst that a Dask worker can have. operations: of each name."""
+
+    def pair(n):
+        return {"name": f"name {n // operations}", "operation": f"f{n % operations}"}
+
     gpu = [{"device": n, "peak_bytes": 5, "end_bytes": 5} for n in range(devices)]
     totals = Totals(series_most=NAMES_SERIES_MOST)
     for given in (gpu, []) if devices_first else ([], gpu):
         for outcome in outcomes:
             totals.add_rows(
-                [
-                    row(f"name {n}", state=outcome, gpu=given if n < 200 else [])
-                    for n in range(names)
-                ]
+                [row(**pair(n), state=outcome, gpu=given if n < 200 else []) for n in range(pairs)]
             )
     return MeasuredView(
         totals,
         [
             process(
                 devices=[device(n) for n in range(devices)],
-                slots=[slot(n, f"name {n}", gpu) for n in range(slots)],
+                slots=[slot(n, gpu=gpu, **pair(n)) for n in range(slots)],
                 gpu_hook=1,
             )
         ],
@@ -387,31 +407,33 @@ def full_view(devices=16, slots=500, outcomes=OUTCOMES, names=5000, devices_firs
 @pytest.mark.parametrize("devices_first", [False, True])
 @pytest.mark.parametrize("devices", [0, 1, 16])
 @pytest.mark.parametrize("outcomes", [("ok",), OUTCOMES])
-def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first):
-    view = full_view(devices, 500, outcomes, 5000, devices_first)
+@pytest.mark.parametrize("operations", [1, 7, 5000])
+def test_below_a_thousand_series_on_a_worker(devices, outcomes, devices_first, operations):
+    view = full_view(devices, 500, outcomes, 5000, devices_first, operations)
     text = text_of(view, dedicated_port=False)
     assert len(series_of(text)) < 1000
+    ended = [line for line in series_of(text) if line.startswith("dwsr_tasks_total")]
     assert (
         len(
-            {name for name in re.findall(r'task_name="([^"]*)"', text) if name in view.totals.names}
+            {
+                re.search(r'operation="([^"]*)".*task_name="([^"]*)"', line).groups()
+                for line in ended
+            }
         )
+        == len(view.totals.pairs)
         <= NAMES_MOST + 1
     )
     assert view.totals.names_dropped >= 5000 - NAMES_MOST and view.running
-    counted = sum(
-        float(line.rpartition(" ")[2])
-        for line in series_of(text)
-        if line.startswith("dwsr_tasks_total")
-    )
+    counted = sum(float(line.rpartition(" ")[2]) for line in ended)
     assert counted == 2 * 5000 * len(outcomes)
     if not devices:
-        assert len(view.totals.names) == NAMES_MOST + 1 and OTHER in view.totals.names
+        assert len(view.totals.pairs) == NAMES_MOST + 1 and (OTHER, OTHER) in view.totals.pairs
     else:
         assert "dwsr_device_live_bytes" in text
 
 
 def test_a_common_worker_shows_all_it_has():
-    text = text_of(full_view(devices=1, slots=8, outcomes=("ok",), names=30), dedicated_port=False)
+    text = text_of(full_view(devices=1, slots=8, outcomes=("ok",), pairs=30), dedicated_port=False)
     assert (
         text.count("dwsr_slot_busy{") == 8
         and text.count("dwsr_slot_device_peak_bytes{") == 8

@@ -240,14 +240,14 @@ def test_a_round_that_fails_counts_nothing():
             recent.rollback()
             assert (
                 recent.end == 0
-                and recent.totals.names == {}
+                and recent.totals.pairs == {}
                 and recent.lost_total() == 0
                 and recent.progress_of("1-1") == (0, 0)
             )
     recent.commit()
     assert (
         recent.end == 3
-        and recent.totals.names["a"].outcomes == {"ok": 3}
+        and recent.totals.pairs["a", "a"].outcomes == {"ok": 3}
         and recent.lost_total() == 4
         and recent.progress_of("1-1") == (3, 0)
     )
@@ -310,7 +310,7 @@ def test_a_workers_stream_with_boards_that_are_taken_over_meanwhile(probe):
     ]
     for _ in range(2):
         source.view()
-        assert sum(source.totals.names[name].outcomes["ok"] for name in source.totals.names) == 10
+        assert sum(t.outcomes["ok"] for t in source.totals.pairs.values()) == 10
 
 
 def test_a_worker_counts_what_its_ring_has_lost(probe):
@@ -318,7 +318,10 @@ def test_a_worker_counts_what_its_ring_has_lost(probe):
     for n in range(120_000):
         with probe.task("own", key=str(n) * 10):
             pass
-    assert source.view().totals.names["own"].outcomes["ok"] == 120_000 and len(records()) < 120_000
+    assert (
+        source.view().totals.pairs["own", "own"].outcomes["ok"] == 120_000
+        and len(records()) < 120_000
+    )
 
 
 def test_a_workers_port_loads_neither_collector_nor_store():

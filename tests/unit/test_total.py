@@ -1,5 +1,6 @@
 """Exact sums of a board: the same as the sums of all its records, whatever the ring still holds."""
 
+import json
 import random
 
 import pytest
@@ -23,9 +24,9 @@ from dwsr_probe.total import (
 MIB = 1 << 20
 
 
-def empty(name="a"):
+def empty(name="a", operation=None):
     total = from_words((None,) * len(_core.TOTAL_FIELDS), (), ({}, {}, {}, {}), ())
-    total.name = name
+    total.name, total.operation = name, operation
     return total
 
 
@@ -96,26 +97,29 @@ def test_totals_of_boards_and_of_rows_are_the_same():
     chance = random.Random(2)
     of_rows, of_totals = Totals(histograms_most=40), Totals(histograms_most=40)
     boards = {
-        "1-1": {"a": empty("a"), "b": empty("b")},
-        "2-2": {"a": empty("a"), None: empty(None)},
+        "1-1": {pair: empty(*pair) for pair in (("a", None), ("a", "f"), ("b", "f"))},
+        "2-2": {pair: empty(*pair) for pair in (("a", "f"), ("b", None), (None, None))},
     }
     for seq in range(1, 2001):
         process = chance.choice(list(boards))
-        name = chance.choice(list(boards[process]))
-        one = record(chance, seq, name or "other")
+        pair = chance.choice(list(boards[process]))
+        one = record(chance, seq, pair[0] or "other")
+        one.operation = pair[1]
         of_rows.add_rows([to_row(one)])
-        boards[process][name].add(one)
+        boards[process][pair].add(one)
         if seq % 97 == 0 or seq == 2000:
             for number, totals in boards.items():
                 of_totals.add_totals(
                     number, [from_json(total.to_json()) for total in totals.values()]
                 )
     assert (
-        set(of_rows.names) == set(of_totals.names)
+        set(of_rows.pairs)
+        == set(of_totals.pairs)
+        == {("a", "a"), ("a", "f"), ("b", "b"), ("b", "f"), ("other", "other")}
         and of_rows.series_count == of_totals.series_count
     )
-    for name, rows in of_rows.names.items():
-        totals = of_totals.names[name]
+    for pair, rows in of_rows.pairs.items():
+        totals = of_totals.pairs[pair]
         assert (
             rows.outcomes == totals.outcomes
             and rows.histogram.counts == totals.histogram.counts
@@ -222,6 +226,15 @@ def test_a_killed_task_is_counted_once_beside_totals():
         and isinstance(found.alloc_peak_max_bytes, AtLeast)
         and found.alloc_peak_max_bytes == 1 << 45
     )
+
+
+def test_a_total_of_an_earlier_version_has_the_name_as_operation():
+    total, totals = empty("a"), Totals()
+    total.add(record(random.Random(8), 1))
+    kept = json.loads(total.to_json())
+    del kept["operation"]
+    totals.add_totals("1-1", [from_json(json.dumps(kept))])
+    assert list(totals.pairs) == [("a", "a")]
 
 
 def test_names_beyond_the_most_are_other_in_the_table():
