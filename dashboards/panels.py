@@ -330,9 +330,10 @@ def _variable(name, label, query, many):
     return variable.all_value(".+") if many else variable
 
 
-def dashboard(uid, title, description, rows, variable=None):
-    """rows: (title, panels). variable: (label, its title, a metric that has all values of the
-    label); the reader chooses one value at a time."""
+def dashboard(uid, title, description, rows, variables=()):
+    """rows: (title, panels). variables: (label, its title, a metric that has all values of the
+    label, many). many: the reader may choose several values, or all. False: one at a time. The
+    values of a variable are those that exist with the values chosen for the variables before."""
     made = (
         build.Dashboard(f"dwsr-probe / {title}")
         .uid(uid)
@@ -365,12 +366,11 @@ def dashboard(uid, title, description, rows, variable=None):
         )
     )
     own = ()
-    if variable:
-        name, label, metric = variable
-        own = (name,)
+    for name, label, metric, many in variables:
         made.with_variable(
-            _variable(name, label, f"label_values({scoped(metric, ())}, {name})", False)
+            _variable(name, label, f"label_values({scoped(metric, own)}, {name})", many)
         )
+        own = (*own, name)
     made.annotation(
         build.AnnotationQuery()
         .name("Killed tasks")
@@ -379,7 +379,7 @@ def dashboard(uid, title, description, rows, variable=None):
         .icon_color(RED)
         .expr(
             scoped(
-                "sum by (task_name) ("
+                "sum by (task_name, operation) ("
                 + increase_within('dwsr_tasks_total{outcome="killed"}', "$__rate_interval")
                 + ") > 0",
                 (),

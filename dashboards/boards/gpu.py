@@ -3,7 +3,6 @@
 from panels import (
     USED_STEPS,
     dashboard,
-    dashboard_link,
     stat_panel,
     table_panel,
     time_series_panel,
@@ -14,11 +13,11 @@ from queries import (
     DEVICE_TOTAL,
     DEVICE_USED,
     GPU_UID,
-    JOIN_TASK_NAME,
+    JOIN_TASK,
     PER_DEVICE,
     POOL_CACHED,
     SLOT_LEGEND,
-    TASK_UID,
+    TASK_LINK,
     mean_per_task,
 )
 
@@ -54,7 +53,7 @@ gpu = dashboard(
                 ),
                 stat_panel(
                     "Largest peak of a task",
-                    "On one device, of all names.",
+                    "On one device, of all operations.",
                     "bytes",
                     'max(dwsr_task_peak_max_bytes{kind="cupy"})',
                 ),
@@ -149,25 +148,23 @@ gpu = dashboard(
             "Tasks",
             (
                 table_panel(
-                    "Largest peaks by name",
-                    "What one task of each name needed at most on a device, since the start.",
-                    ("task_name", "device"),
+                    "Largest peaks by operation",
+                    "What one task of each operation needed at most on a device, since the start.",
+                    ("operation", "task_name", "device"),
                     ("Own peak", "bytes", 'dwsr_task_peak_max_bytes{kind="cupy"}', None),
-                    links=[
-                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
-                    ],
+                    links=[TASK_LINK],
                     span=12,
                 ),
                 time_series_panel(
-                    "Mean peak by name",
+                    "Mean peak by operation",
                     "Own bytes on a device, of the tasks that ended lately.",
                     "bytes",
                     (
-                        "{{task_name}} on device {{device}}",
+                        "{{operation}} on device {{device}}",
                         mean_per_task(
                             'dwsr_task_peak_bytes_total{kind="cupy"}',
-                            "task_name, device",
-                            per="task_name",
+                            "operation, device",
+                            per="operation",
                         ),
                     ),
                 ),
@@ -177,7 +174,7 @@ gpu = dashboard(
                     "bytes",
                     (
                         f"{SLOT_LEGEND} on device {{{{device}}}}",
-                        f"dwsr_slot_device_live_bytes {JOIN_TASK_NAME}",
+                        f"dwsr_slot_device_live_bytes {JOIN_TASK}",
                     ),
                     stacked=True,
                 ),
@@ -187,7 +184,7 @@ gpu = dashboard(
                     "bytes",
                     (
                         f"{SLOT_LEGEND} on device {{{{device}}}}",
-                        f"dwsr_slot_device_peak_bytes {JOIN_TASK_NAME}",
+                        f"dwsr_slot_device_peak_bytes {JOIN_TASK}",
                     ),
                 ),
             ),

@@ -22,7 +22,7 @@ from queries import (
     OWN_PEAK_MAX,
     PEAK_OF_LIMIT,
     PROCESS_LEGEND,
-    TASK_UID,
+    TASK_LINK,
     USED_SHARE,
     WORKER_UID,
     outcomes_panel,
@@ -65,7 +65,7 @@ overview = dashboard(
                 ),
                 stat_panel(
                     "Tasks per second",
-                    "Tasks that ended, of all names and outcomes.",
+                    "Tasks that ended, of all operations and outcomes.",
                     "ops",
                     f"sum({rate('dwsr_tasks_total')})",
                 ),
@@ -128,13 +128,14 @@ overview = dashboard(
             ),
         ),
         (
-            "Tasks by name",
+            "Tasks by operation",
             (
                 table_panel(
                     "Tasks",
-                    "What one task of each name needed at most, since the start. Own peak: bytes"
-                    " that the task itself allocated, whoever ran beside it.",
-                    ("task_name",),
+                    "What one task of each operation needed at most, since the start. The operation"
+                    " is the job's own function inside the task, task_name the prefix of its key."
+                    " Own peak: bytes that the task itself allocated, whoever ran beside it.",
+                    ("operation", "task_name"),
                     ("Own peak", "bytes", OWN_PEAK_MAX, None),
                     ("Of the limit", "percentunit", PEAK_OF_LIMIT, USED_STEPS),
                     (
@@ -148,28 +149,26 @@ overview = dashboard(
                     (
                         "Tasks in the time shown",
                         "short",
-                        f"sum by (task_name) ({increase_within('dwsr_tasks_total')})",
+                        f"sum by (task_name, operation) ({increase_within('dwsr_tasks_total')})",
                         None,
                     ),
                     (
                         "Killed",
                         "short",
-                        f"sum by (task_name) ({increase_within(KILLED)})",
+                        f"sum by (task_name, operation) ({increase_within(KILLED)})",
                         NONE_STEPS,
                     ),
-                    links=[
-                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
-                    ],
+                    links=[TASK_LINK],
                     height=10,
                 ),
                 outcomes_panel(),
                 time_series_panel(
                     "Where the time goes",
-                    "Seconds of tasks that ended, per second: how many ran at once, by name.",
+                    "Seconds of tasks that ended, per second: how many ran at once, by operation.",
                     "short",
                     (
-                        "{{task_name}}",
-                        f"sum by (task_name) ({rate('dwsr_task_duration_seconds_total')})",
+                        "{{operation}}",
+                        f"sum by (operation) ({rate('dwsr_task_duration_seconds_total')})",
                     ),
                     stacked=True,
                 ),

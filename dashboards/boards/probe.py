@@ -64,9 +64,9 @@ probe = dashboard(
                     NONE_STEPS,
                 ),
                 stat_panel(
-                    "Names in other",
-                    "Distinct task names beyond the most that have series of their own: counted as"
-                    " other.",
+                    "Pairs in other",
+                    "Distinct pairs of task name and operation beyond the most that have series of"
+                    " their own: counted as other.",
                     "short",
                     "sum(dwsr_names_dropped)",
                 ),
@@ -161,7 +161,8 @@ probe = dashboard(
                 ),
                 time_series_panel(
                     "Samples of a scrape",
-                    "How many series each instance has; names, processes and slots are bounded.",
+                    "How many series each instance has. Pairs of task name and operation, processes"
+                    " and slots are bounded.",
                     "short",
                     ("{{instance}}", "scrape_samples_scraped"),
                 ),

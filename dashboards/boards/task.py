@@ -1,4 +1,4 @@
-"""The dashboard `task`. What does one task name need?"""
+"""The dashboard `task`. What does one operation of a task name need?"""
 
 from panels import (
     NONE_STEPS,
@@ -33,7 +33,7 @@ task = dashboard(
     "One kind of task: its peak, how it grows with the input, how it is distributed.",
     (
         (
-            "How much does one $task_name need?",
+            "How much does one task need: $operation in $task_name?",
             (
                 stat_panel(
                     "Own peak, most",
@@ -97,6 +97,18 @@ task = dashboard(
                     "bytes",
                     ("{{kind}} {{device}}", "max by (kind, device) (dwsr_task_peak_max_bytes)"),
                     ("limit of {{pid}} @ {{instance}}", LIMIT_OF_BUSY_PROCESSES),
+                ),
+                time_series_panel(
+                    "Mean own peak by operation",
+                    "Of the tasks that ended lately, for each chosen operation.",
+                    "bytes",
+                    ("{{operation}}", mean_per_task(OWN_PEAK_TOTAL, "operation", "operation")),
+                ),
+                time_series_panel(
+                    "Largest own peak by operation",
+                    "Of one task since the start, for each chosen operation.",
+                    "bytes",
+                    ("{{operation}}", f"max by (operation) ({OWN_PEAK_MAX})"),
                 ),
             ),
         ),
@@ -289,5 +301,8 @@ task = dashboard(
             ),
         ),
     ),
-    variable=("task_name", "Task", "dwsr_tasks_total"),
+    variables=(
+        ("task_name", "Task name", "dwsr_tasks_total", False),
+        ("operation", "Operation", "dwsr_tasks_total", True),
+    ),
 )

@@ -3,12 +3,11 @@
 from panels import (
     HEADROOM_STEPS,
     dashboard,
-    dashboard_link,
     stat_panel,
     table_panel,
     time_series_panel,
 )
-from queries import HEADROOM_SHARE, JOIN_TASK_NAME, SLOT_LEGEND, TASK_UID, WORKER_UID
+from queries import HEADROOM_SHARE, JOIN_TASK, SLOT_LEGEND, TASK_LINK, WORKER_UID
 
 worker = dashboard(
     WORKER_UID,
@@ -54,13 +53,11 @@ worker = dashboard(
                     "Running tasks",
                     "Each slot is a thread that runs a task. Own bytes: allocated by the task"
                     " itself.",
-                    ("pid", "slot", "task_name"),
-                    ("Own peak so far", "bytes", f"dwsr_slot_peak_bytes {JOIN_TASK_NAME}", None),
-                    ("Own bytes now", "bytes", f"dwsr_slot_live_bytes {JOIN_TASK_NAME}", None),
-                    ("Running", "s", f"dwsr_slot_running_seconds {JOIN_TASK_NAME}", None),
-                    links=[
-                        ("task_name", "This task", dashboard_link(TASK_UID, task_name="task_name"))
-                    ],
+                    ("pid", "slot", "operation", "task_name"),
+                    ("Own peak so far", "bytes", f"dwsr_slot_peak_bytes {JOIN_TASK}", None),
+                    ("Own bytes now", "bytes", f"dwsr_slot_live_bytes {JOIN_TASK}", None),
+                    ("Running", "s", f"dwsr_slot_running_seconds {JOIN_TASK}", None),
+                    links=[TASK_LINK],
                     span=14,
                 ),
                 table_panel(
@@ -109,20 +106,20 @@ worker = dashboard(
                     "Own bytes now",
                     "Of the running tasks, stacked: what they hold together.",
                     "bytes",
-                    (SLOT_LEGEND, f"dwsr_slot_live_bytes {JOIN_TASK_NAME}"),
+                    (SLOT_LEGEND, f"dwsr_slot_live_bytes {JOIN_TASK}"),
                     stacked=True,
                 ),
                 time_series_panel(
                     "Own peak so far",
                     "Of the running tasks.",
                     "bytes",
-                    (SLOT_LEGEND, f"dwsr_slot_peak_bytes {JOIN_TASK_NAME}"),
+                    (SLOT_LEGEND, f"dwsr_slot_peak_bytes {JOIN_TASK}"),
                 ),
                 time_series_panel(
                     "Running for",
                     "A line that keeps rising is a task that does not end.",
                     "s",
-                    (SLOT_LEGEND, f"dwsr_slot_running_seconds {JOIN_TASK_NAME}"),
+                    (SLOT_LEGEND, f"dwsr_slot_running_seconds {JOIN_TASK}"),
                 ),
                 time_series_panel(
                     "Running tasks",
@@ -133,5 +130,5 @@ worker = dashboard(
             ),
         ),
     ),
-    variable=("pid", "Process", "dwsr_process_info"),
+    variables=(("pid", "Process", "dwsr_process_info", False),),
 )

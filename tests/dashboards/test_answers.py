@@ -14,8 +14,8 @@ COMPARISON = re.compile(r"\s*(?:==|!=|<=|>=|<|>)\s*[\d.]+")
 
 @pytest.fixture(scope="module")
 def chosen(prometheus):
-    """What a person has chosen: all jobs and instances, tasks of both runs, the killed and the
-    growing one, the worker that holds memory."""
+    """What a person has chosen: all jobs and instances, tasks of both runs, the killed, the growing
+    and those of two operations, the worker that holds memory."""
     ((worker, _),) = prometheus.query(
         'dwsr_slot_busy{task_name="hold"} and on (pid) dwsr_process_managed_bytes'
     )
@@ -24,7 +24,8 @@ def chosen(prometheus):
         "$__range": "10m",
         "$job": ".+",
         "$instance": ".+",
-        "$task_name": "smooth|semblance|doomed|climb",
+        "$task_name": "smooth|semblance|doomed|climb|pipeline",
+        "$operation": "smooth|semblance|doomed|climb|halve|double",
         "$pid": worker["pid"],
     }
 
@@ -58,6 +59,20 @@ def test_a_panel_has_an_answer_and_its_legend(query: Query, prometheus, chosen):
     )
 
 
+def test_two_operations_of_one_name(prometheus, chosen):
+    """Each has its own line, and they add up to the name."""
+    ended = 'max_over_time(dwsr_tasks_total{task_name="pipeline"}[10m])'
+    by_operation = answers(prometheus, f"sum by (operation) ({ended})", {})
+    assert {labels["operation"] for labels, _ in by_operation} == {"halve", "double"}
+    assert answers(prometheus, f"sum by (task_name) ({ended})", {}) == [
+        ({"task_name": "pipeline"}, sum(value for _, value in by_operation))
+    ]
+    (query,) = [q for q in of_board("overview") if q.where == "overview/Tasks/A"]
+    rows = [labels for labels, _ in answers(prometheus, query.expr, chosen)]
+    assert {"task_name": "pipeline", "operation": "double"} in rows
+    assert {"task_name": "pipeline", "operation": "halve"} in rows
+
+
 def test_the_first_killed_task_counts(prometheus, chosen):
     """Its series begins with 1: increase() alone would say 0."""
     (query,) = [q for q in of_board("overview") if q.where == "overview/Killed tasks/A"]
@@ -71,7 +86,7 @@ def test_a_variable_has_values(name, prometheus, chosen):
             selector = selector.replace(word, value)
         found = prometheus.ask(f"label/{label}/values", **{"match[]": selector})
         assert found, f"${variable}"
-        if label in ("task_name", "pid"):
+        if label in ("task_name", "operation", "pid"):
             assert set(chosen[f"${variable}"].split("|")) <= set(found)
 
 

@@ -16,9 +16,11 @@ from tests.dashboards.queries import (
     metric_of,
     of_board,
     panels,
+    variables,
 )
 
 EVERYWHERE = {"job": "$job", "instance": "$instance"}
+OWN_VARIABLES = {"task": ("task_name", "operation"), "worker": ("pid",)}
 PROMETHEUS_OWN = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
 NOT_SHOWN = {}  # metric → why no panel and no rule uses it
 BORN = re.compile(
@@ -51,10 +53,20 @@ def test_a_dashboard(name):
             "type": "prometheus",
             "uid": "${datasource}",
         }
-    for variable in others[:2]:
-        assert variable["multi"] and variable["includeAll"] and variable["allValue"] == ".+"
+    for variable in others:
+        if variable["name"] in ("job", "instance", "operation"):
+            assert variable["multi"] and variable["includeAll"] and variable["allValue"] == ".+"
     (link,) = board["links"]
     assert link["tags"] == board["tags"] and link["includeVars"] and link["keepTime"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_of_a_dashboard(name):
+    """The operations are those of the chosen task name."""
+    found = {variable: selector for variable, selector, _ in variables(name)}
+    assert tuple(found)[2:] == OWN_VARIABLES.get(name, ())
+    if "operation" in found:
+        assert 'task_name=~"$task_name"' in found["operation"]
 
 
 def test_each_has_its_own_uid():
@@ -145,8 +157,9 @@ def test_links_lead_to_dashboards_of_ours_and_their_variables(name):
 def test_selectors_of_panels(query):
     for metric, matchers, _ in query.selectors():
         assert matchers.items() >= EVERYWHERE.items(), metric
-    own = {"task": "task_name", "worker": "pid"}.get(query.where.split("/")[0])
-    if own and not query.where.endswith("/annotation"):
+    if query.where.endswith("/annotation"):
+        return
+    for own in OWN_VARIABLES.get(query.where.split("/")[0], ()):
         for metric, matchers, _ in query.selectors():
             assert own not in metric_of(metric).labels or matchers[own] == f"${own}"
 

@@ -85,6 +85,11 @@ def test_every_task_is_counted_once_on_either_way(scraped):
         wait_until(
             lambda query=query: [value for _, value in server.query(query)] == [TASKS], query
         )
+        # a lambda is named by where it stands
+        assert {
+            re.sub(r"\d+", "N", labels["operation"])
+            for labels, _ in server.query(query.replace("sum(", "sum by (operation) (", 1))
+        } == {"lambda (test_workers.py:N)"}
 
 
 def test_a_worker_has_dasks_metrics_and_ours(scraped, promtool):

@@ -15,6 +15,14 @@ def smooth(block):
     return (block[:-2] + block[1:-1] + block[2:]) / 3
 
 
+def halve(block):
+    return block / 2
+
+
+def double(block):
+    return block * 2
+
+
 def fail(block):
     raise ValueError("as it should")
 
@@ -55,6 +63,13 @@ def main(fifo):
         held, climbing = client.submit(hold, fifo), client.submit(climb, f"{fifo}.stop")
         blocks = client.map(np.ones, [1_000_000, 2_000_000])
         client.submit(fail, blocks[0]).exception()
+        # two operations under one prefix, as fused tasks of a graph have it
+        client.gather(
+            [
+                client.submit(function, blocks[0], key=f"pipeline-{number:032x}")
+                for number, function in enumerate((halve, double))
+            ]
+        )
         while not select.select([sys.stdin], [], [], 0.1)[0]:
             client.gather(
                 [
