@@ -40,12 +40,14 @@ cdef dict KIND_BY_CLASS_NAME = {
     ("dask", "GraphNode"): GRAPH_NODE, ("dask", "TaskRef"): REFERENCE,
     ("distributed", "Future"): REFERENCE, ("distributed", "Actor"): UNKNOWN,
     ("distributed", "Client"): NO_INPUT, ("distributed", "Worker"): NO_INPUT,
+    ("numpy", "ufunc"): NO_INPUT, ("numpy", "_ArrayFunctionDispatcher"): NO_INPUT,
     # arrays of which a task reads a block
     ("zarr", "Array"): LAZY, ("zarr", "AsyncArray"): LAZY, ("h5py", "Dataset"): LAZY,
     ("netCDF4", "Variable"): LAZY, ("tables", "Array"): LAZY, ("tables", "CArray"): LAZY,
     ("xarray", "NDArrayMixin"): LAZY, ("xarray", "BackendArray"): LAZY,
     ("tensorstore", "TensorStore"): LAZY,
 }
+cdef tuple COMPILED_FUNCTIONS = ("cython_function_or_method", "fused_cython_function")
 cdef tuple KNOWN_LIBRARIES = (
     "builtins", "numpy", "cupy", "cupyx", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow",
     "scipy", "dask", "distributed", "geopandas", "zarr", "h5py", "netCDF4", "tables",
@@ -204,6 +206,8 @@ cdef int kind_of(type t):
         return found
     cdef int kind = UNKNOWN
     cdef bint known = is_known_library(t)
+    if type.__getattribute__(t, "__name__") in COMPILED_FUNCTIONS:
+        return NO_INPUT
     for base in bases_of(t):
         module = type.__getattribute__(base, "__module__")
         if type(module) is not str:

@@ -32,6 +32,11 @@ def described(value):
     return fields
 
 
+def described_input(value):
+    (fields,) = json.loads(describe_inputs([value])[0])
+    return fields
+
+
 def test_arrays():
     assert described(np.zeros((2, 3), np.float32)) == {
         "type": "ndarray",
@@ -80,18 +85,19 @@ def test_a_total_is_told_only_when_all_is_known():
 
 def test_arrays_of_every_shape():
     whole = np.arange(24.0).reshape(2, 3, 4)
-    assert described(whole[:, ::2, 1:3]) == {
+    assert described_input(whole[:, ::2, 1:3]) == {
         "type": "ndarray",
         "dtype": "float64",
         "shape": [2, 2, 2],
         "nbytes": 64,
     }
     assert described(np.empty((0, 7)))["nbytes"] == 0 and described(np.array(1.5))["shape"] == []
-    assert described(np.broadcast_to(np.ones(10), (1000, 10))) == {
+    assert described_input(np.broadcast_to(np.ones(10), (1000, 10))) == {
         "type": "ndarray",
         "dtype": "float64",
         "shape": [1000, 10],
         "nbytes": 80,
+        "logical_bytes": 80_000,
     }
     assert described(np.array(["a", None], object))["dtype"] == "object"
     assert described(np.zeros(3, [("x", "i4"), ("y", "f8")]))["nbytes"] == 36
@@ -153,9 +159,59 @@ def test_large_containers_are_counted_not_looked_at():
         {float(i) for i in range(100_000)},
     ):
         text, total, count, omitted = describe_inputs([container])
-        assert (
-            count == 100_000 and total is None and len(json.loads(text)) == count - omitted <= 256
-        )
+        described = sum(value.get("count", 1) for value in json.loads(text))
+        assert count == 100_000 and total is None and described == count - omitted <= 256
+
+
+def test_equal_values_in_succession_are_written_once():
+    one, other = np.ones(10), np.ones((2, 5))
+    values = json.loads(describe_inputs([one, one, other, one] + [other] * 200)[0])
+    assert [(v["shape"], v.get("count")) for v in values] == [
+        ([10], 2),
+        ([2, 5], None),
+        ([10], None),
+        ([2, 5], 200),
+    ]
+    # what does not fit is counted, also where a count would have to be written
+    many = [np.ones(n // 2 + 1) for n in range(200)]
+    text, total, count, omitted = describe_inputs(many)
+    listed = sum(value.get("count", 1) for value in json.loads(text))
+    assert listed + omitted == count == 200 and 0 < omitted and total == sum(x.nbytes for x in many)
+
+
+def test_what_a_view_keeps_in_memory():
+    whole = np.ones((10, 10))
+    view = described(whole[2:4])
+    assert view == {
+        "type": "ndarray",
+        "dtype": "float64",
+        "shape": [2, 10],
+        "nbytes": 0,
+        "logical_bytes": 160,
+        "view": True,
+    }
+    trimmed = described(np.ones((10, 10))[1:-1])  # nobody else holds the base
+    assert (trimmed["nbytes"], trimmed["logical_bytes"], trimmed["view"]) == (800, 640, True)
+    transposed = described(np.ones((10, 10)).T)  # the view is all there is
+    assert transposed == described(whole)
+
+
+def test_lazy_arrays_have_the_size_of_what_is_behind_them(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("d", data=np.ones((6, 7), "f4"))
+        assert described(dataset) == {
+            "type": "h5py.Dataset",
+            "dtype": "float32",
+            "shape": [6, 7],
+            "nbytes": 168,
+            "lazy": True,
+        }
+
+
+def test_what_is_no_input():
+    values = [len, json, np.ones, type, int, describe_inputs, "".join]
+    assert describe_inputs(values)[2] == 0
 
 
 def test_namesakes():
