@@ -128,7 +128,28 @@ def around_run(original: Callable[[Any], None]) -> Callable[[Any], None]: ...
 def around_write(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]: ...
 def follow_call(function: Callable[..., Any]) -> Callable[..., Any]: ...
 
+# -- binding/selection.pyx
+
+def shape_of_selection(
+    shape: tuple[int, ...] | None, selection: tuple[Any, ...]
+) -> tuple[int | None, ...] | None: ...
+
+# -- binding/functions.pyx
+
+@final
+class Function: ...
+
 # -- binding/graph.pyx
+
+@final
+class Observed:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+@final
+class Scope: ...
+
+@final
+class Walk: ...
 
 def walk_task(
     node: object, data: dict[Any, Any] | None = None

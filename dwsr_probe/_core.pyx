@@ -278,7 +278,9 @@ UNITS = {
     "dwsr_probe.binding.handover": (
         "FollowedCall", "FollowedCallback", "around_call_soon_threadsafe", "around_run",
         "around_write", "follow_call"),
-    "dwsr_probe.binding.graph": ("Function", "Observed", "Scope", "Walk", "walk_task"),
+    "dwsr_probe.binding.functions": ("Function",),
+    "dwsr_probe.binding.selection": ("shape_of_selection",),
+    "dwsr_probe.binding.graph": ("Observed", "Scope", "Walk", "walk_task"),
     "dwsr_probe.binding.graph_tasks": (
         "begin_graph_task", "end_graph_task", "end_with_message", "use_key_split", "use_workers"),
     "dwsr_probe.binding.board_layout": (
@@ -304,19 +306,22 @@ UNITS = {
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
 cdef tuple cimported = (
     "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks")
-cdef dict cimported_by = {"dwsr_probe.binding.graph_tasks": "dwsr_probe.binding.graph"}
+# unit → those that it cimports beside these
+cdef dict cimported_by = {
+    "dwsr_probe.binding.graph": ("dwsr_probe.binding.functions", "dwsr_probe.binding.selection"),
+    "dwsr_probe.binding.graph_tasks": ("dwsr_probe.binding.graph",)}
 cdef object load_lock = RLock()
 
 
 cdef object load_unit(str unit):
     """Import a unit, whose init function is in this file (PEP 489 allows several in one).
 
-    The units in `cimported` are loaded first, because other units cimport them, and so is the one
+    The units in `cimported` are loaded first, because other units cimport them, and so are those
     in `cimported_by`.
     """
     with load_lock:
-        if unit in cimported_by:
-            load_unit(cimported_by[unit])
+        for needed in cimported_by.get(unit, ()):
+            load_unit(needed)
         module = sys.modules.get(unit)
         if module is not None:
             return module

@@ -140,9 +140,9 @@ cdef class Layout:
         """The frames as tuples (words, name, key, inputs, output, devices, failed allocation,
         detail of the attribution's reason, operation, chain).
 
-        words: by TASK_FIELDS. inputs, output, chain: JSON. devices: each as words by TASK_DEVICE_FIELDS;
-        None if device memory was not followed. failed allocation: words by OOM_FIELDS, or None.
-        Boards before version 6 have JSON in place of the last two.
+        words: by TASK_FIELDS. inputs, output, chain: JSON. devices: each as words by
+        TASK_DEVICE_FIELDS; None if device memory was not followed. failed allocation: words by
+        OOM_FIELDS, or None. Boards before version 6 have JSON in place of the last two.
         """
         cdef const char *at = packed
         cdef uint64_t left = len(packed), size

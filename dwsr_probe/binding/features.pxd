@@ -1,4 +1,4 @@
-# What the task units use of features.pyx.
+# What the task units and those of graphs use of features.pyx.
 from libc.stdint cimport uint64_t
 
 from csrc.board_layout cimport ABSENT
@@ -31,8 +31,12 @@ cdef int add_value(listing *l, object value, int depth, object known_bytes, bint
 cdef int add_items(listing *l, object items, int kind, int depth, bint constant) except -1
 cdef int add_constants(listing *l, object node, int depth) except -1
 cdef int kind_of(type t)
-cdef bint is_lazy(object array)
-cdef bint add_selection(listing *l, object array, tuple selection) except -1
+cdef tuple shape_dtype_nbytes(object value, int kind)
+cdef bytes name_of_type(type t)
+cdef bytes name_of_dtype(object dtype)
+cdef uint64_t add_fields(
+    listing *l, bytes type_name, bytes dtype_name, object shape, uint64_t nbytes,
+    bint lazy) except? 0
 cdef bytes json_name(object text)
 cdef void fill_listing(listing *l, object inputs) noexcept
 cdef bytes describe_one(object value, object known_bytes, uint64_t *nbytes)

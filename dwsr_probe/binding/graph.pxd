@@ -1,11 +1,7 @@
 # What graph_tasks.pyx uses of graph.pyx.
 from dwsr_probe.binding.features cimport listing
+from dwsr_probe.binding.functions cimport Function
 from dwsr_probe.binding.tasks cimport OpenTask
-
-cdef class Function:
-    cdef int role
-    cdef bytes name
-    cdef bint ours
 
 cdef class Scope:
     cdef dict graph

@@ -9,17 +9,14 @@ of one layer may have different chains; only names are kept from task to task. C
 never run.
 """
 cimport cython
-from cpython.function cimport PyFunction_GetCode
 from libc.stdint cimport uint64_t
 
 from csrc.board_layout cimport ABSENT
-from dwsr_probe.binding.features cimport (
-    UNKNOWN, add_selection, add_value, close_listing, is_lazy, json_name, kind_of, listing,
-    open_listing)
-
-import functools
-import operator
-import types
+from dwsr_probe.binding.features cimport add_value, close_listing, listing, open_listing
+from dwsr_probe.binding.functions cimport (
+    APPLY, COMPOSE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, STORE, SUBGRAPH, SUBGRAPH_CALLABLE,
+    TASK_LIST, Function, function_of, is_callable_object, may_be_function, shape_of, unwrapped)
+from dwsr_probe.binding.selection cimport add_selection, is_lazy
 
 cdef enum:
     NODES_MOST = 512  # bounds the time that a begin takes
@@ -32,174 +29,9 @@ cdef enum:
 cdef enum node_kind:
     NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
 
-cdef enum callable_shape:
-    OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, NUMPY_FUNCTION
-
-cdef enum function_role:
-    PLAIN  # a function whose name stands in the chain
-    HIDDEN  # a wrapper: only what it calls has a name
-    SUBGRAPH  # (graph, key of the result, arguments ...): runs a graph
-    TASK_LIST  # (tasks, dependencies, key of the result): the same in dask_expr
-    APPLY  # (function, arguments, keyword arguments)
-    GETTER  # (array, selection): reads a block of the array
-    ITEM  # the same, but the array may be a block in memory
-    STORE  # (block, target, region): the target is no input
-
-# Names of others' functions that say less than what they do.
-cdef dict ROLES = {
-    ("dask._task_spec", "_execute_subgraph"): (SUBGRAPH, ""),
-    ("dask.array.core", "getter"): (GETTER, "getitem"),
-    ("dask.array.core", "getter_nofancy"): (GETTER, "getitem"),
-    ("dask.array.core", "getter_inline"): (GETTER, "getitem"),
-    ("_operator", "getitem"): (ITEM, "getitem"),
-    ("dask.array.chunk", "getitem"): (ITEM, "getitem"),
-    ("dask.array.core", "load_store_chunk"): (STORE, "store"),
-    ("dask.array.core", "store_chunk"): (STORE, "store"),
-    ("dask.array.core", "concatenate_shaped"): (PLAIN, "overlap"),
-    ("dask.array.wrap", "_broadcast_trick_inner"): (PLAIN, "broadcast"),
-    ("dask.array.overlap", "_trim"): (HIDDEN, ""),
-    ("dask.array.core", "_pass_extra_kwargs"): (HIDDEN, ""),
-    ("dask.array.core", "_enforce_dtype"): (HIDDEN, ""),
-    ("dask.array.core", "apply_infer_dtype"): (HIDDEN, ""),
-    ("dask.utils", "apply"): (APPLY, ""),
-    ("dask_expr._expr", "Fused._execute_internal_graph"): (TASK_LIST, ""),
-    ("builtins", "dict"): (HIDDEN, ""),
-    ("builtins", "list"): (HIDDEN, ""),
-    ("builtins", "set"): (HIDDEN, ""),
-    ("builtins", "tuple"): (HIDDEN, ""),
-    ("dask.array.core", "concrete"): (HIDDEN, ""),
-    ("dask.array.numpy_compat", "concrete"): (HIDDEN, ""),
-    ("dask.bag.core", "reify"): (HIDDEN, ""),
-    ("dask.bag.core", "map_chunk"): (HIDDEN, ""),
-    ("dask.dataframe.dask_expr._expr", "apply_and_enforce"): (HIDDEN, ""),
-    ("dask.dataframe.core", "apply_and_enforce"): (HIDDEN, ""),
-    ("dask._task_spec", "_identity_cast"): (HIDDEN, ""),
-    ("dask._task_spec", "identity"): (HIDDEN, ""),
-    ("dask._task_spec", "_to_dict"): (HIDDEN, ""),
-    ("dask._task_spec", "_instantiate_named_tuple"): (HIDDEN, ""),
-    ("dask._task_spec", "NestedContainer.to_container"): (HIDDEN, ""),
-    ("dask._task_spec", "Dict.constructor"): (HIDDEN, ""),
-    ("dask.delayed", "single_key"): (HIDDEN, ""),
-    ("dask.dataframe.io.parquet.core", "ParquetFunctionWrapper"): (PLAIN, "read_parquet"),
-}
-# Functions of these libraries are steps of a chain, but not the job's own.
-cdef frozenset LIBRARIES = frozenset((
-    "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "dask_expr",
-    "distributed", "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy", "numpy_groupies",
-    "operator", "pandas", "pyarrow", "sparse", "tlz", "toolz", "xarray", "zarr"))
-
-
-@cython.final
-cdef class Function:
-    """A function as a chain shows it.
-
-    name: JSON text, b"" for a function that has no place in a chain. ours: of the job, not of a
-    library.
-    """
-
-
 cdef bytes ALIAS = b'"alias"'
-cdef dict functions = {}  # (module, qualified name) → Function
-cdef dict functions_by_address = {}, kept_by_address = {}  # of code objects and of ufuncs
-cdef dict shapes = {}  # type of a callable → callable_shape
 cdef dict chains = {}  # names → JSON
 cdef dict node_kinds = {}  # type → node_kind, of types that the job does not define
-cdef type FunctionType = types.FunctionType
-cdef type MethodType = types.MethodType
-cdef type BuiltinType = types.BuiltinFunctionType
-cdef type PartialType = functools.partial
-cdef type MethodCallerType = operator.methodcaller
-
-
-cdef Function new_function(object module, object qualname, str shown):
-    """shown: the name in a chain, if no table says otherwise."""
-    cdef Function f = Function.__new__(Function)
-    library = module.partition(".")[0] if type(module) is str else ""
-    role, name = ROLES.get((module, qualname), (PLAIN, None))
-    if name is None:
-        name = shown
-    f.role = role
-    f.ours = library not in LIBRARIES
-    f.name = json_name(name.lstrip("_") or name) if name else b""
-    return f
-
-
-cdef Function function_of(object function):
-    """The Function of a callable without others inside it."""
-    cdef type t = type(function)
-    if t is FunctionType:
-        return function_of_code(function)
-    if t is BuiltinType:
-        return remembered(function.__module__, function.__qualname__, function.__name__)
-    if t is MethodType:
-        owner = function.__self__
-        if isinstance(owner, type):  # a class method
-            name = type.__getattribute__(owner, "__name__")
-            method = getattr(function.__func__, "__name__", "")
-            return remembered(
-                type.__getattribute__(owner, "__module__"), f"{name}.{method}", None)
-        t = type(owner)
-    elif issubclass(t, type):  # a class is called
-        t = function
-    elif shape_of(t) == NUMPY_FUNCTION:
-        return function_of_numpy(function)
-    elif t is MethodCallerType:
-        made_by, arguments = function.__reduce__()
-        method = (arguments if made_by is MethodCallerType else made_by.args)[0]
-        return remembered("operator", method, None)
-    return remembered(
-        type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__"), None)
-
-
-cdef Function function_of_code(object function):
-    """By the address of its code, which is kept: the function itself may hold data."""
-    cdef Function f
-    code = <object>PyFunction_GetCode(function)
-    address = <size_t><void *>code
-    found = functions_by_address.get(address)
-    if found is not None:
-        return <Function>found
-    module, qualname, name = function.__module__, function.__qualname__, function.__name__
-    if type(qualname) is str and (<str>qualname).endswith("<lambda>"):
-        file = code.co_filename.rpartition("/")[2]
-        qualname = name = f"lambda ({file}:{code.co_firstlineno})"
-    f = remembered(module, qualname, name)
-    keep_by_address(address, code, f)
-    return f
-
-
-cdef Function function_of_numpy(object function):
-    """A ufunc, or a function that __array_function__ may replace."""
-    cdef Function f
-    address = <size_t><void *>function
-    found = functions_by_address.get(address)
-    if found is not None:
-        return <Function>found
-    f = remembered("numpy", getattr(function, "__name__", "ufunc"), None)
-    keep_by_address(address, function, f)
-    return f
-
-
-cdef int keep_by_address(object address, object kept, Function f) except -1:
-    if len(functions_by_address) > NAMES_MOST:
-        functions_by_address.clear()
-        kept_by_address.clear()
-    kept_by_address[address] = kept
-    functions_by_address[address] = f
-    return 0
-
-
-cdef Function remembered(object module, object qualname, object shown):
-    cdef Function f
-    key = (module, qualname)
-    found = functions.get(key)
-    if found is not None:
-        return <Function>found
-    f = new_function(module, qualname, str(qualname if shown is None else shown))
-    if len(functions) > NAMES_MOST:
-        functions.clear()
-    functions[key] = f
-    return f
 
 
 cdef int kind_of_node(type t):
@@ -220,48 +52,6 @@ cdef int kind_of_node(type t):
         return NODE_NONE  # a class of the job's must not be kept alive
     node_kinds[t] = kind
     return kind
-
-
-cdef bint may_be_function(object value):
-    cdef type t = type(value)
-    return t is FunctionType or t is MethodType or t is PartialType or t is BuiltinType
-
-
-cdef bint is_callable_object(object value):
-    """Of the job's own class, with a method __call__: what a library's function calls."""
-    return kind_of(type(value)) == UNKNOWN and callable(value) and not isinstance(value, type)
-
-
-cdef int shape_of(type t):
-    """How functions inside a callable of this type are found."""
-    if t is FunctionType or t is BuiltinType:
-        return OPAQUE
-    found = shapes.get(t)
-    if found is not None:
-        return found
-    module, name = type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__")
-    library = module.partition(".")[0] if type(module) is str else ""
-    cdef int shape = OPAQUE
-    if library not in LIBRARIES:
-        return shape
-    if t is PartialType or name == "curry":
-        shape = PARTIAL
-    elif name == "SubgraphCallable":
-        shape = SUBGRAPH_CALLABLE
-    elif name == "Compose":
-        shape = COMPOSE
-    elif library == "numpy" and not issubclass(t, type):
-        shape = NUMPY_FUNCTION
-    shapes[t] = shape
-    return shape
-
-
-cdef object unwrapped(object function, int depth):
-    """The function inside partials and curries."""
-    while depth > 0 and shape_of(type(function)) == PARTIAL:
-        function = function.func
-        depth -= 1
-    return function
 
 
 @cython.final

@@ -1,0 +1,26 @@
+# What graph.pyx uses of functions.pyx.
+cdef enum callable_shape:
+    OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, NUMPY_FUNCTION
+
+cdef enum function_role:
+    PLAIN  # a function whose name stands in the chain
+    HIDDEN  # a wrapper: only what it calls has a name
+    SUBGRAPH  # (graph, key of the result, arguments ...): runs a graph
+    TASK_LIST  # (tasks, dependencies, key of the result): the same in dask_expr
+    APPLY  # (function, arguments, keyword arguments)
+    GETTER  # (array, selection): reads a block of the array
+    ITEM  # the same, but the array may be a block in memory
+    STORE  # (block, target, region): the target is no input
+
+cdef frozenset LIBRARIES
+
+cdef class Function:
+    cdef int role
+    cdef bytes name
+    cdef bint ours
+
+cdef Function function_of(object function)
+cdef int shape_of(type t)
+cdef object unwrapped(object function, int depth)
+cdef bint may_be_function(object value)
+cdef bint is_callable_object(object value)
