@@ -176,7 +176,7 @@ def test_equal_values_in_succession_are_written_once():
     many = [np.ones(n // 2 + 1) for n in range(200)]
     text, total, count, omitted = describe_inputs(many)
     listed = sum(value.get("count", 1) for value in json.loads(text))
-    assert listed + omitted == count == 200 and 0 < omitted and total == sum(x.nbytes for x in many)
+    assert listed + omitted == count == 200 and omitted > 0 and total == sum(x.nbytes for x in many)
 
 
 def test_what_a_view_keeps_in_memory():
