@@ -47,6 +47,7 @@ cdef dict KIND_BY_CLASS_NAME = {
     ("xarray", "NDArrayMixin"): LAZY, ("xarray", "BackendArray"): LAZY,
     ("tensorstore", "TensorStore"): LAZY,
 }
+cdef tuple IN_MEMORY_ADAPTERS = ("Numpy", "Pandas")  # of xarray: around an array, an index
 cdef tuple COMPILED_FUNCTIONS = ("cython_function_or_method", "fused_cython_function")
 cdef tuple KNOWN_LIBRARIES = (
     "builtins", "numpy", "cupy", "cupyx", "cudf", "sparse", "torch", "xarray", "pandas", "pyarrow",
@@ -57,12 +58,12 @@ cdef tuple KNOWN_LIBRARIES = (
 cdef dict kind_by_type = {
     t: SCALAR
     for t in (
-        bool, int, float, complex, str, type(None), slice, type(Ellipsis), range)}
+        bool, int, float, complex, str, range)}
 kind_by_type.update({
     t: NO_INPUT
     for t in (
-        type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
-        functools.partial)})
+        type, type(None), slice, type(Ellipsis), types.FunctionType, types.BuiltinFunctionType,
+        types.MethodType, types.ModuleType, functools.partial)})
 cdef dict type_names = {}  # type → JSON string
 cdef dict dtype_names = {}  # dtype → JSON string
 # The descriptors of ndarray itself: a subclass may have replaced its own.
@@ -415,7 +416,7 @@ cdef uint64_t add_described(listing *l, object value, int kind, object known_byt
     nbytes = byte_count(known_bytes if known_bytes is not None else found)
     return add_fields(
         l, name_of_type(type(value)), b"null" if dtype is None else name_of_dtype(dtype), shape,
-        nbytes, kind == LAZY)
+        nbytes, kind == LAZY and not type(value).__name__.startswith(IN_MEMORY_ADAPTERS))
 
 
 cdef uint64_t add_fields(

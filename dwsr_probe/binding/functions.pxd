@@ -1,6 +1,6 @@
 # What graph.pyx uses of functions.pyx.
 cdef enum callable_shape:
-    OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, NUMPY_FUNCTION
+    OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, METHOD_CALLER, NUMPY_FUNCTION
 
 cdef enum function_role:
     PLAIN  # a function whose name stands in the chain
@@ -10,6 +10,7 @@ cdef enum function_role:
     APPLY  # (function, arguments, keyword arguments)
     GETTER  # (array, selection): reads a block of the array
     ITEM  # the same, but the array may be a block in memory
+    CONCATENATE  # of neighbours for an overlap, or of pieces in a rechunk: the key says which
     STORE  # (block, target, region): the target is no input
 
 cdef frozenset LIBRARIES

@@ -26,7 +26,7 @@ cdef dict ROLES = {
     ("dask.array.chunk", "getitem"): (ITEM, "getitem"),
     ("dask.array.core", "load_store_chunk"): (STORE, "store"),
     ("dask.array.core", "store_chunk"): (STORE, "store"),
-    ("dask.array.core", "concatenate_shaped"): (PLAIN, "overlap"),
+    ("dask.array.core", "concatenate_shaped"): (CONCATENATE, "overlap"),
     ("dask.array.wrap", "_broadcast_trick_inner"): (PLAIN, "broadcast"),
     ("dask.array.overlap", "_trim"): (HIDDEN, ""),
     ("dask.array.core", "_pass_extra_kwargs"): (HIDDEN, ""),
@@ -108,9 +108,11 @@ cdef Function function_of(object function):
                 type.__getattribute__(owner, "__module__"), f"{name}.{method}", None)
         t = type(owner)
     elif issubclass(t, type):  # a class is called
-        t = function
+        t = <type>function  # its metaclass may be any
     elif shape_of(t) == NUMPY_FUNCTION:
         return function_of_numpy(function)
+    elif shape_of(t) == METHOD_CALLER:
+        return remembered("operator", function.method, None)
     elif t is MethodCallerType:
         made_by, arguments = function.__reduce__()
         method = (arguments if made_by is MethodCallerType else made_by.args)[0]
@@ -198,6 +200,8 @@ cdef int shape_of(type t):
         shape = SUBGRAPH_CALLABLE
     elif name == "Compose":
         shape = COMPOSE
+    elif library == "dask" and name == "methodcaller":
+        shape = METHOD_CALLER
     elif library == "numpy" and not issubclass(t, type):
         shape = NUMPY_FUNCTION
     shapes[t] = shape

@@ -14,8 +14,9 @@ from libc.stdint cimport uint64_t
 from csrc.board_layout cimport ABSENT
 from dwsr_probe.binding.features cimport add_value, close_listing, listing, open_listing
 from dwsr_probe.binding.functions cimport (
-    APPLY, COMPOSE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, STORE, SUBGRAPH, SUBGRAPH_CALLABLE,
-    TASK_LIST, Function, function_of, is_callable_object, may_be_function, shape_of, unwrapped)
+    APPLY, COMPOSE, CONCATENATE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, STORE, SUBGRAPH,
+    SUBGRAPH_CALLABLE, TASK_LIST, Function, function_of, is_callable_object, may_be_function,
+    shape_of, unwrapped)
 from dwsr_probe.binding.selection cimport add_selection, is_lazy
 
 cdef enum:
@@ -29,7 +30,7 @@ cdef enum:
 cdef enum node_kind:
     NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
 
-cdef bytes ALIAS = b'"alias"'
+cdef bytes ALIAS = b'"alias"', RECHUNK = b'"rechunk"'
 cdef dict chains = {}  # names → JSON
 cdef dict node_kinds = {}  # type → node_kind, of types that the job does not define
 
@@ -359,7 +360,10 @@ cdef class Walk:
             if self.handed_ours or f.role == HIDDEN:
                 self.names.append(self.handed)
         self.handed, self.handed_ours = outer, outer_ours
-        self.add_name(f)
+        if f.role == CONCATENATE and is_rechunk(self.root.key if key is None else key):
+            self.names.append(RECHUNK)
+        else:
+            self.add_name(f)
         return 0
 
     cdef int visit_applied(self, tuple args, Scope scope, int depth) except -1:
@@ -439,6 +443,11 @@ cdef class Walk:
         self.done.add(key)  # the whole array is no input
         self.reads += 1
         return True
+
+
+cdef bint is_rechunk(object key):
+    word = (<tuple>key)[0] if type(key) is tuple and key else key
+    return type(word) is str and "rechunk" in word
 
 
 cdef object data_of(object node):
