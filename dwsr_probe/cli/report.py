@@ -28,8 +28,8 @@ EXIT_GREW, EXIT_NOT_COMPARED, EXIT_USAGE = 1, 2, 2
     default="table",
     show_default=True,
     help=(
-        "table: by task name, for people. json: one record per line, tasks first, then processes."
-        " csv, parquet: the same as columns. html: one page with plots, in a file."
+        "table: by operation or task name, for people. json: one record per line, tasks first, then"
+        " processes. csv, parquet: the same as columns. html: one page with plots, in a file."
     ),
 )
 @click.option(
@@ -40,6 +40,14 @@ EXIT_GREW, EXIT_NOT_COMPARED, EXIT_USAGE = 1, 2, 2
     help=(
         'Write to this file; "-" is standard output. [standard output; html: report.html in the'
         " run's directory, compare.html in B's]"
+    ),
+)
+@click.option(
+    "--task",
+    metavar="NAME",
+    help=(
+        "Only tasks of this name: an operation, a row's label, the prefix of a Dask key, or a"
+        " function inside the tasks."
     ),
 )
 @click.option(
@@ -71,6 +79,7 @@ def command(
     run: str | None,
     form: str,
     output: str | None,
+    task: str | None,
     compare: tuple[str, str] | None,
     limit: str | None,
     verbose: bool,
@@ -79,6 +88,7 @@ def command(
     crash). Or compare two."""
     import sqlite3
 
+    from dwsr_probe.report.groups import NoSuchTask
     from dwsr_probe.runs import open_run
     from dwsr_probe.say import say
     from dwsr_probe.store import StoreError
@@ -93,9 +103,11 @@ def command(
     exit_failed, exit_code = EXIT_NOT_COMPARED if compare else 1, 0
     try:
         if compare:
-            exit_code = _compare(compare, form, output, growth_limit)
+            exit_code = _compare(compare, form, output, growth_limit, task)
         else:
-            _show_run(open_run(run, say), form, output, verbose)
+            _show_run(open_run(run, say), form, output, verbose, task)
+    except NoSuchTask as error:
+        fail(error, EXIT_USAGE)
     except StoreError as error:
         fail(error, exit_failed)
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -129,7 +141,11 @@ def _parse_percent(text: str | None) -> float | None:
 
 
 def _compare(
-    paths: tuple[str, str], form: str, output: str | None, growth_limit: float | None
+    paths: tuple[str, str],
+    form: str,
+    output: str | None,
+    growth_limit: float | None,
+    task: str | None,
 ) -> int:
     """Show the comparison of two runs; return the exit code."""
     from dwsr_probe.report.compare.comparison import Comparison
@@ -152,11 +168,11 @@ def _compare(
     return EXIT_GREW
 
 
-def _show_run(store: Store, form: str, output: str | None, verbose: bool) -> None:
+def _show_run(store: Store, form: str, output: str | None, verbose: bool, task: str | None) -> None:
     from dwsr_probe.report.output import destination
 
     if form == "html":
-        _write_page(store, output or os.path.join(store.directory or "", "report.html"))
+        _write_page(store, output or os.path.join(store.directory or "", "report.html"), task)
         return
     if form == "parquet" and output in (None, "-") and sys.stdout.isatty():
         fail("Parquet is not for a terminal; name a file with -o FILE", EXIT_USAGE)
@@ -164,17 +180,17 @@ def _show_run(store: Store, form: str, output: str | None, verbose: bool) -> Non
         if form == "csv":
             from dwsr_probe.report.columns import write_csv
 
-            write_csv(store, file)
+            write_csv(store, file, task)
         elif form == "parquet":
             from dwsr_probe.report.columns import NEEDS_PYARROW, write_parquet
 
             try:
-                write_parquet(store, file)
+                write_parquet(store, file, task)
             except ImportError as error:
                 fail(f"{NEEDS_PYARROW} ({error})")
         else:
             with _as_text(file) as stream:
-                _print_text(store, form, stream, verbose)
+                _print_text(store, form, stream, verbose, task)
 
 
 def _show_comparison(
@@ -215,13 +231,18 @@ def _as_text(file: IO[bytes]) -> Iterator[TextIO]:
         stream.detach()  # flushes; the file stays open for its owner
 
 
-def _print_text(store: Store, form: str, stream: TextIO, verbose: bool) -> None:
+def _print_text(store: Store, form: str, stream: TextIO, verbose: bool, task: str | None) -> None:
     if form == "table":
         from dwsr_probe.report.table import print_report
 
-        if store.directory:
-            _print_heading(store, stream)
-        print_report(store, stream, verbose)
+        heading = _heading(store) if store.directory else None
+        print_report(store, stream, verbose, task, heading)
+        return
+    if task is not None:
+        from dwsr_probe.report.groups import asked_tasks
+
+        for record in asked_tasks(store, task):
+            print(record.to_json(), file=stream)
         return
     for record in store.tasks():
         print(record.to_json(), file=stream)
@@ -229,20 +250,20 @@ def _print_text(store: Store, form: str, stream: TextIO, verbose: bool) -> None:
         print(record.to_json(), file=stream)
 
 
-def _print_heading(store: Store, stream: TextIO) -> None:
+def _heading(store: Store) -> str:
     meta = store.meta()
     code = meta.get("exit_code")
     outcome = "still running, or its parent was killed" if code is None else f"exit code {code}"
-    print(f"run {meta.get('run')}: {outcome}", file=stream)
+    return f"run {meta.get('run')}: {outcome}"
 
 
-def _write_page(store: Store, path: str) -> None:
+def _write_page(store: Store, path: str, task: str | None) -> None:
     from dwsr_probe.report.html import write_page
     from dwsr_probe.report.progress import Progress
 
     try:
         with Progress() as progress:
-            size = write_page(store, path, progress)
+            size = write_page(store, path, progress, task)
     except ImportError as error:
         fail(error)
     if path != "-":

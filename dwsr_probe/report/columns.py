@@ -18,6 +18,7 @@ from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any
 
 from dwsr_probe.record import FIELDS, TYPES, to_row
+from dwsr_probe.report.groups import asked_tasks
 
 if TYPE_CHECKING:
     from dwsr_probe.store import Store
@@ -30,14 +31,18 @@ _FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠'")
 _TEXT_COLUMNS = [i for i, name in enumerate(FIELDS) if TYPES[name] in (str, object)]
 
 
-def rows(store: Store) -> Iterator[tuple[Any, ...]]:
-    """All records as tuples in the order of FIELDS, nested ones as JSON text."""
+def rows(store: Store, task: str | None = None) -> Iterator[tuple[Any, ...]]:
+    """All records as tuples in the order of FIELDS, nested ones as JSON text. task: only tasks that
+    a user means by this name; NoSuchTask if there are none."""
+    if task is not None:
+        return map(to_row, asked_tasks(store, task))
     return chain(store.rows(), (to_row(record) for record, _ in store.processes()))
 
 
-def write_csv(store: Store, file: IO[bytes]) -> None:
+def write_csv(store: Store, file: IO[bytes], task: str | None = None) -> None:
     """RFC 4180, UTF-8, names in the first line; what was not measured is empty. A NUL is written as
     \\x00: many readers stop at one, and Python 3.10 cannot write it."""
+    found = rows(store, task)
     text = io.TextIOWrapper(
         file,
         encoding="utf-8",
@@ -48,7 +53,7 @@ def write_csv(store: Store, file: IO[bytes]) -> None:
     try:
         writer = csv.writer(text)
         writer.writerow(FIELDS)
-        writer.writerows(map(_cells, rows(store)))
+        writer.writerows(map(_cells, found))
     finally:
         text.detach()  # flushes; the file is the caller's
 
@@ -64,14 +69,14 @@ def _cells(values: Iterable[Any]) -> list[Any]:
     return row
 
 
-def write_parquet(store: Store, file: IO[bytes]) -> None:
+def write_parquet(store: Store, file: IO[bytes], task: str | None = None) -> None:
     """Raises ImportError without pyarrow."""
     import pyarrow as pa
     from pyarrow import parquet
 
     types: dict[object, Any] = {int: pa.int64(), float: pa.float64()}
     schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in TYPES.items()])
-    found = rows(store)
+    found = rows(store, task)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while batch := list(islice(found, _BATCH_ROWS)):
             columns = (

@@ -12,7 +12,7 @@ import os
 import unicodedata
 
 from dwsr_probe.dataclass import dataclass
-from dwsr_probe.report.words import count_text, line_of, visible
+from dwsr_probe.report.words import count_text, label_number, line_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +64,17 @@ def display_width(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most `most` cells of a terminal: an ellipsis replaces the rest."""
+    """A text of at most `most` cells of a terminal: an ellipsis replaces the rest. The number of a
+    label is kept, if there is room."""
     if display_width(text) <= most:
         return text
-    while text and display_width(text) >= most:
+    number = label_number(text)
+    if len(number) + 2 > most:
+        number = ""
+    text = text.removesuffix(number)
+    while text and display_width(text) >= most - len(number):
         text = text[:-1]
-    return text + "…"
+    return text + "…" + number
 
 
 class Lines:

@@ -93,8 +93,8 @@ class Run:
     @cached_property
     @_reports_damage
     def tasks(self) -> Any:
-        """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu
-        and oom as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
+        """One row per task, named as in the record (docs/figures.md), with inputs, output, gpu,
+        oom and chain as Python objects, and rss_growth_bytes and gpu_peak_bytes beside them."""
         rows = list(self._store.rows())
         columns = dict(
             zip(FIELDS, zip(*rows, strict=True) if rows else [()] * len(FIELDS), strict=True)
@@ -194,8 +194,8 @@ class Run:
             )
 
     def summary(self) -> Summary:
-        """One row per task name, the largest own peak first. Values are bytes and seconds, and are
-        shown with units."""
+        """One row per operation or task name, the largest own peak first. Values are bytes and
+        seconds, and are shown with units."""
         return summary_of(self.tasks)
 
     def model(self, most: int = 500) -> Model:

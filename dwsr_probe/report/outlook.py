@@ -7,6 +7,7 @@ sampled in predict/history.py; predict/blocks.py has larger and smaller blocks.
 from __future__ import annotations
 
 from dwsr_probe.dataclass import dataclass
+from dwsr_probe.predict.group import group_of
 from dwsr_probe.report.words import inputs_text
 
 TYPE_CHECKING = False
@@ -37,7 +38,8 @@ class Curve:
 
 
 class Outlook:
-    """A model of some names of one run. Without numpy and scipy, `from_sample` returns None."""
+    """A model of some groups of one run. name: the text of a group (predict/group.py). Without
+    numpy and scipy, `from_sample` returns None."""
 
     def __init__(self, learned: LearnedRun) -> None:
         self._model, self._varying_axes = learned.model, learned.varying_axes
@@ -47,11 +49,11 @@ class Outlook:
     def from_sample(
         cls,
         sample: RunSample,
-        task_names: Iterable[str],
+        names: Iterable[str],
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> Outlook | None:
         try:
-            return cls(sample.learn(task_names, progress))
+            return cls(sample.learn(names, progress))
         except ImportError:
             return None
 
@@ -63,7 +65,8 @@ class Outlook:
     def for_task(self, record: TaskRecord, kind: str = "alloc") -> Forecast | None:
         """What the task of this record needs, or would have needed; None as in `at_scale`."""
         inputs = record.inputs if record.known_input_bytes else []
-        return self._forecast(record.task_name, inputs, kind)
+        group = group_of(record.task_name, record.operation, record.chain)
+        return self._forecast(group.text, inputs, kind)
 
     def inputs_text(self, name: str, scale: float) -> str:
         """The largest inputs at another scale, as people write them."""

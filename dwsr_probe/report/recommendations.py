@@ -35,7 +35,7 @@ def recommend(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
     if outlook:
         word, scale = ("half", 0.5) if tight else ("twice", 2.0)
         kind = _model_kind(use)
-        forecast = outlook.at_scale(largest.task_name, scale, kind)
+        forecast = outlook.at_scale(largest.model_name, scale, kind)
         if (
             forecast is not None
             and forecast.trust in ("fair", "good")
@@ -81,7 +81,7 @@ def _other_block_sentence(
             f"A block of {word} the volume of the largest would need about"
             f" {bytes_text(forecast.mean)} in "
         ),
-        name_of(largest.task_name),
+        name_of(largest.label),
         (
             f"{' on the device' if kind == 'gpu' else ''}, with 99 % no more than"
             f" {bytes_text(forecast.upper(0.99))}{calibrated}."
@@ -93,14 +93,14 @@ def _block_size_advice(
     largest: NameSummary, use: MemoryUse, tight: bool, outlook: Outlook | None
 ) -> list[Sentence]:
     """What to change, from the memory that is left beside what the process holds anyway."""
-    name, together = largest.task_name, largest.overlap_max + 1
+    name, together = largest.label, largest.overlap_max + 1
     scale = _scale_that_fits(largest, use, outlook)
     at_once = f" with {together} tasks at once" if together > 1 else ""
     if tight and outlook is not None and scale is not None and scale < _SMALLER_BELOW:
         return [
             (
                 (
-                    f"Use smaller blocks: at most {outlook.inputs_text(name, scale)},"
+                    f"Use smaller blocks: at most {outlook.inputs_text(largest.model_name, scale)},"
                     f" {percent_text(scale)} of the largest one. They keep "
                 ),
                 name_of(name),
@@ -153,5 +153,5 @@ def _scale_that_fits(largest: NameSummary, use: MemoryUse, outlook: Outlook | No
         return None
     room = TIGHT_SHARE * use.limit_bytes - min(baseline, use.peak_bytes)
     return outlook.largest_scale(
-        largest.task_name, room / (largest.overlap_max + 1), _model_kind(use)
+        largest.model_name, room / (largest.overlap_max + 1), _model_kind(use)
     )

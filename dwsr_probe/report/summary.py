@@ -1,4 +1,4 @@
-"""A run in numbers: one NameSummary per task name. Every view shows these.
+"""A run in numbers: one NameSummary per row (report/groups.py). Every view shows these.
 
 A killed task's figures are lower bounds of what the task needed, so figures that include such a
 task are AtLeast. Where single records are missing, the totals of their process stand in for all
@@ -13,22 +13,22 @@ from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.record import misses_memory
 from dwsr_probe.report.distribution import Distribution, median
+from dwsr_probe.report.groups import Grouping
 from dwsr_probe.report.words import AtLeast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Literal, TypeVar
 
+    from dwsr_probe.predict.group import Group
     from dwsr_probe.record import TaskRecord
+    from dwsr_probe.report.groups import ProcessRow, Totals
     from dwsr_probe.total import Total
 
-    ProcessRow = tuple[TaskRecord, Mapping[str, Any]]  # of store.processes(): record and health
-    Totals = Mapping[str, Sequence[Total]]  # by process
     Memory = Literal["host", "device"]
     T = TypeVar("T")
 
-OTHER = "other"  # stands for all names beyond the most that a board can count apart
 _BYSTANDER_SHARE = 0.1
 
 
@@ -63,9 +63,13 @@ class Limits:
 
 @dataclass
 class NameSummary:
-    """All tasks of one name."""
+    """All tasks of one row. label: what views call it. learned_as: the group that the model knows
+    its tasks by."""
 
-    task_name: str
+    group: Group
+    label: str = ""
+    task_names: tuple[str, ...] = ()  # Dask's prefixes of the keys
+    learned_as: Group | None = None
     count: int = 0
     errors: int = 0
     cancelled: int = 0
@@ -171,7 +175,7 @@ class NameSummary:
             )
 
     def add_total(self, total: Total, process: TaskRecord, limits: Limits) -> None:
-        """Add all tasks of this name that have ended in a process, by the process's totals."""
+        """Add all tasks of this row that have ended in a process, by the process's totals."""
         self.count += total.count
         self.errors += total.error
         self.cancelled += total.cancelled
@@ -188,6 +192,11 @@ class NameSummary:
         for number, (_, largest) in total.devices.items():
             self._raise_device_ratio(largest, limits.device(process, number))
             self.gpu_peaks.add_maximum(largest)
+
+    @property
+    def model_name(self) -> str:
+        """What the model calls its tasks."""
+        return (self.learned_as or self.group).text
 
     @property
     def killed(self) -> int:
@@ -259,25 +268,32 @@ def summarise(
     records: Iterable[TaskRecord],
     processes: Sequence[ProcessRow] = (),
     totals: Totals | None = None,
+    grouping: Grouping | None = None,
 ) -> list[NameSummary]:
-    """One NameSummary per task name, in the order of every view (rank_by_need).
+    """One NameSummary per row, in the order of every view (rank_by_need).
 
     processes: their limits are used. totals: used for processes that have lost single records.
+    grouping: of the same run; None: a new one.
     """
-    names: dict[str, NameSummary] = {}
-    limits, counted = Limits(processes), _totals_in_use(processes, totals or {})
-    known = {process: {total.name for total in found} for process, found in counted.items()}
+    names: dict[Group, NameSummary] = {}
+    grouping = grouping or Grouping(processes, totals)
+    limits, counted, group_of = Limits(processes), grouping.counted, grouping.of
     for record in records:
-        if record.process in counted and record.state != "killed":
-            name = record.task_name if record.task_name in known[record.process] else OTHER
-            _get_or_add(names, name).add_details(record)
+        summary = names.get(group := group_of(record)) or _add(names, group)
+        if counted and record.process in counted and record.state != "killed":
+            summary.add_details(record)
         else:
-            _get_or_add(names, record.task_name).add(record, limits)
+            summary.add(record, limits)
     for process, _ in processes:
         for total in counted.get(process.process, ()):
-            name = OTHER if total.name is None else total.name
-            _get_or_add(names, name).add_total(total, process, limits)
-    by_name = sorted(names.values(), key=lambda s: s.task_name)
+            group = grouping.of_total(total)
+            (names.get(group) or _add(names, group)).add_total(total, process, limits)
+    found_labels = grouping.labels()
+    for group, summary in names.items():
+        summary.label = found_labels.get(group, group.name)
+        summary.task_names = tuple(sorted(grouping.task_names(group)))
+        summary.learned_as = grouping.learned_as(group)
+    by_name = sorted(names.values(), key=lambda s: s.group)
     on_device = limiting_memory(by_name) == "device"
 
     def need(summary: NameSummary) -> float | None:
@@ -292,22 +308,9 @@ def summarise(
     return rank_by_need(by_name, need, killed_need)
 
 
-def _get_or_add(names: dict[str, NameSummary], name: str) -> NameSummary:
-    summary = names.get(name)
-    if summary is None:
-        summary = names[name] = NameSummary(name)
+def _add(names: dict[Group, NameSummary], group: Group) -> NameSummary:
+    summary = names[group] = NameSummary(group)
     return summary
-
-
-def _totals_in_use(
-    processes: Iterable[ProcessRow], totals: Totals
-) -> dict[str | None, Sequence[Total]]:
-    """The totals of the processes whose single records are incomplete."""
-    return {
-        record.process: totals[record.process]
-        for record, health in processes
-        if health.get("records_lost") and record.process is not None and record.process in totals
-    }
 
 
 def rank_by_need(

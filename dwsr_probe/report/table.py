@@ -1,4 +1,4 @@
-"""A run for the terminal: the verdict, a table by task name, a line per process.
+"""A run for the terminal: the verdict, a table by operation or task name, a line per process.
 
 `print_report` is called at the end of `run`, and by `report`.
 """
@@ -9,6 +9,7 @@ from collections import Counter
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.predict.history import RunSample
+from dwsr_probe.report.groups import Grouping, chain_lines
 from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
 from dwsr_probe.report.processes import (
@@ -48,10 +49,19 @@ _DEVICE_FIGURES = (
 )
 
 
-def print_report(store: Store, file: TextIO, verbose: bool = False) -> None:
-    """The whole report of one run. verbose: all task names, and the sampler's statistics."""
+def print_report(
+    store: Store,
+    file: TextIO,
+    verbose: bool = False,
+    task: str | None = None,
+    heading: str | None = None,
+) -> None:
+    """The whole report of one run. verbose: all rows, and the sampler's statistics. task: only the
+    rows that a user means by this name; NoSuchTask if there are none, before anything is printed.
+    heading: the first line."""
     out = Lines(file)
     processes, totals = store.processes(), store.totals()
+    grouping = Grouping(processes, totals)
     exit_code = store.meta().get("exit_code")
     sample = RunSample(VIEW_SAMPLE_MOST)
 
@@ -60,19 +70,28 @@ def print_report(store: Store, file: TextIO, verbose: bool = False) -> None:
             sample.add(record)
             yield record
 
-    names = summarise(read_tasks(), processes, totals)
+    names = summarise(read_tasks(), processes, totals, grouping)
+    asked = None if task is None else grouping.asked(task)
     missing = missing_records(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
     outlook = (
-        Outlook.from_sample(sample, [names[0].task_name]) if names and names[0].killed else None
+        Outlook.from_sample(sample, [names[0].model_name]) if names and names[0].killed else None
     )
     found = make_verdict(names, processes, outlook, exit_code, missing)
+    if heading is not None:
+        out.print(heading)
     headline, *others = found.lines()
     out.print(Styled(headline, _LEVEL_STYLES.get(found.level, "bold")))
     for line in others:
         out.print(line)
-    if names:
+    if names and asked is None:
         _print_names(out, names if verbose else names[:_NAMES_MOST], names, missing)
+    elif asked is not None:
+        chosen = [s for s in names if s.group in asked]
+        _print_names(out, chosen, chosen, missing)
+        if hidden := len(names) - len(chosen):
+            more = count_text(hidden, "other task name is", "other task names are", "one")
+            out.print(Styled(f"{more} not shown (--task)", "dim"))
     shown = _processes_to_show(processes)
     for record, health in sorted(shown, key=lambda row: row[0].start or 0):
         out.print(*_process_line(record, health, exit_code, verbose))
@@ -153,8 +172,10 @@ def _print_names(
     names: Sequence[NameSummary],
     missing: MissingRecords,
 ) -> None:
-    columns = out.print_task_table([s.task_name for s in shown], _columns(names, shown))
+    columns = out.print_task_table([s.label for s in shown], _columns(names, shown))
     text = "\n".join(cell for column in columns for cell in column.cells)
+    for line in chain_lines((s.group, s.label) for s in shown):
+        out.print(Styled(line, "dim"))
     for mark, note in _FOOTNOTES:
         if mark in text:
             out.print(Styled(note, "dim"))
@@ -168,7 +189,7 @@ def _print_names(
         if missing.counted and s.gpu_peaks and len(s.gpu_peaks) < s.count:
             out.print(
                 Styled(
-                    f"median of the gpu peak of {line_of(s.task_name)}: of {len(s.gpu_peaks):,} of"
+                    f"median of the gpu peak of {line_of(s.label)}: of {len(s.gpu_peaks):,} of"
                     f" {s.count:,} tasks, which have a record",
                     "dim",
                 )

@@ -36,9 +36,12 @@ def signal_name(number: int) -> str | None:
 
 def find_troubles(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
     found = []
-    victim = next((s.largest_killed for s in evidence.names if s.largest_killed), None)
-    if victim is not None:
-        found.append(_largest_killed_task(victim, evidence, outlook))
+    for summary in evidence.names:
+        if summary.largest_killed:
+            found.append(
+                _largest_killed_task(summary.largest_killed, summary.label, evidence, outlook)
+            )
+            break
     return [
         *found,
         *_stopped_processes(evidence.stopped),
@@ -50,9 +53,9 @@ def find_troubles(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]
 
 
 def _largest_killed_task(
-    record: TaskRecord, evidence: Evidence, outlook: Outlook | None
+    record: TaskRecord, label: str, evidence: Evidence, outlook: Outlook | None
 ) -> Sentence:
-    """Its inputs, what it had taken, and what it would have needed."""
+    """Its inputs, what it had taken, and what it would have needed. label: of its row."""
     on_device = evidence.on_device
     inputs = inputs_text(record.inputs, record.inputs_omitted)
     size = f", {bytes_text(record.known_input_bytes)} of input" if record.known_input_bytes else ""
@@ -67,7 +70,7 @@ def _largest_killed_task(
     several = sum(s.killed for s in evidence.names) > 1
     parts = [
         "The largest task under way was " if several else "The task under way was ",
-        name_of(record.task_name),
+        name_of(label),
         f" with {inputs}{size}" if inputs else "",
         f". {taken} when it was killed.",
     ]
@@ -125,7 +128,7 @@ def _suspects(suspects: Sequence[MemoryUse]) -> list[Sentence]:
 
 def _killed_names(names: Sequence[NameSummary]) -> list[Sentence]:
     """Which tasks were under way, if there were several."""
-    counts = Counter({s.task_name: s.killed for s in names if s.killed}).most_common()
+    counts = Counter({s.label: s.killed for s in names if s.killed}).most_common()
     if sum(count for _, count in counts) < 2:
         return []
     parts = ["Under way then: "]
@@ -181,5 +184,5 @@ def _failed_allocations(names: Sequence[NameSummary]) -> list[Sentence]:
         if requested:
             text += f": the largest request was for {bytes_text(requested)}"
             text += f" beside {bytes_text(live)} of its own" if live else ""
-        found.append((name_of(summary.task_name), f"{text}."))
+        found.append((name_of(summary.label), f"{text}."))
     return found

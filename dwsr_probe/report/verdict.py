@@ -192,7 +192,7 @@ def _largest_need(summary: NameSummary, on_device: bool) -> Sentence:
         from dwsr_probe.report.reasons import reasons_text
 
         return (
-            name_of(summary.task_name),
+            name_of(summary.label),
             f" needed most: {bytes_text(summary.need_bytes, 'at least ')}. Own peaks of its tasks"
             f" may miss memory: {reasons_text(summary.reasons)}.",
         )
@@ -209,7 +209,7 @@ def _largest_need(summary: NameSummary, on_device: bool) -> Sentence:
         else ""
     )
     return (
-        name_of(summary.task_name),
+        name_of(summary.label),
         f" needed most: {bytes_text(values.max, 'at least ')} {what}{at_most}{typical}.",
     )
 
@@ -235,7 +235,7 @@ def _limiting_memory(evidence: Evidence) -> Sentence:
     summary = max(evidence.names, key=lambda s: s.device_ratio or 0)
     return (
         "Device memory is the limit: one task of ",
-        name_of(summary.task_name),
+        name_of(summary.label),
         (
             f" took {percent_text(summary.device_ratio)} of the device, and"
             f" {percent_text(summary.host_ratio)} of the host's limit"

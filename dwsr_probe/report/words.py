@@ -86,10 +86,20 @@ def process_title(record: TaskRecord) -> str:
 
 
 def line_of(text: str, most: int = _NAME_MOST) -> str:
-    """Any text as one printable line of at most `most` characters."""
+    """Any text as one printable line of at most `most` characters. The number of a label is
+    kept: "a_very_long_na… (1 of 2)"."""
     if len(text) > most:
-        text = text[: most - 1] + "…"
+        number = label_number(text)
+        text = text[: max(0, most - 1 - len(number))] + "…" + number
     return visible(text)
+
+
+def label_number(text: str) -> str:
+    """ " (1 of 2)" at the end of a row's label; empty if there is none."""
+    _, mark, tail = text[-24:].rpartition(" (")
+    first, of, last = tail.removesuffix(")").partition(" of ")
+    is_number = mark and of and tail.endswith(")") and first.isdecimal() and last.isdecimal()
+    return mark + tail if is_number else ""
 
 
 def visible(text: str) -> str:
@@ -109,17 +119,27 @@ def visible(text: str) -> str:
 
 
 def inputs_text(inputs: Sequence[Any], omitted: int | None = 0) -> str:
-    """ "float32 (48, 48, 64), DataFrame 3.0 MiB": type and shape or size of the first inputs.
-    omitted: number of inputs that the record leaves out."""
-    parts = []
-    for one in inputs[:_INPUTS_MOST]:
-        if not isinstance(one, dict):
+    """ "float32 (48, 48, 64) from a file, 4 × DataFrame 3.0 MiB": type and shape or size of the
+    first inputs. omitted: number of inputs that the record leaves out."""
+    parts, more = [], omitted or 0
+    for i, one in enumerate(inputs):
+        count = input_count(one)
+        if i >= _INPUTS_MOST or not isinstance(one, dict):
+            more += count
             continue
         shape, nbytes = one.get("shape"), one.get("nbytes")
-        kind = one.get("dtype") or one.get("type") or "?"
+        text = str(one.get("dtype") or one.get("type") or "?")
         if isinstance(shape, list):
-            parts.append(f"{kind} ({', '.join(map(str, shape))})")
-        else:
-            parts.append(str(kind) if nbytes is None else f"{kind} {bytes_text(nbytes)}")
-    more = len(inputs) - len(parts) + (omitted or 0)
+            text += f" ({', '.join(map(str, shape))})"
+        elif nbytes is not None:
+            text += f" {bytes_text(nbytes)}"
+        if count > 1:
+            text = f"{count:,} × {text}"
+        parts.append(f"{text} from a file" if one.get("lazy") else text)
     return line_of(", ".join(parts) + (f" and {more:,} more" if more > 0 else ""), 160)
+
+
+def input_count(given: Any) -> int:
+    """How many equal inputs an entry of a record's inputs stands for."""
+    count = given.get("count") if isinstance(given, dict) else None
+    return count if type(count) is int and count > 0 else 1

@@ -293,3 +293,51 @@ def test_a_tooltip_has_all_of_a_task(open_page, page_of):
         "float32 (4, 5)",
         "job (pid 1)",
     ]
+
+
+def test_rows_by_operation_have_their_chains(open_page, page_of):
+    """In the table, where a search finds them, and in the tooltip."""
+    store = Store.in_memory()
+    chains = {"Rms": None, "smooth": ["getitem", "smooth"]}
+    store.add_tasks(
+        [
+            record(i, 0, 10, i * MIB, "store-map", operation=name, chain=chain, thread=i)
+            for i, (name, chain) in enumerate(
+                [*chains.items(), ("smooth", ["getitem", "overlap", "smooth"])], 1
+            )
+        ]
+    )
+    store.put_process(
+        TaskRecord(
+            kind="process",
+            process="1-1",
+            pid=1,
+            task_name="job",
+            state="ok",
+            start=1000.0,
+            duration=10.0,
+        ),
+        {},
+    )
+    opened = open_page(page_of(store))
+
+    def names():
+        return [text.split("\n")[0] for text in opened.column("names", 1)]
+
+    assert names() == ["smooth (2 of 2)", "smooth (1 of 2)", "Rms"]
+    assert opened.column("names", 1)[1].split("\n")[1] == "getitem → smooth; key store-map"
+    opened.page.fill("#search", "overlap")
+    assert names() == ["smooth (2 of 2)"]
+    opened.page.fill("#search", "store-map")
+    assert len(names()) == 3
+    # one colour each, not one for all of the prefix
+    spans = opened.colors("#spans")
+    assert all(spans.get(opened.css(name), 0) > 50 for name in GROUPS)
+    opened.page.locator("#spans").scroll_into_view_if_needed()
+    left, right, _ = middle(opened, "spans")
+    box = opened.page.locator("#spans").bounding_box()
+    opened.page.mouse.move((left + right) / 2, box["y"] + 36)
+    opened.page.wait_for_selector(".tip-name:visible")
+    text = opened.page.locator(".bk-tooltip-content:visible").first.inner_text()
+    assert text.startswith("smooth (1 of 2)\n") and "getitem → smooth · job (pid 1)" in text
+    opened.assert_clean()

@@ -11,6 +11,7 @@ import pytest
 
 from dwsr_probe.record import FIELDS, NESTED, TaskRecord
 from dwsr_probe.report.columns import write_csv, write_parquet
+from dwsr_probe.report.groups import NoSuchTask
 from dwsr_probe.report.output import destination
 from dwsr_probe.store import Store
 from tests.unit.test_task import HOSTILE
@@ -147,6 +148,24 @@ def test_parquet_comes_back_with_pandas(store, tmp_path):
         for row in frame.to_dict("records")
     ]
     assert [TaskRecord(**row) for row in found] == expected(store)
+
+
+def test_only_the_tasks_of_a_name(tmp_path):
+    store = Store.in_memory()
+    store.add_tasks(
+        TaskRecord(seq=i, process="p", task_name="store-map", operation=name, chain=["a", name])
+        for i, name in enumerate(("Rms", "Gst", "Gst"), 1)
+    )
+    store.put_process(TaskRecord(kind="process", process="p", task_name="job.py"), {})
+    for write, read in ((write_csv, pd.read_csv), (write_parquet, pd.read_parquet)):
+        with destination(tmp_path / "out") as file:
+            write(store, file, "Gst")
+        frame = read(tmp_path / "out")
+        assert frame.operation.tolist() == ["Gst", "Gst"]
+        assert frame.chain.map(json.loads).tolist() == [["a", "Gst"]] * 2
+        with pytest.raises(NoSuchTask), destination(tmp_path / "none") as file:
+            write(store, file, "nothing")
+        assert not (tmp_path / "none").exists()
 
 
 def test_half_a_surrogate_pair_and_an_empty_run(tmp_path):

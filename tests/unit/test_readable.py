@@ -48,6 +48,26 @@ def test_lower_bounds_are_those_of_the_terminal(ended):
             assert row[kind, "max"] == bytes_text(values.max)
 
 
+def test_rows_are_by_operation_and_chain():
+    frame = tasks(**{"store-map": [(n, "ok") for n in (1, 2, 3, 4, 5)], "other": [(6, "killed")]})
+    frame["operation"] = pd.Categorical(["Rms", "Gst", "Gst", "Gst", None, "Rms"])
+    frame["chain"] = [None, ["Gst"], ["a", "Gst"], ["a", "Gst"], None, None]
+    summary = summary_of(frame)
+    assert summary.index.tolist() == ["Rms", "store-map", "Gst (2 of 2)", "Gst (1 of 2)"]
+    assert summary.loc["Gst (2 of 2)", ["count", "task_name", "operation", "chain"]].tolist() == [
+        2,
+        "store-map",
+        "Gst",
+        ["a", "Gst"],
+    ]
+    assert summary.loc["store-map", ["operation", "chain"]].tolist() == [None, None]
+    shown = summary.readable()
+    assert ("chain", "") not in shown and shown.loc["Rms", ("own peak", "max")] == "≥ 6.0 MiB"
+    names = summary[["task_name", "operation", "chain"]].readable()
+    assert names.loc["Gst (2 of 2)"].tolist() == ["store-map", "Gst", "a → Gst"]
+    assert len(summary_of(frame[:0])) == 0
+
+
 def test_without_its_names_a_summary_promises_nothing():
     """Which medians are known is kept by name: numbered rows have the mark rather than not."""
     summary = summary_of(tasks(x=KNOWN))

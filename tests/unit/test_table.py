@@ -51,7 +51,7 @@ def test_summary_by_name():
             record("big", "cancelled", None, None, None),
         ]
     )
-    assert (big.task_name, big.count, big.errors, big.killed, big.cancelled, big.overlap_max) == (
+    assert (big.label, big.count, big.errors, big.killed, big.cancelled, big.overlap_max) == (
         "big",
         4,
         1,

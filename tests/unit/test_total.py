@@ -244,7 +244,7 @@ def test_names_beyond_the_most_are_other_in_the_table():
     for one in kept:
         total.add(one)
     (found,) = summarise(kept, [(process, {"records_lost": 1})], {"1-1": [total]})
-    assert (found.task_name, found.count) == ("other", 10)
+    assert (found.label, found.count) == ("other", 10)
 
 
 def test_an_empty_name_is_a_name(probe):

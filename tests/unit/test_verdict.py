@@ -193,7 +193,7 @@ def test_killed_ones_first_and_loads_last():
         task(5, 0, name="idle", state="killed"),
         task(6, 20, name="small"),
     ]
-    assert [s.task_name for s in summarise(records, [process()])] == [
+    assert [s.label for s in summarise(records, [process()])] == [
         "died",
         "finished",
         "small",
@@ -492,5 +492,5 @@ def test_what_needed_most_counts_growth_where_own_peaks_miss_memory():
     small = task(1, own=24 / MIB, name="query", rss_growth=160, attribution="shared")
     small.attribution_reason, small.overlap = "foreign-allocator polars", 0
     (query, array) = summarise([task(2, own=50, name="array"), small], [process(400, 1000)])
-    assert (query.task_name, query.need_bytes, query.host_ratio) == ("query", 160 * MIB, 0.16)
+    assert (query.label, query.need_bytes, query.host_ratio) == ("query", 160 * MIB, 0.16)
     assert array.need_bytes == 50 * MIB and not array.misses_memory

@@ -12,7 +12,7 @@ from dwsr_probe.report.table import _failed_text
 from dwsr_probe.report.top.moment import Moment
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.screen import Screen, plain_line
-from dwsr_probe.report.words import count_text
+from dwsr_probe.report.words import count_text, inputs_text, label_number, line_of
 
 
 def said(n):
@@ -57,3 +57,22 @@ def said(n):
 def test_one_is_not_several(noun):
     assert f"1 {noun}s" not in said(1) and f"1 {noun}" in said(1)
     assert f"2,000 {noun}s" in said(2_000)
+
+
+def test_inputs_are_counted_and_say_where_they_come_from():
+    array = {"type": "ndarray", "dtype": "float32", "shape": [4, 5], "nbytes": 80}
+    frame = {"type": "DataFrame", "dtype": None, "shape": None, "nbytes": 3 << 20}
+    assert inputs_text([array | {"lazy": True}, frame | {"count": 4}]) == (
+        "float32 (4, 5) from a file, 4 × DataFrame 3.0 MiB"
+    )
+    many = [array | {"count": 2} for _ in range(8)]
+    assert inputs_text(many, 3).endswith("2 × float32 (4, 5) and 7 more")
+    assert inputs_text([array | {"count": "x"}, 7]) == "float32 (4, 5) and 1 more"
+
+
+def test_the_number_of_a_label_is_kept():
+    assert line_of("x" * 60 + " (1 of 12)", 20) == "x" * 9 + "… (1 of 12)"
+    for text in ("f (1 of 2", "f (a of 2)", "f (1 of )", " of 2)", "f (1,2)", "", "f(1 of 2)"):
+        assert label_number(text) == ""
+    assert label_number("f (1 of 2)") == " (1 of 2)"
+    assert len(line_of("x" * 60 + " (1 of 2)", 5)) <= 10

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 NEEDS_BOKEH = "a page needs Bokeh: pip install 'dwsr-probe[report]'"
 
 
-def write_page(store: Store, path: str | os.PathLike[str], progress: Progress) -> int:
-    """Write the page of one run; return its size in bytes. Raises ImportError without Bokeh."""
+def write_page(
+    store: Store, path: str | os.PathLike[str], progress: Progress, task: str | None = None
+) -> int:
+    """Write the page of one run; return its size in bytes. task: only tasks that a user means by
+    this name; NoSuchTask if there are none. Raises ImportError without Bokeh."""
     try:
         from dwsr_probe.report.html.page import page_of
     except ImportError as error:
         raise ImportError(f"{NEEDS_BOKEH} ({error})") from error
-    text = page_of(store, progress).encode("utf-8", "replace")
+    text = page_of(store, progress, task).encode("utf-8", "replace")
     with destination(path) as file:
         file.write(text)
     return len(text)

@@ -60,38 +60,42 @@ _NO_MODEL = "The line and its band need the model: pip install 'dwsr-probe[predi
 _DIRECTORY = files("dwsr_probe.report.html")
 
 
-def page_of(store: Store, progress: Progress) -> str:
+def page_of(store: Store, progress: Progress, task: str | None = None) -> str:
+    """task: only tasks that a user means by this name are shown; the verdict is of the whole run.
+    NoSuchTask if there are none."""
     meta, processes = store.meta(), store.processes()
-    tasks = collect_tasks(store, processes, progress)
+    tasks = collect_tasks(store, processes, progress, task)
     lines = memory_lines(store, processes, progress)
     names = tasks.summaries
     on_device = limiting_memory(names) == "device"
     panels = [s for s in names if has_scatter(tasks, s)][:SCATTERS_MOST]
     outlook = Outlook.from_sample(
-        tasks.sample, [s.task_name for s in panels], partial(progress, "learning")
+        tasks.sample,
+        _names_to_learn(tasks, panels),
+        partial(progress, "learning"),
     )
     progress("writing the page", 0, 1)
     missing = missing_records(processes, store.totals())
-    found = make_verdict(names, processes, outlook, meta.get("exit_code"), missing)
+    found = make_verdict(tasks.all_summaries, processes, outlook, meta.get("exit_code"), missing)
     span = time_span(tasks, lines, processes)
-    groups = {s.task_name: i for i, s in enumerate(names[:NAME_COLOURS])}
+    groups = {s.group: i for i, s in enumerate(names[:NAME_COLOURS])}
     plots = timeline_data(tasks, lines, processes, span, groups, on_device)
     figures = FigureSet("panels")
     scatters = [add_scatter(i, s, tasks, outlook, figures) for i, s in enumerate(panels)]
     data = pack({**plots.head, "scatters": scatters, "panels": figures.json()}, plots.arrays)
 
-    def chip(name: str) -> str:
-        return f'<i class="chip g{groups.get(name, NAME_COLOURS)}"></i>'
+    def chip(s: NameSummary) -> str:
+        return f'<i class="chip g{groups.get(s.group, NAME_COLOURS)}"></i>'
 
     devices = devices_table(processes)
     return _fill_template(
         title=escape(line_of(str(meta.get("run") or "a run"), 120)),
-        facts=_facts(meta, processes, span),
+        facts=_facts(meta, processes, span, task),
         level=found.level,
         headline=_markup(found.headline),
         sentences="".join(f"<li>{_markup(s)}</li>" for s in found.troubles + found.sentences),
         advice="".join(f"<p>{_markup(s)}</p>" for s in found.advice),
-        figures=_cards(processes, names, missing),
+        figures=_cards(processes, tasks.all_summaries, missing),
         legend=_names_legend(names, chip),
         lines=_lines_legend(
             [plots.head["processes"][line.process] for line in lines], plots.head["limit"]
@@ -100,7 +104,7 @@ def page_of(store: Store, progress: Progress) -> str:
         timeline_note=_timeline_note(tasks, processes, lines),
         tasks_hidden="" if tasks.count else "hidden",
         scatters="".join(
-            f"<figure><figcaption>{chip(s.task_name)}{code(s.task_name, 60)}"
+            f"<figure><figcaption>{chip(s)}{code(s.label, 60)}"
             f"<small>{escape(panel.get('trust', ''))}</small></figcaption>"
             f'<div id="scatter{i}"></div></figure>'
             for i, (s, panel) in enumerate(zip(panels, scatters, strict=True))
@@ -109,13 +113,18 @@ def page_of(store: Store, progress: Progress) -> str:
         scatter_note=_scatter_note(panels, outlook),
         stack_title=f"{'Device' if on_device else 'Own'} peaks of the tasks under way",
         names=names_table(names, chip, missing),
-        largest=largest_table(tasks.largest, span.begin),
+        largest=largest_table(tasks.largest, span.begin, tasks.label_of),
         devices=devices,
         devices_hidden="" if devices else "hidden",
         processes=processes_table(processes, meta.get("exit_code")),
         data=data,
         keys=_packed_keys(tasks, DATA_MOST - len(data)),
     )
+
+
+def _names_to_learn(tasks: CollectedTasks, panels: Sequence[NameSummary]) -> list[str]:
+    """For the curves, and for the verdict's advice on the largest task."""
+    return list(dict.fromkeys(s.model_name for s in [*panels, *tasks.all_summaries[:1]]))
 
 
 def _packed_keys(tasks: CollectedTasks, most: int) -> str:
@@ -154,10 +163,8 @@ def _markup(sentence: Sentence) -> str:
     )
 
 
-def _names_legend(names: Sequence[NameSummary], chip: Callable[[str], str]) -> str:
-    found = [
-        f"<span>{chip(s.task_name)}{code(s.task_name, 40)}</span>" for s in names[:NAME_COLOURS]
-    ]
+def _names_legend(names: Sequence[NameSummary], chip: Callable[[NameSummary], str]) -> str:
+    found = [f"<span>{chip(s)}{code(s.label, 40)}</span>" for s in names[:NAME_COLOURS]]
     if len(names) > NAME_COLOURS:
         found.append(f'<span><i class="chip g{NAME_COLOURS}"></i>others</span>')
     return "".join(found)
@@ -183,7 +190,9 @@ def _scatter_note(panels: Sequence[NameSummary], outlook: Outlook | None) -> str
     return note + ("" if outlook else _NO_MODEL)
 
 
-def _facts(meta: Mapping[str, Any], processes: Sequence[ProcessRow], span: TimeSpan) -> str:
+def _facts(
+    meta: Mapping[str, Any], processes: Sequence[ProcessRow], span: TimeSpan, task: str | None
+) -> str:
     command = meta.get("command")
     command = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
     began = datetime.datetime.fromtimestamp(span.begin).astimezone() if span.begin else None
@@ -197,6 +206,7 @@ def _facts(meta: Mapping[str, Any], processes: Sequence[ProcessRow], span: TimeS
         escape(line_of(hosts_text, 120)),
         seconds_text(span.seconds) if began else "",
         _outcome(meta),
+        "" if task is None else f"only tasks of {code(task, 80)} are shown",
     ]
     return "".join(f"<span>{part}</span>" for part in parts if part)
 
@@ -228,7 +238,7 @@ def _cards(
         label = "largest task's own peak" if own else "largest task's growth"
         if s.misses_memory:
             label = "largest task's need, as far as seen"
-        cards.append(card(bytes_text(s.need_bytes), label, code(s.task_name, 40)))
+        cards.append(card(bytes_text(s.need_bytes), label, code(s.label, 40)))
     largest = max(processes, key=lambda row: row[0].rss_peak_bytes or 0, default=None)
     if largest is not None and (peak := largest[0].rss_peak_bytes):
         limit = process_limit(largest[1])
@@ -238,7 +248,7 @@ def _cards(
     device = max(on_devices, key=lambda s: s.gpu_peak_max_bytes or 0, default=None)
     if device is not None and device.gpu_peak_max_bytes:
         peak_text = bytes_text(device.gpu_peak_max_bytes)
-        cards.append(card(peak_text, "largest task on a device", code(device.task_name, 40)))
+        cards.append(card(peak_text, "largest task on a device", code(device.label, 40)))
     cards.append(_tasks_card(names, missing, card))
     cards.append(card(f"{len(processes):,}", "processes" if len(processes) != 1 else "process"))
     return "".join(cards)

@@ -21,6 +21,7 @@ from dwsr_probe.report.html.tasks import STATES
 from dwsr_probe.report.words import count_text, line_of
 
 if TYPE_CHECKING:
+    from dwsr_probe.predict.group import Group
     from dwsr_probe.report.html.memory import MemoryLine
     from dwsr_probe.report.html.tasks import CollectedTasks, Columns, TaskThread
     from dwsr_probe.report.outlook import Outlook
@@ -71,10 +72,10 @@ def timeline_data(
     lines: Sequence[MemoryLine],
     processes: Sequence[ProcessRow],
     span: TimeSpan,
-    groups: Mapping[str, int],
+    groups: Mapping[Group, int],
     on_device: bool,
 ) -> PlotData:
-    """The figures of the three plots over time, and their data. groups: task name → number of its
+    """The figures of the three plots over time, and their data. groups: row → number of its
     colour."""
     columns, peaks = tasks.columns, tasks.columns["gpu" if on_device else "own"]
     limit, memory_bytes = _memory_axis(columns, lines, processes)
@@ -94,6 +95,7 @@ def timeline_data(
         shown.add(getattr(figures, name), name)
     head = {
         "names": tasks.names,
+        "chains": tasks.chains,
         "inputs": tasks.inputs,
         "states": STATES,
         "processes": process_names(processes),
@@ -110,12 +112,13 @@ def timeline_data(
 
 
 def _task_arrays(
-    tasks: CollectedTasks, span: TimeSpan, groups: Mapping[str, int]
+    tasks: CollectedTasks, span: TimeSpan, groups: Mapping[Group, int]
 ) -> dict[str, np.ndarray]:
     columns = tasks.columns
     group_of = np.full(len(tasks.names) + 1, NAME_COLOURS, "u1")
-    for name, group in groups.items():
-        group_of[tasks.number_of[name]] = group
+    for row, colour in groups.items():
+        if row in tasks.number_of:  # else none of its tasks has a record
+            group_of[tasks.number_of[row]] = colour
     return {
         "start": np.round((columns["start"] - span.begin) * 1e6),
         "duration": round_for_packing(np.nan_to_num(columns["duration"])),
@@ -207,7 +210,11 @@ def process_names(processes: Sequence[ProcessRow]) -> list[str]:
 def has_scatter(tasks: CollectedTasks, summary: NameSummary) -> bool:
     """Whether a name has inputs of known size, and a peak worth a plot."""
     peak = max(summary.alloc_peak_max_bytes or 0, summary.gpu_peak_max_bytes or 0)
-    return tasks.sample.largest_input_bytes(summary.task_name) > 0 and peak >= _SCATTER_PEAK_LEAST
+    return (
+        summary.group in tasks.number_of
+        and tasks.sample.largest_input_bytes(summary.model_name) > 0
+        and peak >= _SCATTER_PEAK_LEAST
+    )
 
 
 def add_scatter(
@@ -220,8 +227,8 @@ def add_scatter(
     """Add the figure of one name to `figures`; return what page.js needs to fill it, and the trust
     in the model for the caption."""
     kind = "gpu" if summary.limiting_memory == "device" and summary.gpu_peaks else "alloc"
-    curve = outlook.curve(summary.task_name, kind) if outlook else None
-    name = tasks.number_of[summary.task_name]
+    curve = outlook.curve(summary.model_name, kind) if outlook else None
+    name = tasks.number_of[summary.group]
     here = tasks.columns["name"] == name
     peaks = tasks.columns["gpu" if kind == "gpu" else "own"][here]
     sizes = tasks.columns["input"][here]

@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dwsr_probe.board import process_limit
+from dwsr_probe.report.groups import OTHER, row_chain_text
 from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
@@ -86,9 +87,11 @@ def _failed_cell(s: NameSummary) -> str:
 
 
 def names_table(
-    summaries: Sequence[NameSummary], chip: Callable[[str], str], missing: MissingRecords
+    summaries: Sequence[NameSummary],
+    chip: Callable[[NameSummary], str],
+    missing: MissingRecords,
 ) -> str:
-    """One row per task name, in the order given. chip(name): a square of its colour in the
+    """One row per operation or task name, in the order given. chip: a square of its colour in the
     plots."""
     devices, accounted = any(s.gpu_peaks for s in summaries), any(s.alloc_peaks for s in summaries)
     most = (
@@ -115,7 +118,7 @@ def names_table(
         limited_by = f"{s.limiting_memory} {percent_text(ratio)}" if s.limiting_memory else "–"
         rows.append(
             "<tr>"
-            + _cell(chip(s.task_name) + code(s.task_name), kind="t")
+            + _cell(chip(s) + code(s.label) + _row_detail(s), kind="t")
             + _cell(f"{s.count:,}", s.count)
             + _failed_cell(s)
             + (
@@ -140,6 +143,17 @@ def names_table(
         )
     notes = _names_notes(summaries, missing)
     return _table("names", headings, rows, " ".join(notes))
+
+
+def _row_detail(s: NameSummary) -> str:
+    """What is below the name of a row: the functions inside its tasks, and the prefixes of its keys
+    if the row has another name. A search finds both."""
+    parts = [row_chain_text(s.group)] if s.group.chain else []
+    prefixes = [line_of(name) for name in s.task_names if name != s.group.name]
+    if prefixes and s.group.name != OTHER:
+        more = f" and {len(prefixes) - 3:,} more" if len(prefixes) > 3 else ""
+        parts.append(f"key {', '.join(prefixes[:3])}{more}")
+    return f'<div class="key">{escape("; ".join(parts))}</div>' if parts else ""
 
 
 def _names_notes(summaries: Sequence[NameSummary], missing: MissingRecords) -> list[str]:
@@ -174,9 +188,11 @@ def _shared_mark(record: TaskRecord) -> str:
     return f'<abbr title="not exact: {escape(reason)}">†</abbr>'
 
 
-def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
-    """The largest single tasks; a click shows one in the plots. begin: of the run, epoch
-    seconds."""
+def largest_table(
+    records: Sequence[TaskRecord], begin: float, label_of: Callable[[TaskRecord], str]
+) -> str:
+    """The largest single tasks; a click shows one in the plots. begin: of the run, epoch seconds.
+    label_of: what a task's row is called."""
     rows = []
     for record in records:
         start = (record.start or begin) - begin
@@ -197,7 +213,7 @@ def largest_table(records: Sequence[TaskRecord], begin: float) -> str:
         rows.append(
             f"<tr{place}>"
             + _cell(
-                code(record.task_name, 80)
+                code(label_of(record), 80)
                 + (
                     f'<div class="key">{escape(line_of(record.key, 120))}</div>'
                     if record.key

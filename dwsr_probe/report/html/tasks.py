@@ -1,4 +1,4 @@
-"""One pass over a run's tasks for the page: columns for the plots, summaries by name, the largest
+"""One pass over a run's tasks for the page: columns for the plots, summaries by row, the largest
 tasks, a sample for the model. What is kept is bounded, what is read is not."""
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dwsr_probe.predict.history import RunSample
+from dwsr_probe.report.groups import Grouping, asked_groups, row_chain_text
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST
 from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
 if TYPE_CHECKING:
+    from dwsr_probe.predict.group import Group
     from dwsr_probe.record import TaskRecord
     from dwsr_probe.report.html import Progress
     from dwsr_probe.report.summary import Memory, NameSummary, ProcessRow
@@ -53,15 +55,22 @@ class TaskThread:
 @dataclass
 class CollectedTasks:
     count: int = 0
-    names: list[str] = field(default_factory=list)  # as shown, by number
-    summaries: list[NameSummary] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # labels as shown, by number
+    chains: list[str] = field(default_factory=list)  # by number; "": one function only
+    summaries: list[NameSummary] = field(default_factory=list)  # of the rows that are shown
+    all_summaries: list[NameSummary] = field(default_factory=list)  # of the whole run
     columns: Columns = field(default_factory=dict)  # of the tasks kept, in order of start
     keys: list[str] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)  # texts, by number
     lanes: list[TaskThread | None] = field(default_factory=list)  # None: several threads share it
     largest: list[TaskRecord] = field(default_factory=list)
     sample: RunSample = field(default_factory=RunSample)
-    number_of: dict[str, int] = field(default_factory=dict)  # name as recorded → number
+    number_of: dict[Group, int] = field(default_factory=dict)  # row → number of its name
+    labels: dict[Group, str] = field(default_factory=dict)  # of all rows
+    grouping: Grouping = field(default_factory=Grouping)
+
+    def label_of(self, record: TaskRecord) -> str:
+        return self.labels[self.grouping.of(record)]
 
 
 class _Numbers(dict[str, int]):
@@ -82,11 +91,17 @@ class _Numbers(dict[str, int]):
 
 
 def collect_tasks(
-    store: Store, processes: Sequence[ProcessRow], progress: Progress
+    store: Store,
+    processes: Sequence[ProcessRow],
+    progress: Progress,
+    task: str | None = None,
 ) -> CollectedTasks:
-    """Read all tasks of the run once."""
-    numbers: dict[str, int] = {}
-    names = _Numbers(_NAMES_MOST, "other names")
+    """Read all tasks of the run once. task: only tasks that a user means by this name are plotted
+    and ranked. NoSuchTask if there are none."""
+    totals = store.totals()
+    grouping = Grouping(processes, totals)
+    asked = None if task is None else asked_groups(grouping, store, task)
+    numbers: dict[Group, int] = {}
     inputs = _Numbers(_INPUTS_MOST, "inputs of many shapes: see --format json")
     process_of = {record.process: i for i, (record, _) in enumerate(processes)}
     columns = {name: [np.array([], kind)] for name, kind in _COLUMN_TYPES.items()}
@@ -109,15 +124,19 @@ def collect_tasks(
             if count % 4096 == 0:
                 flush()
                 progress("reading tasks", count, total)
-            name = record.task_name
-            if name not in numbers:
-                numbers[name] = names[line_of(name, 120)]
+            group = grouping.of(record)
+            sample.add(record)
+            if asked is not None and group not in asked:
+                yield record
+                continue
+            if group not in numbers:
+                numbers[group] = min(len(numbers), _NAMES_MOST)
             host_bytes, device_bytes = record.own_peak_bytes, record.gpu_peak_bytes
             rows.append(
                 (
                     record.start,
                     record.duration,
-                    numbers[name],
+                    numbers[group],
                     STATES.index(record.state) if record.state in STATES else 1,
                     host_bytes,
                     record.rss_peak_bytes,
@@ -130,20 +149,27 @@ def collect_tasks(
             )
             keys.append(line_of(record.key, _KEY_LENGTH_MOST) if record.key else "")
             largest.add(record, count, host_bytes, device_bytes)
-            sample.add(record)
             yield record
 
-    summaries = summarise(read(), processes, store.totals())
+    summaries = summarise(read(), processes, totals, grouping)
     flush()
+    labels = grouping.labels()
+    shown = list(numbers)[:_NAMES_MOST]
+    others = ["other names"] if len(numbers) > _NAMES_MOST else []
     tasks = CollectedTasks(
         count=len(keys),
-        names=names.texts,
-        summaries=summaries,
+        names=[line_of(labels[group], 120) for group in shown] + others,
+        chains=[row_chain_text(group) if group.chain else "" for group in shown]
+        + [""] * len(others),
+        summaries=[s for s in summaries if asked is None or s.group in asked],
+        all_summaries=summaries,
         keys=keys,
         inputs=inputs.texts,
         largest=largest.ranked(limiting_memory(summaries)),
         sample=sample,
         number_of=numbers,
+        labels=labels,
+        grouping=grouping,
     )
     _set_columns(tasks, {name: np.concatenate(parts) for name, parts in columns.items()})
     return tasks

@@ -50,6 +50,7 @@ const Timeline = (() => {
       data.state[i] ? data.states[data.state[i]] : "",
     ];
     const more = [
+      data.chains[data.name[i]] ?? "",
       data.processes[data.process[i]] ?? "",
       hidden ? `and ${thousands.format(hidden)} smaller here: zoom in` : "",
     ];
