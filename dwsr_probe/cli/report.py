@@ -154,7 +154,7 @@ def _compare(
     from dwsr_probe.say import say
 
     a, b = (open_run(path, say) for path in paths)
-    compared = Comparison(a, b)
+    compared = Comparison(a, b, task)
     _show_comparison(compared, form, output, growth_limit)
     objections = [] if growth_limit is None else compared.objections(growth_limit)
     if not objections:
@@ -163,7 +163,7 @@ def _compare(
         # The report went into a file: the log of a CI job must say why the job failed.
         say(
             f"{len(objections):,} above {100 * growth_limit:g} %: "
-            + "; ".join(f"{line_of(one.task_name)}: {one.why}" for one in objections[:5])
+            + "; ".join(f"{line_of(one.label)}: {one.why}" for one in objections[:5])
         )
     return EXIT_GREW
 

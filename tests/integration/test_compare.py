@@ -62,7 +62,14 @@ def test_the_same_job_twice_is_the_same_and_more_is_found(cli):
         and verdicts["smooth"] in ("no difference", "within noise")
     )
     assert found["failures"] == [
-        {"task_name": "envelope", "why": "own peak grew by 20.0 % (same inputs)"}
+        {
+            "task_name": "envelope",
+            "task_names": ["envelope"],
+            "operation": None,
+            "chain": None,
+            "label": "envelope",
+            "why": "own peak grew by 20.0 % (same inputs)",
+        }
     ]
     compared(cli, runs[0], more, "--fail-above", "25%")  # beyond noise, but not so much
     assert compared(cli, more, runs[0], "--fail-above", "10")[1]["envelope"] == "shrank"
@@ -152,6 +159,8 @@ def test_empty_runs(cli, empty):
         (["damaged", "--format", "csv", "-o", "x"], 1, "damaged"),
         (["damaged", "--format", "parquet", "-o", "x"], 1, "damaged"),
         (["empty", "--format", "csv", "-o", "no/such/file"], 1, "cannot write"),
+        (["empty", "--task", "x"], 2, "no task is called 'x'; the run has no tasks"),
+        (["--compare", "empty", "empty", "--task", "x"], 2, "no task is called 'x'"),
     ],
 )
 def test_bad_input(cli, empty, words, code, text):

@@ -1,8 +1,12 @@
-"""All task names of two runs, compared: the order in which views show them, the objections of
+"""All rows of two runs, compared: the order in which views show them, the objections of
 --fail-above, and JSON.
 
+Rows of the two runs belong together if they have the same group (operation or task name, and
+chain). Rows that are left over belong together by name alone: another release of Dask may fuse
+other tasks. Their figures are shown and never judged.
+
 Called by `report --compare`. compare/tasks.py reads the runs, compare/difference.py compares one
-quantity of one name.
+quantity of one row.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dwsr_probe.predict.group import Group, chain_text, is_asked, labels
 from dwsr_probe.report.compare.difference import (
     ALL,
     ALPHA,
@@ -28,10 +33,17 @@ from dwsr_probe.report.compare.tasks import (
     OWN_PEAK,
     RSS_GROWTH,
     NameInRun,
-    read_names,
+    has_graph_names,
+    merged,
+    read_kinds,
+    rows_of,
 )
+from dwsr_probe.report.groups import NoSuchTask
+from dwsr_probe.report.words import line_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dwsr_probe.store import Store
 
 # Host and device memory are two families of questions, each with its own correction.
@@ -47,20 +59,25 @@ _BY_GRAVITY = (
     "vanished",
 )
 _SECONDS_FLOOR = 1e-9
+_CHAIN_CHARS_MOST = 120
 
 
 class Objection(NamedTuple):
-    """What --fail-above objects to."""
+    """What --fail-above objects to. label: of the row."""
 
-    task_name: str
+    label: str
     why: str
 
 
 @dataclass
 class NameComparison:
-    task_name: str
+    """One row of both runs. group: B's, if B has the row."""
+
+    group: Group
     a: NameInRun
     b: NameInRun
+    label: str = ""
+    doubt: str = ""  # why the row is not judged; empty: it is
     differences: list[Difference] = field(default_factory=list)
     # Durations are shown and never judged: all tasks of one run share the machine's load.
     duration_a: float | None = None
@@ -78,6 +95,17 @@ class NameComparison:
         return min(verdicts, key=_BY_GRAVITY.index, default="cannot tell")
 
     @property
+    def task_names(self) -> list[str]:
+        """Dask's prefixes of the keys, the most frequent first."""
+        counts = self.a.task_names + self.b.task_names
+        return sorted(counts, key=lambda name: (-counts[name], name))
+
+    def is_asked(self, name: str) -> bool:
+        """Whether a user means this row by a name."""
+        groups = {self.group, *self.a.groups, *self.b.groups}
+        return any(is_asked(name, group, self.label, self.task_names) for group in groups)
+
+    @property
     def has_killed_only_in_b(self) -> bool:
         return bool(self.b.killed and not self.a.killed)
 
@@ -92,53 +120,54 @@ class NameComparison:
             not self.has_killed_only_in_b,
             _BY_GRAVITY.index(self.verdict),
             -max(weights, default=0.0),
-            self.task_name,
+            self.label,
         )
 
 
 class Comparison:
-    """The comparison of two stores. names: the gravest verdict first. runs: facts about A and B."""
+    """The comparison of two stores. names: the gravest verdict first. runs: facts about A and B.
+    task: only rows that a user means by this name; NoSuchTask if there are none."""
 
-    def __init__(self, a: Store, b: Store) -> None:
+    def __init__(self, a: Store, b: Store, task: str | None = None) -> None:
         self.runs = [_run_facts(a), _run_facts(b)]
-        names_a, names_b = read_names(a), read_names(b)
-        self.names: list[NameComparison] = []
+        self.names = _joined_rows(a, b)
+        found_labels = labels(name.group for name in self.names)
+        for name in self.names:
+            name.label = found_labels[name.group]
+        if task is not None:
+            asked = [name for name in self.names if name.is_asked(task)]
+            if not asked:
+                raise NoSuchTask(task, found_labels.values())
+            self.names = asked
         tested: list[TestedDifference] = []
-        for task_name in names_a.keys() | names_b.keys():
-            name = NameComparison(
-                task_name,
-                names_a.get(task_name) or NameInRun(),
-                names_b.get(task_name) or NameInRun(),
-            )
+        for name in self.names:
             found = _compare_name(name)
             name.differences = [one.difference for one in found]
             tested += found
-            self.names.append(name)
         for family in _FAMILIES:
             set_verdicts([one for one in tested if one.difference.quantity in family])
         self.names.sort(key=NameComparison.sort_key)
 
     def objections(self, limit: float) -> list[Objection]:
-        """Significant growth beyond the limit, and killed tasks of a name that had none in the
+        """Significant growth beyond the limit, and killed tasks of a row that had none in the
         reference."""
-        found = []
+        return [Objection(name.label, why) for name, why in self._objections(limit)]
+
+    def _objections(self, limit: float) -> Iterator[tuple[NameComparison, str]]:
         for name in self.names:
             for d in name.differences:
                 grew = d.growth_above(limit)
                 if grew is not None:
                     largest = "of the largest " if d.verdict == "largest grew" else ""
                     basis = "" if d.basis == ALL else f" ({d.basis})"
-                    why = f"{d.quantity} {largest}grew by {100 * grew:.1f} %{basis}"
-                    found.append(Objection(name.task_name, why))
+                    yield name, f"{d.quantity} {largest}grew by {100 * grew:.1f} %{basis}"
             if name.has_killed_only_in_b:
-                why = f"{name.b.killed:,} killed, none in the reference"
-                found.append(Objection(name.task_name, why))
-        return found
+                yield name, f"{name.b.killed:,} killed, none in the reference"
 
     def to_json(self, limit: float | None = None) -> str:
         gate: dict[str, Any] = {}
         if limit is not None:
-            failures = [one._asdict() for one in self.objections(limit)]
+            failures = [{**_json_names(name), "why": why} for name, why in self._objections(limit)]
             gate = {"fail_above": limit, "failures": failures}
         return json.dumps(
             {
@@ -151,12 +180,54 @@ class Comparison:
         )
 
 
+def _joined_rows(a: Store, b: Store) -> list[NameComparison]:
+    kinds_a, kinds_b = read_kinds(a), read_kinds(b)
+    by_task_name = not (has_graph_names(kinds_a) and has_graph_names(kinds_b))
+    rows_a, rows_b = rows_of(kinds_a, by_task_name), rows_of(kinds_b, by_task_name)
+    found = [
+        NameComparison(group, rows_a.pop(group), rows_b.pop(group))
+        for group in rows_a.keys() & rows_b.keys()
+    ]
+    for name in {group.name for group in rows_a} & {group.name for group in rows_b}:
+        here_a, here_b = (
+            sorted(group for group in rows if group.name == name) for rows in (rows_a, rows_b)
+        )
+        found.append(
+            NameComparison(
+                here_b[0],
+                merged(rows_a.pop(group) for group in here_a),
+                merged(rows_b.pop(group) for group in here_b),
+                doubt=f"other chains: {_chains_text(here_a)} in A, {_chains_text(here_b)} in B",
+            )
+        )
+    found += [NameComparison(group, row, NameInRun()) for group, row in rows_a.items()]
+    found += [NameComparison(group, NameInRun(), row) for group, row in rows_b.items()]
+    return found
+
+
+def _chains_text(groups: list[Group]) -> str:
+    if len(groups) > 1:
+        return f"{len(groups)} chains"
+    return line_of(chain_text(groups[0].chain) or f"{groups[0].name} alone", _CHAIN_CHARS_MOST)
+
+
+def _json_names(name: NameComparison) -> dict[str, Any]:
+    """What a row is called, as its tasks' records say it."""
+    return {
+        "task_name": name.task_names[0],
+        "task_names": name.task_names,
+        "operation": name.b.operation or name.a.operation,
+        "chain": list(name.group.chain) or None,
+        "label": name.label,
+    }
+
+
 def _json_row(name: NameComparison) -> dict[str, Any]:
     def counts(side: NameInRun) -> dict[str, int]:
         return {field: getattr(side, field) for field in ("count", "errors", "killed", "cancelled")}
 
     return {
-        "task_name": name.task_name,
+        **_json_names(name),
         "verdict": name.verdict,
         "a": counts(name.a),
         "b": counts(name.b),
@@ -181,7 +252,7 @@ def _run_facts(store: Store) -> dict[str, Any]:
 
 
 def _compare_name(name: NameComparison) -> list[TestedDifference]:
-    """Compare the quantities of one name; return the differences, which have no verdict yet. Sets
+    """Compare the quantities of one row; return the differences, which have no verdict yet. Sets
     the durations and the note of `name`."""
     a, b = name.a, name.b
     if not a.count or not b.count:
@@ -195,14 +266,14 @@ def _compare_name(name: NameComparison) -> list[TestedDifference]:
     found = []
     host = next((quantity for quantity in (OWN_PEAK, RSS_GROWTH) if quantity in known), None)
     if host is not None:
-        found.append(find_difference(host, a, b))
+        found.append(find_difference(host, a, b, name.doubt))
     else:
         name.note = (
             "its memory is not known in both runs: allocations were not accounted, or not all of"
             " them (attribution_reason), and its tasks ran beside others"
         )
     if GPU_PEAK in known:
-        device = find_difference(GPU_PEAK, a, b)
+        device = find_difference(GPU_PEAK, a, b, name.doubt)
         if device.difference.a_max_bytes or device.difference.b_max_bytes:
             found.append(device)
     return found

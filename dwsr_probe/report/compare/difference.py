@@ -1,12 +1,16 @@
-"""One quantity of one task name in two runs: like is compared with like, and the difference gets
-a verdict.
+"""One quantity of one row in two runs: like is compared with like, and the difference gets a
+verdict.
 
 Peaks depend on the inputs. So tasks are compared, in this order of preference (`basis` says which):
-- with tasks whose inputs have the same types and shapes;
+- with tasks whose inputs have the same types, shapes and number;
 - where the runs have few such inputs in common (other block sizes), by peak per byte of input, at
-  the size of A's inputs;
-- where no inputs are known, all with all.
+  the size of A's inputs. Inputs that all tasks of both runs have, such as the array that blocks are
+  stored into, do not count;
+- all with all. That is a comparison only if the tasks have no inputs.
 Tasks that create data are compared by their output instead of their inputs.
+
+Where inputs differ and their sizes are not known, or do not explain the peaks, figures are shown
+and not judged: a `doubt` says why.
 
 Called by compare/comparison.py; compare/noise.py has the tests.
 """
@@ -33,10 +37,13 @@ from dwsr_probe.report.compare.tasks import (
     RSS_GROWTH,
     ComparedTask,
     NameInRun,
+    Part,
 )
 from dwsr_probe.report.words import bytes_text
 
 ALPHA = 0.05
+# Peaks of more than so many times the inputs are not proportional to the inputs.
+_EXPLAINED_MOST = 64
 SAME_INPUTS, SAME_OUTPUT, PER_INPUT_BYTE, PER_OUTPUT_BYTE, ALL = (
     "same inputs",
     "same output",
@@ -111,12 +118,14 @@ class Difference:
 
 @dataclass
 class TestedDifference:
-    """A difference before its verdict, which depends on the tests of all names."""
+    """A difference before its verdict, which depends on the tests of all names. doubt: why it is
+    not judged; empty: it is."""
 
     difference: Difference
     typical: PValue  # of the typical task
     largest: PValue  # of the largest tasks
     too_few: bool  # with so few tasks no test could be significant
+    doubt: str = ""
 
 
 @dataclass
@@ -132,33 +141,68 @@ class Strata:
     basis: str
     groups: list[Stratum]
     size_bytes: float = 1.0  # per byte: the size of input that values were scaled to
+    b_size_bytes: float = 1.0  # per byte: the median size of B's inputs
+    doubt: str = ""  # why values may not be alike
 
 
 def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
-    by_inputs: dict[str, Stratum] = defaultdict(lambda: ([], []))
+    by_output = all(one.task.is_source for one in a)
+    by_key: dict[str | None, Stratum] = defaultdict(lambda: ([], []))
     for side, values in enumerate((a, b)):
         for one in values:
-            by_inputs[one.task.inputs_key][side].append(one.value)
-    shared = [group for group in by_inputs.values() if group[0] and group[1]]
-    sources = all(one.task.is_source for one in a)
+            by_key[one.task.key(by_output)][side].append(one.value)
+    if set(by_key) == {""}:
+        return Strata(ALL, list(by_key.values()), doubt=_doubt_without_inputs(a, b))
+    # Tasks without inputs, or with inputs of unknown size (None), may all be different.
+    shared = [group for key, group in by_key.items() if key and group[0] and group[1]]
     in_shared = max(
         sum(len(group[side]) for group in shared) / len(values)
         for side, values in enumerate((a, b))
     )
     if in_shared >= 0.5:
-        nothing_known = len(by_inputs) == 1 and "" in by_inputs
-        return Strata(ALL if nothing_known else SAME_OUTPUT if sources else SAME_INPUTS, shared)
-    sized_a, sized_b = ([one for one in values if one.task.input_bytes] for values in (a, b))
+        return Strata(SAME_OUTPUT if by_output else SAME_INPUTS, shared)
+    constant = _constant_inputs(a, b)
+    sized_a, sized_b = (
+        [(one.value, size) for one in values if (size := one.task.size_bytes(by_output, constant))]
+        for values in (a, b)
+    )
     if len(sized_a) >= 0.9 * len(a) and len(sized_b) >= 0.9 * len(b):
-        size = median(one.task.input_bytes or 0 for one in sized_a)
-        scaled = [
-            [one.value / (one.task.input_bytes or 1) * size for one in values]
-            for values in (sized_a, sized_b)
-        ]
-        return Strata(
-            PER_OUTPUT_BYTE if sources else PER_INPUT_BYTE, [(scaled[0], scaled[1])], size
+        a_size, b_size = (median(size for _, size in values) for values in (sized_a, sized_b))
+        scaled_a, scaled_b = (
+            [value / size * a_size for value, size in values] for values in (sized_a, sized_b)
         )
-    return Strata(ALL, [([one.value for one in a], [one.value for one in b])])
+        return Strata(
+            PER_OUTPUT_BYTE if by_output else PER_INPUT_BYTE,
+            [(scaled_a, scaled_b)],
+            a_size,
+            b_size,
+            "the sizes of some inputs are not known" if None in by_key else "",
+        )
+    return Strata(
+        ALL,
+        [([one.value for one in a], [one.value for one in b])],
+        doubt="the sizes of the inputs are not known"
+        if set(by_key) == {None}
+        else "inputs differ, and their sizes are not known",
+    )
+
+
+def _doubt_without_inputs(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> str:
+    """Blocks that a graph's task makes or reads by itself are not known. If the runs have other
+    numbers of such tasks, the blocks are probably of other sizes."""
+    in_graph = any(one.task.in_graph for one in [*a, *b])
+    return (
+        "no inputs are known, and the number of tasks differs"
+        if in_graph and len(a) != len(b)
+        else ""
+    )
+
+
+def _constant_inputs(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> set[Part]:
+    """Inputs that every task of both runs has: a kernel, or the array that blocks are stored
+    into. They do not change with the size of the blocks."""
+    different = {id(one.task.inputs): one.task.inputs for one in [*a, *b]}
+    return set.intersection(*(set(inputs.parts) for inputs in different.values()))
 
 
 class _Change(NamedTuple):
@@ -184,12 +228,16 @@ def typical_change(groups: Sequence[Stratum], floor: float) -> float:
     return _weighted_median([(c.share, c.weight) for c in _changes(groups, floor)])
 
 
-def find_difference(quantity: str, side_a: NameInRun, side_b: NameInRun) -> TestedDifference:
+def find_difference(
+    quantity: str, side_a: NameInRun, side_b: NameInRun, doubt: str = ""
+) -> TestedDifference:
+    """doubt: why the tasks of these two may not be judged; empty: nothing is known against it."""
     a, b = (
         [TaskValue(task, task.peaks[quantity]) for task in side.tasks if quantity in task.peaks]
         for side in (side_a, side_b)
     )
     strata, floor = make_strata(a, b), THRESHOLDS[quantity].floor_bytes
+    doubt = doubt or strata.doubt
     changes = _changes(strata.groups, floor)
     change = _weighted_median([(c.share, c.weight) for c in changes])
     # The medians shown beside the change are those of the stratum whose change is nearest to it, so
@@ -221,18 +269,18 @@ def find_difference(quantity: str, side_a: NameInRun, side_b: NameInRun) -> Test
         b_like_bytes=typical.b_median,
     )
     if difference.sizes_differ:
-        b_size = median(one.task.input_bytes for one in b if one.task.input_bytes)
         difference.note = (
-            f"blocks: {bytes_text(strata.size_bytes)} in A, {bytes_text(b_size)} in B;"
+            f"blocks: {bytes_text(strata.size_bytes)} in A, {bytes_text(strata.b_size_bytes)} in B;"
             f" B's tasks needed {bytes_text(difference.b_median_bytes)} in the median"
         )
-    elif strata.basis == ALL and {x.task.inputs_key for x in a} != {x.task.inputs_key for x in b}:
-        difference.note = "inputs differ, and their sizes are not known"
+        if not doubt and difference.a_median_bytes > _EXPLAINED_MOST * strata.size_bytes:
+            doubt = "inputs differ, and are too small to explain the memory"
     return TestedDifference(
         difference,
         typical=rank_test(strata.groups),
         largest=exceedance_test(scaled),
         too_few=are_too_few(strata.groups, ALPHA),
+        doubt=doubt,
     )
 
 
@@ -252,11 +300,13 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
 
 def set_verdicts(tested: Sequence[TestedDifference]) -> None:
     """Set p, largest_p and verdict of all differences of one family. The p-values of the family,
-    of typical and of largest tasks, are adjusted together."""
-    adjusted = holm([p for one in tested for p in (one.typical, one.largest)], ALPHA)
-    for i, one in enumerate(tested):
+    of typical and of largest tasks, are adjusted together. Differences in doubt are not tested."""
+    judged = [one for one in tested if not one.doubt]
+    adjusted = iter(holm([p for one in judged for p in (one.typical, one.largest)], ALPHA))
+    for one in tested:
         d = one.difference
-        d.p, d.largest_p = adjusted[2 * i : 2 * i + 2]
+        if not one.doubt:
+            d.p, d.largest_p = next(adjusted), next(adjusted)
         share, floor = THRESHOLDS[d.quantity]
         differs = abs(d.change) >= share and abs(d.change_bytes) >= floor
         largest_grew = d.largest_change >= share and d.largest_change_bytes >= floor
@@ -269,6 +319,9 @@ def set_verdicts(tested: Sequence[TestedDifference]) -> None:
             d.verdict = "shrank"
         elif not differs and not largest_grew:
             d.verdict = "no difference"
+        elif one.doubt:
+            d.verdict = "cannot tell"
+            d.note = "; ".join(filter(None, [one.doubt, d.note]))
         elif one.too_few:
             d.verdict = "cannot tell"
             few = (

@@ -23,6 +23,7 @@ from dwsr_probe.report.compare.table import (
     summary_lines,
     verdict_text,
 )
+from dwsr_probe.report.groups import row_chain_text
 from dwsr_probe.report.words import line_of
 
 if TYPE_CHECKING:
@@ -79,9 +80,12 @@ def _class(name: str) -> str:
 
 def _rows(name: NameComparison, longest: float) -> Iterator[str]:
     """One per quantity. longest: the bytes of the longest bar."""
+    group = name.group
+    title = f"{name.label}: {row_chain_text(group)}" if group.chain else name.label
+    chain = f"<br><small>{escape(row_chain_text(group))}</small>" if group.chain else ""
     task = (
-        f'<td class="name" title="{escape(line_of(name.task_name, 400))}">'
-        f"{escape(line_of(name.task_name, 200))}</td>"
+        f'<td class="name" title="{escape(line_of(title, 800))}">'
+        f"{escape(line_of(name.label, 200))}{chain}</td>"
     )
     common = (
         change_text(name.duration_change),

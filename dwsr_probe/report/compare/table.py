@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dwsr_probe.report.compare.difference import ALPHA
+from dwsr_probe.report.groups import chain_lines
 from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.words import bytes_text, count_text, line_of
 
@@ -133,7 +134,7 @@ def summary_lines(compared: Comparison, limit: float | None) -> list[str]:
             f"{len(objections):,} {above}" if objections else f"nothing {above} and beyond noise"
         )
         undecided = [
-            line_of(name.task_name)
+            line_of(name.label)
             for name in compared.names
             if name.verdict == "cannot tell"
             and (
@@ -162,9 +163,10 @@ def print_comparison(compared: Comparison, limit: float | None, file: TextIO) ->
 
 @dataclass
 class _TableRow:
-    """One quantity of a name. Figures of the name as a whole stand in its first row only."""
+    """One quantity of a row of both runs. Figures of the row as a whole stand in the first line
+    only."""
 
-    task_name: str
+    label: str
     is_first: bool
     verdict: str
     quantity: str = ""  # empty: nothing could be compared, and basis says why
@@ -182,7 +184,7 @@ def _rows(name: NameComparison) -> list[_TableRow]:
     style = _STYLES.get(name.verdict, "")
     rows = [
         _TableRow(
-            name.task_name,
+            name.label,
             is_first=i == 0,
             verdict=Styled(verdict_text(d), _STYLES.get(d.verdict, "")),
             quantity=d.quantity,
@@ -193,7 +195,7 @@ def _rows(name: NameComparison) -> list[_TableRow]:
             basis=basis_text(d),
         )
         for i, d in enumerate(name.differences)
-    ] or [_TableRow(name.task_name, True, Styled(name.verdict, style), basis=name.note)]
+    ] or [_TableRow(name.label, True, Styled(name.verdict, style), basis=name.note)]
     first = rows[0]
     first.duration_change = change_text(name.duration_change)
     first.count = arrow(f"{name.a.count:,}", f"{name.b.count:,}")
@@ -217,12 +219,14 @@ def _print_table(out: Lines, compared: Comparison) -> None:
         Column("failed", 5 if failed else 10, [row.failed for row in rows]),
         Column("compared by", 11, [row.basis for row in rows], left=True),
     ]
-    shown = out.print_task_table([row.task_name if row.is_first else "" for row in rows], columns)
+    shown = out.print_task_table([row.label if row.is_first else "" for row in rows], columns)
     if columns[-1] not in shown:
         out.print_omitted_column(
-            [row.task_name for row in rows],
+            [row.label for row in rows],
             [
                 row.basis and f"{'compared by' if row.quantity else 'not compared,'} {row.basis}"
                 for row in rows
             ],
         )
+    for line in chain_lines((name.group, name.label) for name in compared.names):
+        out.print(Styled(line, "dim"))
