@@ -20,6 +20,7 @@ from rich.cells import cell_len
 
 from dwsr_probe.export.client import StreamError
 from dwsr_probe.live.wire import TaskIdentity
+from dwsr_probe.predict.group import Group
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.top import figures, loop, port
 from dwsr_probe.report.top.moment import Moment, ProcessRow, TaskRow, WatchError
@@ -152,6 +153,8 @@ def test_a_sparkline_never_loses_a_peak():
         "\u202eright to left",
         "\x9b31m",
         "",
+        "smooth (1 of 2)",
+        "漢字" * 40 + " (1 of 2)",
     ],
 )
 @pytest.mark.parametrize("width", [1, 12, 33])
@@ -237,7 +240,7 @@ def test_totals_by_name_and_medians():
             tasks=[task(), task(thread=2)],
         )
     )
-    grow, other = picture.names["grow"], picture.names["other"]
+    grow, other = picture.names[Group("grow")], picture.names[Group("other")]
     assert (grow.done, grow.failed, grow.running, grow.peak_max) == (
         1001,
         0,
@@ -253,6 +256,54 @@ def test_totals_by_name_and_medians():
     ) and (picture.done, picture.failed) == (1003, 2)
 
 
+def graph(operation, chain=None, **more):
+    """A finished task of a Dask graph."""
+    return ended("store-map", **more) | {"operation": operation, "chain": chain}
+
+
+def test_rows_are_by_operation_and_chain():
+    short, long = ["getitem", "smooth"], ["getitem", "overlap", "smooth"]
+    running = port.task_row((graph("smooth", short) | {"gpu": None}).get, "7", 1.0, GIB)
+    picture = Picture("here")
+    picture.add(Moment(records=[graph("Rms"), graph("Gst"), ended()]))
+    assert {row.name for row in picture.names.values()} == {"Rms", "Gst", "grow"}
+    assert not any("chain" in line for line in drawn(picture, 120))
+    picture.add(Moment(records=[graph("smooth", long)], tasks=[running]))
+    assert {(row.name, row.done, row.running) for row in picture.names.values()} == {
+        ("Rms", 1, 0),
+        ("Gst", 1, 0),
+        ("grow", 1, 0),
+        ("smooth (1 of 2)", 0, 1),
+        ("smooth (2 of 2)", 1, 0),
+    }
+    assert running.name == "smooth (1 of 2)"
+    assert "largest smooth (1 of 2): peak" in plain_line(picture)
+    wide, narrow = "\n".join(drawn(picture, 140)), "\n".join(drawn(picture, 80))
+    assert "getitem → overlap → smooth" in wide and "chain" in wide and "chain" not in narrow
+    found = "\n".join(drawn(picture, 140, 30, ["/", *"overlap", "enter"]))  # of the chain
+    assert "smooth (2 of 2)" in found and "smooth (1 of 2)" not in found and "Rms" not in found
+    found = "\n".join(drawn(picture, 140, 30, ["/", *"store-m", "enter"]))  # of the keys
+    assert "smooth (2 of 2)" in found and "Rms" in found and "\ngrow " not in found
+
+
+def test_names_of_tasks_that_died_are_those_of_their_rows():
+    picture, seven = Picture("here"), ProcessRow("7", "worker-a", rss=5)
+    picture.add(Moment([seven]))
+    picture.add(Moment([], records=[graph("Rms", ["a", "Rms"], state="killed")]))
+    assert picture.killed_with(picture.processes[0]) == ["Rms"]
+    picture.add(Moment([], records=[graph("Rms", ["a", "b", "Rms"])]))
+    assert picture.killed_with(picture.processes[0]) == ["Rms (1 of 2)"]
+
+
+@pytest.mark.parametrize("chain", [7, "text", [1], {"a": 1}, [None], ["x"] * 10_000])
+@pytest.mark.parametrize("operation", [None, 7, ["x"], "\x1b[2J"])
+def test_a_port_may_send_any_chain(operation, chain):
+    picture = Picture("here")
+    picture.add(Moment(records=[graph(operation, chain), graph(operation)]))
+    assert sum(row.done for row in picture.names.values()) == 2
+    assert all("\x1b[2J" not in line for line in drawn(picture, 200))
+
+
 def test_an_own_peak_that_misses_memory_shows_growth():
     unseen = ended(peak=24) | {
         "rss_before_bytes": 50 * MIB,
@@ -262,8 +313,8 @@ def test_an_own_peak_that_misses_memory_shows_growth():
     }
     picture = Picture("here")
     picture.add(Moment(records=[unseen, unseen | {"overlap": 1, "task_name": "beside"}]))
-    assert picture.names["grow"].peak_max == 160 * MIB
-    assert picture.names["beside"].peak_max == 24
+    assert picture.names[Group("grow")].peak_max == 160 * MIB
+    assert picture.names[Group("beside")].peak_max == 24
 
 
 def test_growth_over_looks(monkeypatch):
@@ -391,9 +442,9 @@ def test_keys_change_the_screen():
     assert order() == ["alpha", "beta"]
     screen.handle_key("p")
     picture.add(Moment(tasks=[task("gamma")], records=[ended("alpha")]))
-    assert order() == ["alpha", "beta"] and screen.picture.names["alpha"].done == 0
+    assert order() == ["alpha", "beta"] and screen.picture.names[Group("alpha")].done == 0
     screen.handle_key("p")
-    assert order() == ["gamma"] and screen.picture.names["alpha"].done == 1
+    assert order() == ["gamma"] and screen.picture.names[Group("alpha")].done == 1
     screen.handle_key("?")
     shown = " ".join(" ".join(drawn(picture, keys="?")).split())
     # whole, also in 80×24
@@ -421,7 +472,7 @@ def test_a_share_is_of_the_tasks_own_process():
             ],
         )
     )
-    grow, other = picture.names["grow"], picture.names["other"]
+    grow, other = picture.names[Group("grow")], picture.names[Group("other")]
     assert (
         grow.share_max == 0.1
         and grow.peak_max == GIB
@@ -440,9 +491,9 @@ def test_a_share_is_of_the_tasks_own_process():
         )
     )
     assert (
-        picture.names["late"].share_max == 0.1
-        and picture.names["unknown"].share_max is None
-        and picture.names["odd"].share_max is None
+        picture.names[Group("late")].share_max == 0.1
+        and picture.names[Group("unknown")].share_max is None
+        and picture.names[Group("odd")].share_max is None
     )
     assert [line for line in drawn(picture, 120) if "unknown" in line]
 

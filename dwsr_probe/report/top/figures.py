@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
-from dwsr_probe.report.words import line_of
+from dwsr_probe.report.words import label_number, line_of
 
 BLOCKS, EIGHTHS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 
@@ -78,11 +78,13 @@ def sparkline(values: Iterable[float], width: int) -> str:
 
 @lru_cache(1024)
 def name(text: str, width: int) -> str:
-    """A name that is safe for a terminal, cut or filled up to so many cells. Variation selectors
+    """A name that is safe for a terminal, cut or filled up to so many cells. The number of a label
+    is kept, if there is room. Variation selectors
     are left out: terminals do not agree how wide they make a sign."""
     text = "".join(c for c in line_of(text, 2 * width) if not "\ufe00" <= c <= "\ufe0f")
-    return (
-        set_cell_size(text, width)
-        if cell_len(text) <= width
-        else set_cell_size(text, width - 1) + "…"
-    )
+    if cell_len(text) <= width:
+        return set_cell_size(text, width)
+    number = label_number(text)
+    if len(number) + 2 > width:
+        number = ""
+    return set_cell_size(text.removesuffix(number), width - 1 - len(number)) + "…" + number

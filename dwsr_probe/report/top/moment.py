@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 from dwsr_probe.export.totals import checked_devices
 from dwsr_probe.live.wire import TaskIdentity, task_identity
+from dwsr_probe.predict.group import Group, group_of
 from dwsr_probe.record import growth_of, largest_device_peak, needed_bytes
 from dwsr_probe.report.words import line_of
 
+_CHAIN_MOST = 256  # functions
 RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the screen stays live
 
 
@@ -44,6 +46,8 @@ class ProcessRow:
 
 @dataclass
 class TaskRow:
+    """name: what the screen calls it: its task name, until picture.py knows its row's label."""
+
     identity: TaskIdentity
     pid: str
     name: str
@@ -54,6 +58,13 @@ class TaskRow:
     gpu_peak: float | None = None
     rate: float | None = None  # of live bytes, per second
     overrun_ratio: float | None = None  # probability to exceed what its process has left
+    task_name: str = ""
+    group: Group | None = None  # None: of its name alone
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the filter finds it by."""
+        return (self.name, self.task_name, *(self.group.chain if self.group else ()))
 
 
 @dataclass
@@ -115,18 +126,32 @@ def pid_text(value: Any) -> str:
     return line_of(str(value), 32)
 
 
+def row_group(get: Callable[[str], Any]) -> Group:
+    """The row that a task belongs to. get: gives a field of its record."""
+    operation, chain = get("operation"), get("chain")
+    if not isinstance(chain, list) or not all(isinstance(name, str) for name in chain):
+        chain = None
+    return group_of(
+        str(get("task_name")),
+        operation if isinstance(operation, str) else None,
+        chain and chain[:_CHAIN_MOST],
+    )
+
+
 def task_row(
     get: Callable[[str], Any], pid: str, seconds: float | None, limit: float | None
 ) -> TaskRow:
     """A running task. get: gives a field of its record. limit: of its process."""
-    devices = checked_devices(get("gpu"))
+    devices, group = checked_devices(get("gpu")), row_group(get)
     return TaskRow(
         task_identity(get),
         pid,
-        str(get("task_name")),
+        group.name,
         seconds,
         valid_number(get("alloc_end_bytes")),
         own_peak(get),
         limit,
         largest_device_peak(devices) if devices else None,
+        task_name=str(get("task_name")),
+        group=group,
     )

@@ -1,5 +1,5 @@
-"""The tables of the screen: running tasks, task names, processes, their GPUs. Their columns, and
-how they are sorted, filtered and scrolled. Used by screen.py."""
+"""The tables of the screen: running tasks, their operations or names, processes, their GPUs. Their
+columns, and how they are sorted, filtered and scrolled. Used by screen.py."""
 
 from __future__ import annotations
 
@@ -143,6 +143,19 @@ NAME_COLUMNS = (
         drop_order=1,
         style=lambda row: GREEN,
     ),
+    PaneColumn(
+        "chain",
+        24,
+        lambda row, width: figures.name(row.chain, width),
+        lambda row: row.chain.casefold() or None,
+        share=1.0,
+        width_most=80,
+        align_left=True,
+        is_name=True,
+        wanted=lambda rows: any(row.chain for row in rows),
+        drop_order=0,
+        style=lambda row: DIM,
+    ),
 )
 
 
@@ -282,7 +295,11 @@ class Pane:
 
     def fill(self, given: Iterable[Any], filter_text: str = "") -> None:
         rows = (
-            [row for row in given if filter_text.casefold() in row.name.casefold()]
+            [
+                row
+                for row in given
+                if any(filter_text.casefold() in word.casefold() for word in row.words)
+            ]
             if filter_text
             else list(given)
         )
@@ -334,7 +351,7 @@ class Pane:
         line: Cells = []
         for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
             chosen = focused and column.title == self.sorted_by
-            title = (f"{self.title} {of}".rstrip() if column.is_name else column.title) + (
+            title = (f"{self.title} {of}".rstrip() if i == 0 else column.title) + (
                 ("▼" if self.descending else "▲") if chosen else ""
             )
             title = title[:width]

@@ -1,5 +1,5 @@
 """What moments add up to: growth of running tasks, the resident sizes of each process over time,
-totals by task name, which processes have gone and how. Drawn by screen.py."""
+totals by row (operation or task name), which processes have gone and how. Drawn by screen.py."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from statistics import median
 from typing import Any
 
 from dwsr_probe.live.wire import TaskIdentity
+from dwsr_probe.predict.group import Group, labels
+from dwsr_probe.report.groups import row_chain_text
 from dwsr_probe.report.top.moment import (
     Moment,
     ProcessRow,
     TaskRow,
     own_peak,
     pid_text,
+    row_group,
 )
 
 HISTORY_MOST = 240  # points of a sparkline
 PEAKS_MOST = 500  # of a name: the median is of the newest
 NAMES_MOST, GONE_MOST, LIMITS_MOST = 2_000, 32, 4_096
+TASK_NAMES_MOST = 16  # of a row: prefixes of keys that the filter finds it by
 KILLED_MOST = 512  # tasks of a process: as many as can run
 RATE_S = 2.0  # over which growth is measured
 OTHER = "(other names)"
@@ -35,9 +39,11 @@ _STATE_WORDS: dict[str | None, str] = {
 
 @dataclass
 class NameRow:
-    """The tasks of one name."""
+    """The tasks of one group. name: its label beside the other rows."""
 
+    group: Group
     name: str
+    task_names: set[str] = field(default_factory=set)  # the first few
     done: int = 0
     failed: int = 0
     killed: int = 0
@@ -49,6 +55,16 @@ class NameRow:
     # of peaks and of shares, and `done` when they were computed
     _medians: tuple[float | None, float | None] = (None, None)
     _medians_at: int = 0
+
+    @property
+    def chain(self) -> str:
+        """The functions inside its tasks; empty if the name alone tells which row it is."""
+        return row_chain_text(self.group) if self.name != self.group.name else ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the filter finds it by."""
+        return (self.name, *self.group.chain, *self.task_names)
 
     @property
     def peak_median(self) -> float | None:
@@ -72,8 +88,13 @@ class NameRow:
         self._current_medians()
         return copy(self)
 
+    def note_task_name(self, name: str) -> None:
+        if len(self.task_names) < TASK_NAMES_MOST:
+            self.task_names.add(name)
+
     def add(self, record: Mapping[str, Any], limit: float | None) -> None:
         self.done += 1
+        self.note_task_name(str(record.get("task_name")))
         self.failed += record.get("state") != "ok"
         self.killed += record.get("state") == "killed"
         own = own_peak(record.get)
@@ -88,14 +109,14 @@ class NameRow:
 class Picture:
     def __init__(self, title: str) -> None:
         self.title, self.moment, self.date = title, Moment(), time.time()
-        self.names: dict[str, NameRow] = {}
+        self.names: dict[Group, NameRow] = {}
         self.processes: list[ProcessRow] = []
         # resident sizes: the sum over all processes, and by pid
         self.rss_history: deque[float] = deque(maxlen=HISTORY_MOST)
         self._rss_histories: dict[str, deque[float]] = {}
         self._live_tracks: dict[TaskIdentity, deque[tuple[float, float]]] = {}  # when, live bytes
         self._gone: dict[str, ProcessRow] = {}  # by pid
-        self._killed: dict[str, list[str]] = {}  # pid → names of the tasks that died with it
+        self._killed: dict[str, list[NameRow]] = {}  # pid → rows of the tasks that died with it
         # pid → (run, limit), of all processes that were seen, the newest last
         self._limits: dict[str, tuple[str, float | None]] = {}
         self._run_limits: dict[str, set[float | None]] = {}  # run → its processes' limits
@@ -104,6 +125,7 @@ class Picture:
         )  # when, seconds of all samplers
         self.sampler_cpu: float | None = None  # share of a core
         self.done = self.failed = 0
+        self._labelled = 0  # rows that have their labels
 
     def add(
         self, moment: Moment, overrun_ratios: Mapping[TaskIdentity, float] | None = None
@@ -122,7 +144,14 @@ class Picture:
         for name in self.names.values():
             name.running = 0
         for task in moment.tasks:
-            self._name_row(task.name).running += 1
+            row = self._name_row(task.group or Group(task.name))
+            row.running += 1
+            row.note_task_name(task.task_name or task.name)
+        self._set_labels()
+        for task in moment.tasks:
+            group = task.group or Group(task.name)
+            if group in self.names:  # else it is among the others
+                task.name = self.names[group].name
 
     def frozen(self) -> Picture:
         """A copy of this picture that stays as it is."""
@@ -133,10 +162,19 @@ class Picture:
         copied._rss_histories = {pid: copy(sizes) for pid, sizes in self._rss_histories.items()}
         return copied
 
-    def _name_row(self, name: str) -> NameRow:
-        if name not in self.names and len(self.names) >= NAMES_MOST:
-            name = OTHER
-        return self.names.setdefault(name, NameRow(name))
+    def _name_row(self, group: Group) -> NameRow:
+        if group not in self.names and len(self.names) >= NAMES_MOST:
+            group = Group(OTHER)
+        row = self.names.get(group)
+        if row is None:
+            row = self.names[group] = NameRow(group, group.name)
+        return row
+
+    def _set_labels(self) -> None:
+        if len(self.names) != self._labelled:
+            self._labelled = len(self.names)
+            for group, label in labels(self.names).items():
+                self.names[group].name = label
 
     def _note_limits(self, processes: list[ProcessRow]) -> None:
         for process in processes:
@@ -158,14 +196,14 @@ class Picture:
         return next(iter(limits)) if len(limits) == 1 else None
 
     def _add_record(self, record: Mapping[str, Any]) -> None:
-        name = self._name_row(str(record.get("task_name")))
+        name = self._name_row(row_group(record.get))
         name.add(record, self._limit_of(record))
         self.done += 1
         self.failed += record.get("state") != "ok"
         if record.get("state") == "killed":
             names = self._killed.setdefault(str(record.get("pid")), [])
             if len(names) < KILLED_MOST:
-                names.append(name.name)
+                names.append(name)
             while len(self._killed) > 4 * GONE_MOST:
                 self._killed.pop(next(iter(self._killed)))
 
@@ -227,9 +265,9 @@ class Picture:
 
     def killed_with(self, process: ProcessRow) -> list[str]:
         """Names of the tasks that died with a process."""
-        return (
-            self._killed.get(process.pid.partition(":")[0], []) if process.state == "killed" else []
-        )
+        if process.state != "killed":
+            return []
+        return [row.name for row in self._killed.get(process.pid.partition(":")[0], ())]
 
     @property
     def rss(self) -> float:

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 HELP = (
     ("q, Ctrl-C", "leave"),
     ("p, space", "pause: the screen stays as it is; nothing is lost meanwhile"),
-    ("/", "show only names with this text in them; Enter keeps it, Esc shows all"),
+    (
+        "/",
+        "show only names with this text in them, or in a key or chain; Enter keeps it, Esc shows"
+        " all",
+    ),
     ("← →, < >", "sort by another column"),
     ("s", "turn the order round"),
     ("↑ ↓, PgUp PgDn, Home End", "scroll (also j k)"),
