@@ -163,9 +163,7 @@ def _around_run_task_simple(
             return original(task, data, time_delay)
         entry = begin(getattr(task, "key", None), task, data)
         try:
-            message = original(
-                task if entry is None else entry.node or task, data, time_delay
-            )
+            message = original(task if entry is None else entry.node or task, data, time_delay)
         except BaseException as error:
             _core.end_graph_task(entry, None, None, error)
             raise

@@ -14,7 +14,7 @@ from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.record import misses_memory
 from dwsr_probe.report.distribution import Distribution, median
 from dwsr_probe.report.groups import Grouping
-from dwsr_probe.report.words import AtLeast
+from dwsr_probe.report.words import AtLeast, input_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class NameSummary:
             if misses_memory(record.attribution_reason):
                 self._unseen_need = max(self._unseen_need or 0, record.own_peak_bytes or 0)
         if record.rss_before_bytes is not None:
-            baseline = record.rss_before_bytes - (record.known_input_bytes or 0)
+            baseline = record.rss_before_bytes - _held_input_bytes(record)
             self.baselines.append(baseline if baseline > 0 else 0)
         gpu_peak = record.gpu_peak_bytes
         if gpu_peak is not None:
@@ -306,6 +306,15 @@ def summarise(
         return record.gpu_peak_bytes if on_device else record.own_peak_bytes
 
     return rank_by_need(by_name, need, killed_need)
+
+
+def _held_input_bytes(record: TaskRecord) -> int:
+    """Bytes of the inputs that are in memory when the task begins: not of those that it reads."""
+    held = record.known_input_bytes or 0
+    for given in record.inputs:
+        if isinstance(given, dict) and ("lazy" in given or "late" in given):
+            held -= (given.get("nbytes") or 0) * input_count(given)
+    return max(0, held)
 
 
 def _add(names: dict[Group, NameSummary], group: Group) -> NameSummary:

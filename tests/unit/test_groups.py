@@ -200,6 +200,17 @@ def test_where_records_are_lost_rows_are_by_pair_and_nothing_is_counted_twice():
     assert grouping.asked("overlap") == {Group("smooth")}
 
 
+def test_what_a_task_reads_itself_is_not_held_before():
+    """The baseline is what the process holds without the task: memory at its begin, without the
+    inputs that are in memory then."""
+    kept = {"type": "ndarray", "dtype": "uint8", "shape": [MIB], "nbytes": MIB}
+    inputs = [kept, kept | {"lazy": True, "count": 2}, kept | {"late": True}]
+    record = task(1, "load", inputs=inputs, input_bytes=4 * MIB)
+    record.rss_before_bytes = 10 * MIB
+    (found,) = summarise([record])
+    assert found.baseline_bytes == 9 * MIB
+
+
 def test_pairs_beyond_the_most_are_other():
     kept = [task(i, "Rms") for i in range(1, 5)] + [task(5, "Gst")]
     totals = {"1-1": [total_of(kept[:4]), total_of(kept[4:])]}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dwsr_probe.predict.history import RunSample
+from dwsr_probe.predict.history import RunSample, known_input_bytes
 from dwsr_probe.report.groups import Grouping, asked_groups, row_chain_text
 from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST
 from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
@@ -141,7 +141,7 @@ def collect_tasks(
                     host_bytes,
                     record.rss_peak_bytes,
                     device_bytes,
-                    record.known_input_bytes,
+                    known_input_bytes(record),  # as the model counts, for its curves
                     inputs[inputs_text(record.inputs, record.inputs_omitted)],
                     process_of.get(record.process, -1),
                     record.thread or 0,
