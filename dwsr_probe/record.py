@@ -156,7 +156,7 @@ class TaskRecord:
         if self.input_bytes is not None:
             return self.input_bytes
         known = [
-            given["nbytes"]
+            given["nbytes"] * (given.get("count") or 1)
             for given in self.inputs
             if isinstance(given, dict) and isinstance(given.get("nbytes"), int)
         ]
