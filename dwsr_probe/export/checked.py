@@ -15,6 +15,7 @@ from dwsr_probe.live.wire import DEVICE_FIELDS, RUNNING_FIELDS
 _NAME_MOST, _TEXT_MOST = 10_000, 256  # characters
 _INPUTS_MOST, _AXES_MOST, _DEVICES_MOST = 256, 64, 64
 _AXES_TOTAL_MOST = 1_024  # of all inputs together: a board has room for fewer
+_CHAIN_MOST, _COUNT_MOST = 256, 1 << 20  # functions; equal inputs in succession
 _VALUE_MOST = 1 << 62  # of any number, bytes included: no machine has more
 
 _TEXTS = ("host", "process", "state", "kind", "attribution")
@@ -63,6 +64,12 @@ def checked_record(record: dict[str, Any]) -> dict[str, Any]:
     found |= {field: _number(record[field]) for field in _NUMBERS if field in record}
     if reason := _cut_text(record.get("attribution_reason")):  # may end in a thread's long name
         found["attribution_reason"] = reason
+    if (operation := record.get("operation")) is not None:
+        if not isinstance(operation, str) or not 0 < len(operation) <= _NAME_MOST:
+            raise ValueError("not an operation")
+        found["operation"] = operation
+    if (chain := record.get("chain")) is not None:
+        found["chain"] = _chain(chain)
     if (
         sum(
             len(shape)
@@ -179,17 +186,37 @@ def _thread(value: Any) -> int | None:
     return value
 
 
+def _chain(given: Any) -> list[str]:
+    """Names of functions; of all of them together, as many characters as a name may have."""
+    if (
+        not isinstance(given, list)
+        or len(given) > _CHAIN_MOST
+        or not all(isinstance(name, str) for name in given)
+        or sum(map(len, given)) > _NAME_MOST
+    ):
+        raise ValueError("not a chain")
+    return given
+
+
 def _array(given: Any) -> dict[str, Any]:
     """An input, or the output."""
     if not isinstance(given, dict):
         raise ValueError("not an array")
-    found: dict[str, Any] = _figures(given, ("nbytes",))
+    found: dict[str, Any] = _figures(given, ("nbytes", "logical_bytes"))
+    if (count := given.get("count")) is not None:
+        if type(count) is not int or not 0 < count <= _COUNT_MOST:
+            raise ValueError("not a count")
+        found["count"] = count
+    for flag in ("lazy", "late", "view"):
+        if given.get(flag) is True:
+            found[flag] = True
     shape = given.get("shape")
     if shape is not None:
         if (
             not isinstance(shape, list)
             or len(shape) > _AXES_MOST
-            or not all(type(n) is int and 0 <= n < _VALUE_MOST for n in shape)
+            # null: a length that only the contents of a mask tell
+            or not all(n is None or (type(n) is int and 0 <= n < _VALUE_MOST) for n in shape)
         ):
             raise ValueError("not a shape")
         found["shape"] = shape

@@ -1,7 +1,7 @@
 """Larger and smaller blocks: the inputs of a task at another volume, and the largest volume that
 fits into a given amount of memory. Used by the forecast's plot, the report's curves and its advice.
 
-A block is scaled along the axes whose lengths differ among the tasks of its name (`VaryingAxes`):
+A block is scaled along the axes whose lengths differ among the tasks of its group (`VaryingAxes`):
 stacks of images along the first axis, tables along their rows, cubes along all axes. Forecasts are
 surest along these axes. If no lengths differ, all axes are scaled by the same factor, except those
 shorter than 16.
@@ -24,10 +24,11 @@ Inputs = list[dict[str, Any]]
 _SHORT_AXIS = 16  # shorter axes are the columns of a table or the channels of an image
 _SCALE_MOST = 8.0
 _HALVINGS = 10  # of the interval in which the largest scale is searched
+_SIZES = ("nbytes", "logical_bytes")  # of an input
 
 
 class VaryingAxes:
-    """The axes whose lengths differ among the tasks of one name, for each input. An input without a
+    """The axes whose lengths differ among the tasks of a group, for each input. An input without a
     shape counts as one axis, whose length is its bytes."""
 
     def __init__(self) -> None:
@@ -53,8 +54,14 @@ class VaryingAxes:
         return self._axes if axes_counts == list(map(len, self._first)) else None
 
 
-def _lengths(given: dict[str, Any]) -> Sequence[int]:
+def _shape(given: dict[str, Any]) -> Sequence[int] | None:
+    """None: not known, or not of every axis (what a mask selects)."""
     shape = given.get("shape")
+    return None if shape is None or None in shape else shape
+
+
+def _lengths(given: dict[str, Any]) -> Sequence[int]:
+    shape = _shape(given)
     return (given.get("nbytes") or 0,) if shape is None else shape
 
 
@@ -65,13 +72,14 @@ def _long_axes(given: dict[str, Any]) -> set[int]:
     return {
         axis
         for axis, length in enumerate(lengths)
-        if length >= _SHORT_AXIS or max(lengths) < _SHORT_AXIS or given.get("shape") is None
+        if length >= _SHORT_AXIS or max(lengths) < _SHORT_AXIS or _shape(given) is None
     }
 
 
 def scaled(inputs: Inputs, scale: float, varying_axes: VaryingAxes | None = None) -> Inputs:
     """The same inputs with `scale` times their volume, as far as whole lengths allow. Inputs
-    without varying axes stay as they are."""
+    without varying axes stay as they are. A block that the task itself reads (lazy, late) is scaled
+    as any other input."""
     axes = varying_axes.of_inputs(inputs) if varying_axes is not None else None
     if axes is None:
         axes = [_long_axes(given) for given in inputs]
@@ -79,20 +87,20 @@ def scaled(inputs: Inputs, scale: float, varying_axes: VaryingAxes | None = None
 
 
 def _scaled(given: dict[str, Any], scale: float, axes: set[int]) -> dict[str, Any]:
-    shape, nbytes = given.get("shape"), given.get("nbytes")
+    shape, sizes = _shape(given), {n: given[n] for n in _SIZES if given.get(n) is not None}
     if not axes:
         return given
     if shape is None:
-        return given if nbytes is None else {**given, "nbytes": round(nbytes * scale)}
+        sizes = {name: round(size * scale) for name, size in sizes.items()}
+        return {**given, **({"shape": None} if "shape" in given else {}), **sizes}
     factor = scale ** (1 / len(axes))
     lengths = [
         max(1, round(length * factor)) if axis in axes and length else length
         for axis, length in enumerate(shape)
     ]
-    found = {**given, "shape": lengths}
-    if nbytes is not None:
-        found["nbytes"] = round(nbytes * math.prod(lengths) / max(math.prod(shape), 1))
-    return found
+    before, now = max(math.prod(shape), 1), math.prod(lengths)
+    sizes = {name: round(size * now / before) for name, size in sizes.items()}
+    return {**given, "shape": lengths, **sizes}
 
 
 def input_bytes(inputs: Inputs) -> int | None:
@@ -100,6 +108,18 @@ def input_bytes(inputs: Inputs) -> int | None:
     size is known."""
     arrays = parse_inputs(inputs)
     return sum(array.nbytes for array in arrays) if arrays or not inputs else None
+
+
+def held_bytes(inputs: Inputs) -> int:
+    """Bytes of the inputs that are in memory before the task begins. What the task reads itself
+    (lazy, late) is part of its own peak."""
+    return sum(
+        (given.get("nbytes") or 0) * (given.get("count") or 1)
+        if given.get("logical_bytes") is not None
+        else input_bytes([given]) or 0
+        for given in inputs
+        if not given.get("lazy") and not given.get("late")
+    )
 
 
 def largest_scale(
@@ -113,13 +133,14 @@ def largest_scale(
     """How many times the volume of these inputs fits into `room_bytes` with 99 % probability, at
     most 8; None if the model's trust is too low to say so, or if nothing fits.
 
-    On the host (kind alloc) the inputs themselves take part of the room."""
+    On the host (kind alloc) the inputs themselves take part of the room. task_name: as in
+    Model.predict."""
     if room_bytes <= 0 or not inputs or not model.predict(inputs, task_name, kind).is_trusted:
         return None
 
     def fits(scale: float) -> bool:
         block = scaled(inputs, scale, varying_axes)
-        held = (input_bytes(block) or 0) if kind == "alloc" else 0
+        held = held_bytes(block) if kind == "alloc" else 0
         return held + model.predict(block, task_name, kind).upper(0.99) <= room_bytes
 
     low, high = 0.0, _SCALE_MOST

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dwsr_probe.predict.group import group_of
 from dwsr_probe.predict.unseen import NOTHING_UNSEEN, Unseen
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.calibration import Calibrated
+    from dwsr_probe.predict.group import Group
 
 TRUST = ("none", "low", "fair", "good")
 # Probability that a task is like nothing seen. Then its need has a tail of 1/x: half of the needs
@@ -30,6 +32,12 @@ class Round:
     reward: float
     n: int  # exact values known before
     censored: bool = False
+    operation: str | None = None
+    chain: tuple[str, ...] | None = None
+
+    @property
+    def group(self) -> Group:
+        return group_of(self.task_name, self.operation, self.chain)
 
 
 @dataclass(frozen=True)

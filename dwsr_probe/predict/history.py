@@ -1,15 +1,16 @@
 """Learn from the records of a whole run: the one sampling of a run, and the one loop that feeds it
 to a model. Used by `dwsr-probe predict`, by the report's views and by `dwsr_probe.load(...).model`.
 
-A model needs some hundred tasks of a name, not all of them: learning takes about 0.3 ms for a
-record, the model weights 1,000 values and the calibration 500 scores. The sample of each name has
+A model needs some hundred tasks of a group (group.py), not all of them: learning takes about
+0.3 ms for a record, the model weights 1,000 values and the calibration 500 scores. The sample of
+each group has
 
 - tasks that finished (or still run), evenly spread over the run, so that a change is seen;
 - tasks that ended early (killed, failed, cancelled), evenly as well, up to a quarter as many: they
-  are lower bounds, and a task name that only ever fails must not push out the finished ones;
+  are lower bounds, and a group that only ever fails must not push out the finished ones;
 - the task with the largest inputs, in whatever state: forecasts are mostly wanted for its size.
 
-Records of all names are learned in the order of their arrival, because a forecast is scored
+Records of all groups are learned in the order of their arrival, because a forecast is scored
 against the record that follows it.
 
 Standard library only until something is learned: the parent of a run loads this module to sample
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from dwsr_probe.predict.group import group_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.blocks import VaryingAxes
     from dwsr_probe.predict.model import Model
 
-# Finished tasks of each name: as many as there are scores in the calibration.
+# Finished tasks of each group: as many as there are scores in the calibration.
 SAMPLE_MOST = 500
 
 
@@ -56,12 +59,13 @@ class _EvenSample:
         return kept if len(kept) <= most else [kept[i * len(kept) // most] for i in range(most)]
 
 
-class _NameSample:
-    """The sample of one task name."""
+class _GroupSample:
+    """The sample of one group. text: of the group."""
 
-    __slots__ = ("ended_early", "finished", "largest", "largest_bytes")
+    __slots__ = ("ended_early", "finished", "largest", "largest_bytes", "text")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, text: str, most: int) -> None:
+        self.text = text
         self.finished = _EvenSample(most)
         self.ended_early = _EvenSample(max(1, most // 4))
         self.largest: tuple[int, Any] | None = None
@@ -79,46 +83,48 @@ class RunSample:
 
     def __init__(self, most: int = SAMPLE_MOST) -> None:
         self._most, self._arrived = most, 0
-        self._names: dict[str, _NameSample] = {}
+        self._groups: dict[str, _GroupSample] = {}  # by the group's text
+        # The same by the fields of records: a text would have to be made for each record.
+        self._by_fields: dict[tuple[Any, ...], _GroupSample] = {}
 
     def add(self, record: Any) -> None:
         """record: a TaskRecord, or a dict with the same fields."""
-        if isinstance(record, dict):
-            name, state = record.get("task_name", ""), record.get("state", "ok")
-            size = known_input_bytes(record) or 0
-        else:
-            name, state, size = record.task_name, record.state, record.known_input_bytes or 0
-        sample = self._names.get(name)
+        names, state = _names_of(record)
+        fields = (*names[:2], *(names[2] or ()))
+        sample = self._by_fields.get(fields)
         if sample is None:
-            sample = self._names[name] = _NameSample(self._most)
+            text = group_of(*names).text
+            sample = self._groups.get(text) or _GroupSample(text, self._most)
+            self._groups[text] = self._by_fields[fields] = sample
+        size = known_input_bytes(record) or 0
         self._arrived = arrival = self._arrived + 1
         (sample.finished if state in ("ok", "running") else sample.ended_early).add(arrival, record)
         if size >= sample.largest_bytes:
             sample.largest_bytes, sample.largest = size, (arrival, record)
 
-    def largest_input_bytes(self, task_name: str) -> int:
-        """Of the inputs whose size is known; 0 if no task had any."""
-        sample = self._names.get(task_name)
+    def largest_input_bytes(self, text: str) -> int:
+        """Of the inputs whose size is known; 0 if no task had any. text: of the group."""
+        sample = self._groups.get(text)
         return sample.largest_bytes if sample is not None else 0
 
-    def chosen(self, task_names: Iterable[str] | None = None) -> list[Any]:
-        """The records to learn from, of these names or of all, in the order of their arrival."""
-        names = self._names if task_names is None else task_names
+    def chosen(self, texts: Iterable[str] | None = None) -> list[Any]:
+        """The records to learn from, of the groups with these texts or of all, in the order of
+        their arrival."""
         found: dict[int, Any] = {}
-        for name in names:
-            if name in self._names:
-                found.update(self._names[name].chosen())
+        for text in self._groups if texts is None else texts:
+            if text in self._groups:
+                found.update(self._groups[text].chosen())
         return [found[arrival] for arrival in sorted(found)]
 
     def learn(
         self,
-        task_names: Iterable[str] | None = None,
+        texts: Iterable[str] | None = None,
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> LearnedRun:
-        """A model of these names, or of all. progress: called with the records learned so far, and
-        their number. ImportError where numpy or scipy are not installed."""
+        """A model of the groups with these texts, or of all. progress: called with the records
+        learned so far, and their number. ImportError where numpy or scipy are not installed."""
         learned = LearnedRun()
-        records = self.chosen(task_names)
+        records = self.chosen(texts)
         for done, record in enumerate(records, 1):
             learned.add(record)
             if done % 64 == 0:
@@ -127,9 +133,9 @@ class RunSample:
 
 
 class LearnedRun:
-    """model: of a run's sample. largest_inputs: by task name, of the task with the largest inputs.
-    varying_axes: by task name, the axes along which the inputs differ. refused: number of
-    records that were left out because of impossible figures."""
+    """model: of a run's sample. largest_inputs: by the text of a group, of the task with the
+    largest inputs. varying_axes: by the text of a group, the axes along which the inputs differ.
+    refused: number of records that were left out because of impossible figures."""
 
     def __init__(self) -> None:
         from dwsr_probe.predict.blocks import VaryingAxes
@@ -147,35 +153,57 @@ class LearnedRun:
         except ValueError:
             self.refused += 1
             return
-        name, inputs = (
-            (record["task_name"], record.get("inputs"))
-            if isinstance(record, dict)
-            else (record.task_name, record.inputs)
-        )
-        inputs, size = inputs or [], known_input_bytes(record) or 0
-        self.varying_axes[name].add(inputs)
-        if size >= self._largest_bytes.get(name, -1):
-            self._largest_bytes[name], self.largest_inputs[name] = size, inputs
+        names, state = _names_of(record)
+        text, inputs = group_of(*names).text, _inputs_of(record)
+        if state != "ok" and self.model.reads_late(text):
+            return  # what the task read is not known: it has not ended well
+        size = known_input_bytes(record) or 0
+        self.varying_axes[text].add(inputs)
+        if size >= self._largest_bytes.get(text, -1):
+            self._largest_bytes[text], self.largest_inputs[text] = size, inputs
 
 
 def learn_run(records: Iterable[Any], most: int = SAMPLE_MOST) -> LearnedRun:
     """Learn from a run. records: each a TaskRecord or a dict with the same fields, in the order in
-    which the tasks ended. most: finished tasks of each name."""
+    which the tasks ended. most: finished tasks of each group."""
     sample = RunSample(most)
     for record in records:
         sample.add(record)
     return sample.learn()
 
 
+def _names_of(record: Any) -> tuple[tuple[str, str | None, list[str] | None], str]:
+    """((task name, operation, chain), state) of a TaskRecord or dict."""
+    if isinstance(record, dict):
+        name, operation, chain = (record.get(n) for n in ("task_name", "operation", "chain"))
+        state = record.get("state", "ok")
+    else:
+        name, operation, chain = record.task_name, record.operation, record.chain
+        state = record.state
+    if chain and not all(isinstance(function, str) for function in chain):
+        chain = None  # damaged, and refused by the model
+    return (name or "", operation, chain), state
+
+
+def _inputs_of(record: Any) -> list[dict[str, Any]]:
+    return (record.get("inputs") if isinstance(record, dict) else record.inputs) or []
+
+
 def known_input_bytes(record: Any) -> int | None:
-    """Bytes of all inputs, or of those whose size is known; None if none is known."""
-    if not isinstance(record, dict):
-        return record.known_input_bytes
-    if record.get("input_bytes") is not None:
-        return record["input_bytes"]
-    known = [
-        given["nbytes"]
-        for given in record.get("inputs") or []
-        if isinstance(given, dict) and isinstance(given.get("nbytes"), int)
+    """Bytes of all inputs, or of those whose size is known, as the model counts (sizes.py); None if
+    none is known."""
+    total = record.get("input_bytes") if isinstance(record, dict) else record.input_bytes
+    inputs = [given for given in _inputs_of(record) if isinstance(given, dict)]
+    if total is not None:
+        for given in inputs:
+            if "logical_bytes" in given:
+                break
+        else:
+            return total
+    sizes = [
+        size * (given.get("count") or 1)
+        for given in inputs
+        if isinstance(size := given.get("logical_bytes") or given.get("nbytes"), int)
     ]
-    return sum(known) if known else None
+    # The total is larger if some inputs were omitted.
+    return max(sum(sizes), total or 0) if sizes or total is not None else None

@@ -1,5 +1,5 @@
-"""The model: two verbs, learn(record) and predict(inputs, task_name). One learner per task name
-and kind of memory; numpy and scipy only.
+"""The model: two verbs, learn(record) and predict(inputs, task_name). One learner per group of
+tasks (group.py) and kind of memory; numpy and scipy only. Groups are kept by their text.
 
 A record of a finished task is an exact value. A record of a killed, failed or cancelled task is a
 lower bound, which is kept; so is the growth of the process, if the own peak may miss memory. A
@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING, Any
 from dwsr_probe.predict.calibration import Calibrated, Scores
 from dwsr_probe.predict.censored import CensoredValue
 from dwsr_probe.predict.forecast import TRUST, Forecast, Round
+from dwsr_probe.predict.group import Group, is_asked, labels
 from dwsr_probe.predict.learner import FLOORS, Learner, Observation
 from dwsr_probe.predict.records import (
+    NAME_CHARS_MOST,
     field_getter,
     parse_identity,
+    parse_late,
+    parse_names,
     parse_oom_peaks,
     parse_output,
     parse_peaks,
@@ -34,10 +38,8 @@ from dwsr_probe.predict.records import (
     with_growth,
     with_omitted,
 )
-from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import (
     SIZE_FUNCTIONS,
-    Array,
     non_negative_int,
     parse_inputs,
     parse_numbers,
@@ -46,14 +48,15 @@ from dwsr_probe.predict.sizes import (
 from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningPeaks, TaskModel
 
 if TYPE_CHECKING:
-    from dwsr_probe.predict.records import Identity, Peaks
+    from dwsr_probe.predict.learner import ScoredForecast
+    from dwsr_probe.predict.records import Identity, Peaks, TaskNames
     from dwsr_probe.predict.sizes import Arrays
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 1
-_NAMES_MOST = 1024
+_GROUPS_MOST = 1024
 _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
-_NAME_CHARS_MOST = 10_000
+_TEXT_CHARS_MOST = 3 * NAME_CHARS_MOST  # of a group: its name, its chain, arrows
 _ENDED_EARLY = ("error", "cancelled", "killed")
 _STATES = ("ok", "running", *_ENDED_EARLY)
 _BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width of an upper bound
@@ -61,11 +64,13 @@ _BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width
 
 class Model:
     def __init__(self) -> None:
-        self._tasks: OrderedDict[str, TaskModel] = OrderedDict()  # the one learned last at the end
+        # By the group's text; the one learned last at the end
+        self._tasks: OrderedDict[str, TaskModel] = OrderedDict()
+        self._labels: dict[Group, str] = {}  # of all groups; computed when asked for
         self._pooled_scores = {kind: Scores() for kind in KINDS}  # of all tasks
-        self._running: OrderedDict[Identity, str] = OrderedDict()  # task name by identity
+        self._running: OrderedDict[Identity, str] = OrderedDict()  # a group's text by identity
         self._ended: OrderedDict[Identity, None] = OrderedDict()  # of tasks that ended last
-        self.evicted = 0  # names that made room for others
+        self.evicted = 0  # groups that made room for others
 
     # -- learn
 
@@ -73,21 +78,19 @@ class Model:
         """One record, finished or running, as TaskRecord or dict. Returns the rounds: each
         forecast beside the actual value. ValueError for impossible figures."""
         get = field_getter(record)
-        name, state = get("task_name"), get("state", "ok")
-        if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS_MOST:
-            raise ValueError(
-                f"task name is {str(name)[:60]!r}, not a text of 1 to {_NAME_CHARS_MOST:,}"
-                " characters"
-            )
+        names, state = parse_names(get), get("state", "ok")
         if state not in _STATES:
             raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
         if get("kind", "task") != "task":
             return []
+        inputs = get("inputs") or []
         arrays = with_omitted(
-            parse_inputs(get("inputs") or []), get("input_bytes"), get("inputs_omitted") or 0
+            parse_inputs(inputs), inputs, get("input_bytes"), get("inputs_omitted") or 0
         )
+        late = parse_late(inputs)
         peaks = parse_peaks(get)
         output = parse_output(get("output"))
+        logical_bytes = output["nbytes"] if output and "logical_bytes" in get("output") else 0
         oom_peaks = parse_oom_peaks(get("oom")) if state == "error" else {}
         identity = parse_identity(get)
         unseen = parse_unseen(get)
@@ -99,19 +102,26 @@ class Model:
         if state == "running":
             # The end of a task without an identity would never be noticed.
             if identity is not None and identity not in self._ended:
-                self._set_running(identity, name, RunningPeaks(arrays, peaks))
+                task = self._task(names.group)
+                task.add_names(names)
+                arrays = task.with_late(arrays, late)
+                self._set_running(identity, task, RunningPeaks(arrays, peaks))
             return []
         if identity is not None:
             self._end(identity)
-        task = self._task(name)
+        task = self._task(names.group)
+        task.add_names(names)
         if state in _ENDED_EARLY:
-            return self._learn_censored(task, name, arrays, peaks, oom_peaks)
+            arrays = task.with_late(arrays, late)
+            return self._learn_censored(task, names, arrays, peaks, oom_peaks)
+        if late:
+            task.add_late(late)
         rounds = []
         if unseen is not None:
             own = peaks.pop("alloc", None)
             least = own if "rss" in peaks else None  # the growth of a task that ran alone
-            rounds += self._learn_unseen(task, name, arrays, unseen, least)
-        rounds += self._learn_exact(task, name, arrays, peaks)
+            rounds += self._learn_unseen(task, names, arrays, unseen, least)
+        rounds += self._learn_exact(task, names, arrays, peaks, logical_bytes)
         if unseen is None and get("attribution") == "shared" and "alloc" in task.learners:
             task.learners["alloc"].shared_count += 1
         if output:
@@ -119,11 +129,20 @@ class Model:
         task.invalidate()
         return rounds
 
-    def _learn_exact(self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks) -> list[Round]:
+    def _learn_exact(
+        self,
+        task: TaskModel,
+        names: TaskNames,
+        arrays: Arrays,
+        peaks: Peaks,
+        logical_bytes: int,
+    ) -> list[Round]:
+        """logical_bytes: of an output that is a view; else 0. Such an output owns fewer bytes than
+        its shape tells, and the estimate is of the shape."""
         rounds = []
         # The output as `predict` estimates it: a forecast is scored by what was known before.
         estimate = task.estimate_output(arrays)
-        returned = OutputEstimate(peaks.get("output", 0), 0.0)
+        returned = OutputEstimate(max(peaks.get("output", 0), logical_bytes), 0.0)
         for kind, peak in peaks.items():
             learner = task.learners.setdefault(kind, Learner(kind))
             actual, expected = (NO_OUTPUT, NO_OUTPUT) if kind == "output" else (returned, estimate)
@@ -136,11 +155,11 @@ class Model:
             )
             scored = learner.learn(observed, partial(task.bounds, kind), self._pooled_scores[kind])
             if scored is not None:
-                rounds.append(Round(name, kind, *scored))
+                rounds.append(_round(names, kind, scored))
         return rounds
 
     def _learn_unseen(
-        self, task: TaskModel, name: str, arrays: Arrays, reason: str, least: int | None
+        self, task: TaskModel, names: TaskNames, arrays: Arrays, reason: str, least: int | None
     ) -> list[Round]:
         """A task whose own peak may miss memory. least: what it took at least, a lower bound: pages
         that its process had before it began did not make the process grow. None: not known."""
@@ -148,10 +167,10 @@ class Model:
         value = None if least is None else CensoredValue(arrays, least, False)
         if not learner.learn_unseen(reason, value):
             return []
-        return self._learn_censored(task, name, arrays, {"alloc": least or 0}, {})
+        return self._learn_censored(task, names, arrays, {"alloc": least or 0}, {})
 
     def _learn_censored(
-        self, task: TaskModel, name: str, arrays: Arrays, peaks: Peaks, oom_peaks: Peaks
+        self, task: TaskModel, names: TaskNames, arrays: Arrays, peaks: Peaks, oom_peaks: Peaks
     ) -> list[Round]:
         rounds = []
         for kind in sorted(peaks.keys() | oom_peaks.keys()):
@@ -165,26 +184,28 @@ class Model:
                 task.bounds(kind),
                 self._pooled_scores[kind],
             )
-            rounds.append(Round(name, kind, *scored, censored=True))
+            rounds.append(_round(names, kind, scored, censored=True))
         task.invalidate()
         return rounds
 
-    def _task(self, name: str) -> TaskModel:
-        task = self._tasks.get(name)
+    def _task(self, group: Group) -> TaskModel:
+        text = group.text
+        task = self._tasks.get(text)
         if task is None:
-            task = self._tasks[name] = TaskModel()
-            while len(self._tasks) > _NAMES_MOST:
+            task = self._tasks[text] = TaskModel(group)
+            self._labels = {}
+            while len(self._tasks) > _GROUPS_MOST:
                 _, evicted = self._tasks.popitem(last=False)
                 for identity in evicted.running:
                     self._running.pop(identity, None)
                 self.evicted += 1
-        self._tasks.move_to_end(name)
+        self._tasks.move_to_end(text)
         return task
 
-    def _set_running(self, identity: Identity, name: str, task: RunningPeaks) -> None:
-        self._clear_running(identity)  # under another name, perhaps
-        self._task(name).set_running(identity, task)
-        self._running[identity] = name
+    def _set_running(self, identity: Identity, task: TaskModel, peaks: RunningPeaks) -> None:
+        self._clear_running(identity)  # of another group, perhaps
+        task.set_running(identity, peaks)
+        self._running[identity] = task.group.text
         while len(self._running) > _RUNNING_MOST:
             self._clear_running(next(iter(self._running)))
 
@@ -197,9 +218,9 @@ class Model:
             self._ended.popitem(last=False)
 
     def _clear_running(self, identity: Identity) -> None:
-        name = self._running.pop(identity, None)
-        if name is not None and name in self._tasks:
-            self._tasks[name].clear_running(identity)
+        text = self._running.pop(identity, None)
+        if text is not None and text in self._tasks:
+            self._tasks[text].clear_running(identity)
 
     def forget_running(self, process: str | None = None) -> None:
         """Drop the running tasks of a process that has gone, or of all processes."""
@@ -213,22 +234,26 @@ class Model:
     def predict(
         self,
         inputs: Any,
-        task_name: str,
+        task_name: str | Group,
         kind: str = "alloc",
         output: dict[str, Any] | None = None,
         running: Any = None,
     ) -> Forecast:
-        """What a task of this name would need for these inputs. output: what the task returns, if
-        the caller knows. running: the record of this very task, if it runs; its own lower bound is
-        left out (Forecast.exceeds takes it as `above`)."""
+        """What a task would need for these inputs. task_name: a group or its text, or anything
+        that means one group (`groups`); ValueError if several groups are meant. output: what the
+        task returns, if the caller knows. running: the record of this very task, if it runs; its
+        own lower bound is left out (Forecast.exceeds takes it as `above`)."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
-        if not isinstance(task_name, str):
-            raise ValueError(f"task name is {str(task_name)[:60]!r}, not a text")
         arrays = parse_inputs(inputs)
-        task = self._tasks.get(task_name) or TaskModel()
-        if output is not None:
-            (given,) = parse_inputs([output]) or (Array(None, 0),)
+        task = self._find(task_name)
+        if task is None:
+            task = TaskModel(task_name if isinstance(task_name, Group) else Group(task_name))
+        if running:
+            arrays = task.with_late(arrays, parse_late(inputs))
+        known_output = parse_inputs([output]) if output is not None else ()
+        if known_output:
+            (given,) = known_output
             estimate = NO_OUTPUT if kind == "output" else OutputEstimate(given.nbytes, 0.0)
         else:
             output = task.output.predict(arrays)
@@ -250,22 +275,76 @@ class Model:
         if unseen.is_most:
             trust = min(trust, "low", key=TRUST.index)
             notes = (*(note for note in notes if note not in _BOUND_NOTES), "unseen")
-        return Forecast(task_name, kind, calibrated, output, learner.n, trust, notes, unseen, least)
+        name = task_name.text if isinstance(task_name, Group) else task_name
+        return Forecast(name, kind, calibrated, output, learner.n, trust, notes, unseen, least)
 
-    def names(self) -> list[str]:
-        return sorted(self._tasks)
+    def _find(self, asked: str | Group) -> TaskModel | None:
+        """A group, or the one group that is meant; None: nothing was learned of it."""
+        if isinstance(asked, Group):
+            return self._tasks.get(asked.text)
+        if not isinstance(asked, str):
+            raise ValueError(f"task name is {str(asked)[:60]!r}, not a text")
+        if (task := self._tasks.get(asked)) is not None or not self._tasks:
+            return task
+        found = self.groups(asked)
+        if len(found) > 1:
+            raise ValueError(
+                f"{asked!r} means {len(found)} groups of tasks: "
+                + ", ".join(repr(group.text) for group in found)
+            )
+        return self._tasks[found[0].text] if found else None
 
-    def kinds(self, task_name: str) -> list[str]:
+    def groups(self, asked: str | None = None) -> list[Group]:
+        """All groups, or those that are meant by a task name, an operation, a label, a group's
+        text or a function of a chain; in the order of their labels."""
+        shown = self.labels()
         return [
-            kind
-            for kind in KINDS
-            if task_name in self._tasks and kind in self._tasks[task_name].learners
+            group
+            for group, label in shown.items()
+            if asked is None or is_asked(asked, group, label, self._tasks[group.text].task_names)
         ]
 
-    def seen(self, task_name: str, kind: str = "alloc") -> list[tuple[int, float, int]]:
-        """(input bytes, mean peak, count) of some shapes, smallest first."""
-        learner = self._tasks[task_name].learners.get(kind) if task_name in self._tasks else None
-        return learner.shapes.seen() if learner else []
+    def labels(self) -> dict[Group, str]:
+        """What each group is called beside the others: "smooth", "smooth (1 of 2)"."""
+        if not self._labels:
+            self._labels = labels(task.group for task in self._tasks.values())
+        return self._labels
+
+    def reads_late(self, task_name: str | Group) -> bool:
+        """Whether only the end of the group's tasks tells what they read."""
+        task = self._find(task_name)
+        return task is not None and bool(task.late)
+
+    def names(self) -> list[str]:
+        """The texts of all groups: for groups without operation and chain, their task names."""
+        return sorted(self._tasks)
+
+    def operation(self, task_name: str | Group) -> str | None:
+        """As records of the group have it; None if they have none."""
+        task = self._find(task_name)
+        return task.operation if task else None
+
+    def task_names(self, task_name: str | Group) -> list[str]:
+        """Names of the group's tasks: Dask's prefixes of their keys. Some hundred are kept."""
+        task = self._find(task_name)
+        return sorted(task.task_names) if task else []
+
+    def kinds(self, task_name: str | Group) -> list[str]:
+        """Of all groups that are meant."""
+        tasks = self._meant(task_name)
+        return [kind for kind in KINDS if any(kind in task.learners for task in tasks)]
+
+    def seen(self, task_name: str | Group, kind: str = "alloc") -> list[tuple[int, float, int]]:
+        """(input bytes, mean peak, count) of some shapes, smallest first; of all groups that are
+        meant."""
+        learners = [task.learners[kind] for task in self._meant(task_name) if kind in task.learners]
+        return sorted(found for learner in learners for found in learner.shapes.seen())
+
+    def _meant(self, asked: str | Group) -> list[TaskModel]:
+        text = asked.text if isinstance(asked, Group) else asked
+        if text in self._tasks or isinstance(asked, Group):
+            return [self._tasks[text]] if text in self._tasks else []
+        return [self._tasks[group.text] for group in self.groups(text)]
 
     # -- merge and save
 
@@ -275,15 +354,12 @@ class Model:
             raise ValueError("a model merged with itself would count everything twice")
         for identity in other._ended:
             self._end(identity)
-        for name, theirs in other._tasks.items():
-            task = self._task(name)
-            for kind, learner in theirs.learners.items():
-                task.learners.setdefault(kind, Learner(kind)).merge(learner)
-            task.output.merge(theirs.output)
-            task.invalidate()
+        for theirs in other._tasks.values():
+            task = self._task(theirs.group)
+            task.merge(theirs)
             for identity, running in theirs.running.items():
                 if identity not in self._ended:
-                    self._set_running(identity, name, running)
+                    self._set_running(identity, task, running)
         self.evicted += other.evicted
         for kind in KINDS:
             self._pooled_scores[kind].merge(other._pooled_scores[kind])
@@ -298,15 +374,7 @@ class Model:
             "scores": {
                 kind: scores.counts.tolist() for kind, scores in self._pooled_scores.items()
             },
-            "tasks": {
-                name: {
-                    "learners": {
-                        kind: learner.to_dict() for kind, learner in task.learners.items()
-                    },
-                    "output": task.output.to_dict(),
-                }
-                for name, task in self._tasks.items()
-            },
+            "tasks": {text: task.to_dict() for text, task in self._tasks.items()},
         }
 
     @classmethod
@@ -325,17 +393,12 @@ class Model:
                 self._pooled_scores[kind] = Scores(
                     parse_numbers(saved["scores"][kind], Scores().counts.shape, "scores")
                 )
-            if len(saved["tasks"]) > _NAMES_MOST or not all(
-                0 < len(name) <= _NAME_CHARS_MOST for name in saved["tasks"]
+            if len(saved["tasks"]) > _GROUPS_MOST or not all(
+                0 < len(text) <= _TEXT_CHARS_MOST for text in saved["tasks"]
             ):
                 raise ValueError("a damaged model: task names")
-            for name, values in saved["tasks"].items():
-                task = self._tasks[name] = TaskModel()
-                task.learners = {
-                    kind: Learner.from_dict(kind, values["learners"][kind])
-                    for kind in values["learners"]
-                }
-                task.output = OutputShape.from_dict(values["output"])
+            for text, values in saved["tasks"].items():
+                self._tasks[text] = TaskModel.from_dict(text, values)
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"a damaged model: {error!r}") from error
         return self
@@ -366,3 +429,14 @@ class Model:
             return cls.from_dict(saved)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _round(names: TaskNames, kind: str, scored: ScoredForecast, censored: bool = False) -> Round:
+    return Round(
+        names.task_name,
+        kind,
+        *scored,
+        censored=censored,
+        operation=names.operation,
+        chain=names.chain or None,
+    )

@@ -3,8 +3,9 @@ may come from anywhere. Called by model.py."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dwsr_probe.predict.group import Group
 from dwsr_probe.predict.sizes import Array, non_negative_int, parse_inputs, short_text
 from dwsr_probe.predict.unseen import REASONS
 
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
 
 Identity = tuple[Any, Any, Any]  # process, thread and start of a task
 Peaks = dict[str, int]  # bytes by kind
+NAME_CHARS_MOST = 10_000  # of a task name, an operation, or all names of a chain together
+_CHAIN_MOST = 256  # functions
+
+
+class TaskNames(NamedTuple):
+    """What a record says about whose memory it is."""
+
+    task_name: str
+    operation: str | None
+    chain: tuple[str, ...]
+
+    @property
+    def group(self) -> Group:
+        return Group(self.operation or self.task_name, self.chain)
 
 
 def field_getter(record: Any) -> Get:
@@ -25,6 +40,43 @@ def field_getter(record: Any) -> Get:
         if isinstance(record, dict)
         else lambda name, default=None: getattr(record, name, default)
     )
+
+
+def parse_names(get: Get) -> TaskNames:
+    name, operation, chain = get("task_name"), get("operation"), get("chain")
+    return TaskNames(
+        _parse_name(name, "task name"),
+        _parse_name(operation, "operation") if operation is not None else None,
+        parse_chain(chain),
+    )
+
+
+def _parse_name(name: Any, what: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MOST:
+        raise ValueError(
+            f"{what} is {str(name)[:60]!r}, not a text of 1 to {NAME_CHARS_MOST:,} characters"
+        )
+    return name
+
+
+def parse_chain(chain: Any) -> tuple[str, ...]:
+    """() if there is none."""
+    if chain is None:
+        return ()
+    if (
+        not isinstance(chain, (list, tuple))
+        or len(chain) > _CHAIN_MOST
+        or not all(isinstance(name, str) for name in chain)
+        or sum(map(len, chain)) > NAME_CHARS_MOST
+    ):
+        raise ValueError(f"chain is {str(chain)[:60]!r}, not a list of at most {_CHAIN_MOST} names")
+    return tuple(chain)
+
+
+def parse_late(inputs: Any) -> Arrays:
+    """The inputs that only the end of a task tells: what it read from a source inside it."""
+    late = [given for given in inputs if isinstance(given, dict) and given.get("late")]
+    return parse_inputs(late) if late else ()
 
 
 def parse_identity(get: Get) -> Identity | None:
@@ -40,7 +92,8 @@ def parse_identity(get: Get) -> Identity | None:
 
 
 def parse_output(given: Any) -> dict[str, Any] | None:
-    """As in the record, checked as an input is; None if there is none."""
+    """As in the record, checked as an input is; None if there is none. The bytes of a view are
+    logical ones: those that its shape tells."""
     if not given:
         return None
     (array,) = parse_inputs([given]) or (Array(None, 0),)
@@ -52,11 +105,14 @@ def parse_output(given: Any) -> dict[str, Any] | None:
     }
 
 
-def with_omitted(arrays: Arrays, input_bytes: Any, omitted: int) -> Arrays:
-    """Inputs for which the record had no room become one more, of bytes alone."""
+def with_omitted(arrays: Arrays, inputs: Any, input_bytes: Any, omitted: int) -> Arrays:
+    """Inputs for which the record had no room become one more, of bytes alone. arrays: parsed from
+    `inputs`."""
     if not omitted or input_bytes is None:
         return arrays
-    rest = non_negative_int(input_bytes, "input_bytes") - sum(array.nbytes for array in arrays)
+    # input_bytes does not contain the logical bytes of arrays that repeat their memory.
+    listed = sum((given.get("nbytes") or 0) * (given.get("count") or 1) for given in inputs)
+    rest = non_negative_int(input_bytes, "input_bytes") - listed
     return (*arrays, Array(None, rest)) if rest > 0 else arrays
 
 

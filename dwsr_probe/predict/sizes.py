@@ -24,6 +24,7 @@ BYTES_MOST = 1 << 60
 # into one.
 _FEATURE_AXES = 4
 _INPUTS_MOST = 64  # the rest is folded into one input
+_COUNT_MOST = 1 << 20  # of equal inputs in succession
 _AXES_MOST = 64  # as in NumPy
 _TEXT_MOST = 256  # characters of the name of a dtype or a type
 _HASH_LOAD = 0.77  # of the hash tables in pandas
@@ -135,13 +136,17 @@ def itemsize_of(dtype: str) -> int | None:
 
 
 def parse_inputs(inputs: Any) -> Arrays:
-    """The inputs of a record, or of a question: a list of {dtype, shape} or {nbytes}. Inputs of
-    unknown size are left out. ValueError if the list cannot be inputs."""
+    """The inputs of a record, or of a question: a list of {dtype, shape} or {nbytes}, each `count`
+    times. Inputs of unknown size are left out. ValueError if the list cannot be inputs.
+
+    An array that repeats its memory (np.broadcast_to) counts with its logical bytes: an operation
+    on it allocates as on any array of this shape."""
     if not isinstance(inputs, (list, tuple)):
         raise ValueError(
             f"inputs are {type(inputs).__name__}, not a list of {{dtype, shape, nbytes}}"
         )
-    arrays = []
+    arrays: list[Array] = []
+    rest = 0  # bytes of inputs beyond _INPUTS_MOST
     for number, given in enumerate(inputs):
         if not isinstance(given, dict):
             raise ValueError(f"input {number} is {given!r}, not {{dtype, shape, nbytes}}")
@@ -151,7 +156,14 @@ def parse_inputs(inputs: Any) -> Arrays:
                 raise ValueError(f"shape of input {number} is {shape!r}, not a list")
             if len(shape) > _AXES_MOST:
                 raise ValueError(f"shape of input {number} has {len(shape):,} axes")
-            shape = tuple(non_negative_int(length, f"shape of input {number}") for length in shape)
+            # A length is null if only the contents tell it: what a mask selects.
+            shape = (
+                None
+                if None in shape
+                else tuple(non_negative_int(length, f"shape of input {number}") for length in shape)
+            )
+        if (count := given.get("count")) is not None:
+            count = non_negative_int(count, f"count of input {number}", _COUNT_MOST)
         dtype = short_text(given.get("dtype"))
         if nbytes is None and shape is not None:
             nbytes = math.prod(shape) * (itemsize_of(str(dtype)) or 8)
@@ -159,11 +171,24 @@ def parse_inputs(inputs: Any) -> Arrays:
             # The axes of a sparse array say nothing about its bytes.
             dense = shape is None or math.prod(shape) <= BYTES_MOST
             nbytes = non_negative_int(nbytes, f"bytes of input {number}")
-            arrays.append(Array(shape if dense else None, nbytes, dtype))
+            if (logical := given.get("logical_bytes")) is not None:
+                nbytes = max(nbytes, non_negative_int(logical, f"bytes of input {number}"))
+            array = Array(shape if dense else None, nbytes, dtype)
+            if count is None:
+                arrays.append(array)
+                continue
+            non_negative_int(count * nbytes, f"bytes of input {number}")
+            listed = min(count, max(0, _INPUTS_MOST + 1 - len(arrays)))
+            arrays += [array] * listed
+            rest += (count - listed) * nbytes
     if len(arrays) > _INPUTS_MOST:
-        rest = sum(array.nbytes for array in arrays[_INPUTS_MOST - 1 :])
+        rest += sum(array.nbytes for array in arrays[_INPUTS_MOST - 1 :])
         arrays[_INPUTS_MOST - 1 :] = [Array(None, rest)]
     return tuple(arrays)
+
+
+def input_bytes(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
 def _largest_array(arrays: Arrays) -> Array:

@@ -1,22 +1,26 @@
-"""What is known of one task name: a learner per kind of memory, the shape of the output, and the
-tasks that run now. model.py has one TaskModel per name."""
+"""What is known of one group of tasks: a learner per kind of memory, the shape of the output, and
+the tasks that run now. model.py has one TaskModel per group."""
 
 from __future__ import annotations
 
 from heapq import nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
-from dwsr_probe.predict.learner import FLOORS
+from dwsr_probe.predict.group import Group, chain_text
+from dwsr_probe.predict.learner import FLOORS, Learner
 from dwsr_probe.predict.posterior import LowerBound
+from dwsr_probe.predict.records import NAME_CHARS_MOST, parse_chain
 from dwsr_probe.predict.shapes import OutputShape
-from dwsr_probe.predict.sizes import size_features
+from dwsr_probe.predict.sizes import input_bytes, parse_inputs, size_features
 
 if TYPE_CHECKING:
-    from dwsr_probe.predict.learner import Learner
-    from dwsr_probe.predict.records import Identity, Peaks
+    from typing import Any
+
+    from dwsr_probe.predict.records import Identity, Peaks, TaskNames
     from dwsr_probe.predict.sizes import Arrays, Features
 
 _RUNNING_BOUNDS_MOST = 16  # that a forecast uses
+_TASK_NAMES_MOST = 256  # and NAME_CHARS_MOST characters of all of them
 
 
 class RunningPeaks(NamedTuple):
@@ -36,13 +40,93 @@ NO_OUTPUT = OutputEstimate(0, 0.0)
 
 
 class TaskModel:
-    def __init__(self) -> None:
+    """operation: as records have it, or None. task_names: the names of the group's tasks, Dask's
+    prefixes of keys; a set whose order is that of arrival."""
+
+    def __init__(self, group: Group, operation: str | None = None) -> None:
+        self.group, self.operation = group, operation
+        self.task_names: dict[str, None] = {}
+        self._task_names_chars = 0
+        # The largest of the late inputs that were seen. While a task runs, it does not have them.
+        self.late: Arrays = ()
         self.learners: dict[str, Learner] = {}  # by kind
         self.output = OutputShape()
         self.running: dict[Identity, RunningPeaks] = {}
         # Lower bounds by kind, computed when they are asked for.
         self._bounds: dict[str, list[LowerBound]] = {}
         self._running_bounds: dict[str, list[tuple[Identity, LowerBound]]] = {}
+
+    def add_names(self, names: TaskNames) -> None:
+        if names.task_name not in self.task_names:
+            self._add_task_name(names.task_name)
+        if self.operation is None:
+            self.operation = names.operation
+
+    def _add_task_name(self, name: str) -> None:
+        chars = self._task_names_chars + len(name)
+        if len(self.task_names) < _TASK_NAMES_MOST and chars <= NAME_CHARS_MOST:
+            self.task_names[name] = None
+            self._task_names_chars = chars
+
+    def add_late(self, arrays: Arrays) -> None:
+        if input_bytes(arrays) > input_bytes(self.late):
+            self.late = arrays
+
+    def with_late(self, arrays: Arrays, late: Arrays) -> Arrays:
+        """Of a task that runs or ended early: the largest late inputs seen of its group stand for
+        its own. late: those that it has."""
+        return arrays if late or not self.late else (*arrays, *self.late)
+
+    def merge(self, other: TaskModel) -> None:
+        """Everything except the running tasks."""
+        for name in other.task_names:
+            if name not in self.task_names:
+                self._add_task_name(name)
+        self.operation = self.operation or other.operation
+        self.add_late(other.late)
+        for kind, learner in other.learners.items():
+            self.learners.setdefault(kind, Learner(kind)).merge(learner)
+        self.output.merge(other.output)
+        self.invalidate()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything except the running tasks. The group's name is the operation or, without one,
+        a part of the key under which the model is saved."""
+        return {
+            "learners": {kind: learner.to_dict() for kind, learner in self.learners.items()},
+            "output": self.output.to_dict(),
+            "operation": self.operation,
+            "chain": list(self.group.chain),
+            "task_names": list(self.task_names),
+            "late": [
+                {"shape": array.shape, "nbytes": array.nbytes, "dtype": array.dtype}
+                for array in self.late
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, text: str, saved: dict[str, Any]) -> TaskModel:
+        """text: of the group. Models of earlier versions have task names alone. ValueError, or
+        what damaged data cause, if to_dict cannot have given this."""
+        chain, operation = parse_chain(saved.get("chain")), saved.get("operation")
+        suffix = f" [{chain_text(chain)}]" if chain else ""
+        name = text.removesuffix(suffix)
+        self = cls(Group(name, chain), operation)
+        task_names = saved.get("task_names", [name])
+        if self.group.text != text or operation not in (None, name):
+            raise ValueError("a damaged model: a chain or an operation")
+        if len(task_names) > _TASK_NAMES_MOST:
+            raise ValueError("a damaged model: task names")
+        for task_name in task_names:
+            if not isinstance(task_name, str) or not task_name:
+                raise ValueError("a damaged model: task names")
+            self._add_task_name(task_name)
+        self.late = parse_inputs(saved.get("late", []))
+        self.learners = {
+            kind: Learner.from_dict(kind, values) for kind, values in saved["learners"].items()
+        }
+        self.output = OutputShape.from_dict(saved["output"])
+        return self
 
     def invalidate(self) -> None:
         """Drop everything inferred, after another exact value, bound or output. Size features
@@ -93,7 +177,7 @@ class TaskModel:
             ranked = nsmallest(
                 _RUNNING_BOUNDS_MOST + 1,  # one of them may be left out
                 (
-                    (-peak / (sum(array.nbytes for array in task.arrays) + floor), peak, identity)
+                    (-peak / (input_bytes(task.arrays) + floor), peak, identity)
                     for identity, task in self.running.items()
                     if (peak := task.peaks.get(kind)) is not None
                 ),

@@ -106,6 +106,8 @@ def test_rounds_are_lines_and_bounded(state, tmp_path, monkeypatch):
         "reward": -0.5,
         "n": 99,
         "censored": False,
+        "operation": None,
+        "chain": None,
     }
 
 
