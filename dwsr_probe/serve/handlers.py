@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from dwsr_probe.export import handlers
 from dwsr_probe.serve.question import (
     QUANTILE,
-    answer,
+    answer_all,
     bytes_of,
     inputs_from_text,
+    names_of,
     parse_question,
 )
 
 if TYPE_CHECKING:
+    from dwsr_probe.predict.group import Group
     from dwsr_probe.serve.service import Predictor
 
 BODY_BYTES_MOST = 1 << 20
@@ -76,32 +78,35 @@ class ForecastHandler(_JsonHandler):
     def answer_questions(self, asked: list[Any]) -> list[dict[str, Any]]:
         questions = [parse_question(given) for given in asked]
         with self.source.locked():
-            return [answer(self.source.model, question) for question in questions]
+            return [answer_all(self.source.model, question) for question in questions]
 
 
 class ModelsHandler(_JsonHandler):
-    """What is known of each task name, for the largest inputs seen of it; in the order of names,
-    those behind `after`."""
+    """What is known of each group of tasks, for the largest inputs seen of it; in the order of
+    their texts, those behind `after`."""
 
     async def get(self) -> None:
         limit = self.int_argument("limit", MODELS_DEFAULT, 1, MODELS_MOST)
         after = self.get_query_argument("after", "")
         with self.source.locked():
-            names = [name for name in self.source.model.names() if name > after]
+            groups = [group for group in self.source.model.groups() if group.text > after]
+        groups.sort(key=lambda group: group.text)
         found: list[dict[str, Any]] = []
-        for first in range(0, min(limit, len(names)), PIECE):
+        for first in range(0, min(limit, len(groups)), PIECE):
             with self.source.locked():
-                for name in names[first : min(first + PIECE, limit)]:
-                    found += [self.describe(name, kind) for kind in self.source.model.kinds(name)]
+                for group in groups[first : min(first + PIECE, limit)]:
+                    found += [self.describe(group, kind) for kind in self.source.model.kinds(group)]
             await asyncio.sleep(0)
-        self.send_json({"models": found, "more": len(names) > limit})
+        self.send_json({"models": found, "more": len(groups) > limit})
 
-    def describe(self, name: str, kind: str) -> dict[str, Any]:
-        model, ledger = self.source.model, self.source.ledger
-        inputs, account = ledger.largest_inputs(name, model, kind), ledger.account(name, kind)
-        forecast = model.predict(inputs, name, kind=kind)
+    def describe(self, group: Group, kind: str) -> dict[str, Any]:
+        model, ledger, text = self.source.model, self.source.ledger, group.text
+        inputs, account = ledger.largest_inputs(text, model, kind), ledger.account(text, kind)
+        forecast = model.predict(inputs, group, kind=kind)
         return {
-            "task": name,
+            "task": text,
+            **names_of(model, group),
+            "task_names": model.task_names(group),
             "kind": kind,
             "n": forecast.n,
             "trust": forecast.trust,
@@ -130,6 +135,8 @@ class RunningHandler(_JsonHandler):
                 "target": overrun.target,
                 "pid": overrun.pid,
                 "task_name": overrun.task_name,
+                "operation": overrun.operation,
+                "chain": overrun.chain,
                 "room_bytes": overrun.room_bytes,
                 "overrun_ratio": overrun.probability,
                 "overrun_seconds": overrun.seconds,
@@ -145,10 +152,11 @@ class PredictorIndexHandler(handlers.BaseHandler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
 /forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
+                    NAME: a task name, an operation, a function of a chain, or a group
                     several shapes: several inputs; nbytes=N for one without a shape
 POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "kind", "q", "limit",
                     "above"}, or a list of such
-/models             what is known, by task name
+/models             what is known, by operation or task name, and chain
 /running            tasks that run: probability of exceeding the room that is left
 /metrics            for Prometheus
 /-/healthy

@@ -1,17 +1,21 @@
-"""The quality of past forecasts: error, coverage and reward by task name and kind, in bounded
-space; and the largest inputs seen of each name. Fed by the service, read by its metrics and by
-/models, saved with its state.
+"""The quality of past forecasts: error, coverage and reward by kind, in bounded space; and the
+largest inputs seen of each group. Fed by the service, read by its metrics and by /models, saved
+with its state.
 
-Names are bounded as in export/totals.py: the first 80, then `other`.
+Accounts are kept twice: by group for /models, and by the pair of task name and operation for
+metrics, where chains would be too many series. Pairs are bounded as names in export/totals.py: the
+first 80, then `other`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, escape_unprintable
+from dwsr_probe.predict.group import group_of
+from dwsr_probe.predict.history import known_input_bytes
 from dwsr_probe.predict.learner import FLOORS
 from dwsr_probe.predict.sizes import BYTES_MOST, non_negative_int, parse_inputs
 
@@ -24,15 +28,25 @@ if TYPE_CHECKING:
 
 # Weight of the newest round in the relative error: older rounds are forgotten within about twenty.
 ERROR_WEIGHT = 0.1
-_LARGEST_MOST = 1_000  # names whose largest inputs are kept
+_GROUPS_MOST = 1_000  # whose accounts and largest inputs are kept
 _INPUTS_MOST = 256
 # A task name has up to 10,000 characters. One that cannot be printed is shown as ten.
 _NAME_CHARS_MOST = 100_000
 
 
+class Pair(NamedTuple):
+    """Labels of metrics. operation: that of the record, or the task name where there is none."""
+
+    task_name: str
+    operation: str
+
+
+OTHERS = Pair(OTHER, OTHER)
+
+
 @dataclass
 class Account:
-    """Of one task name and kind."""
+    """Of one kind of a group or pair."""
 
     scored: int = 0  # rounds, including those of tasks that were killed above the bound
     exceeded: int = 0  # of them: the value lay above the 99 % bound
@@ -57,27 +71,30 @@ class Ledger:
     """learned, refused, lost: counts of records."""
 
     def __init__(self) -> None:
-        self.accounts: dict[str, dict[str, Account]] = {}  # by name as shown, and kind
-        self._largest: dict[str, tuple[int, Inputs]] = {}  # input bytes and inputs, by task name
+        self.accounts: dict[Pair, dict[str, Account]] = {}  # by pair as shown, and kind
+        # The following two by the text of a group. Input bytes and inputs:
+        self._largest: dict[str, tuple[int, Inputs]] = {}
+        self._group_accounts: dict[str, dict[str, Account]] = {}  # by kind
         self.learned = self.refused = self.lost = 0
 
     def add_rounds(self, rounds: Iterable[Round]) -> None:
         for round_ in rounds:
-            self.accounts.setdefault(self.label(round_.task_name), {}).setdefault(
-                round_.kind, Account()
-            ).add(round_)
+            pair = self.pair(round_.task_name, round_.operation)
+            self.accounts.setdefault(pair, {}).setdefault(round_.kind, Account()).add(round_)
+            text, groups = round_.group.text, self._group_accounts
+            if text in groups or len(groups) < _GROUPS_MOST:
+                groups.setdefault(text, {}).setdefault(round_.kind, Account()).add(round_)
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Count a record that was learned, and keep its inputs if they are the largest."""
         self.learned += 1
-        name, size = record["task_name"], record.get("input_bytes")
-        if size is None:  # unknown for some input: the others count
-            size = sum(array.nbytes for array in parse_inputs(record["inputs"] or []))
-        self.accounts.setdefault(self.label(name), {})
-        if (
-            name in self._largest or len(self._largest) < _LARGEST_MOST
-        ) and size >= self._largest.get(name, (-1,))[0]:
-            self._largest[name] = size, record["inputs"]
+        name, operation = record["task_name"], record.get("operation")
+        self.accounts.setdefault(self.pair(name, operation), {})
+        text, size = group_of(name, operation, record.get("chain")).text, known_input_bytes(record)
+        if (text in self._largest or len(self._largest) < _GROUPS_MOST) and (
+            size or 0
+        ) >= self._largest.get(text, (-1,))[0]:
+            self._largest[text] = size or 0, record["inputs"]
 
     def count_missed(self, lost: int, refused: int) -> None:
         """Count records that a target lost or that were refused. A target may claim any number:
@@ -87,33 +104,33 @@ class Ledger:
             min(BYTES_MOST, self.refused + refused),
         )
 
-    def account(self, name: str, kind: str) -> Account | None:
-        return self.accounts.get(escape_unprintable(name), {}).get(kind)
+    def account(self, text: str, kind: str) -> Account | None:
+        """text: of a group."""
+        return self._group_accounts.get(text, {}).get(kind)
 
-    def largest_inputs(self, name: str, model: Model, kind: str) -> Inputs:
-        """The largest inputs seen of a task name; for a name whose inputs are not kept, the
-        largest input bytes that the model has seen."""
-        if name in self._largest:
-            return self._largest[name][1]
-        seen = model.seen(name, kind)
+    def largest_inputs(self, text: str, model: Model, kind: str) -> Inputs:
+        """The largest inputs seen of a group, by its text; for a group whose inputs are not kept,
+        the largest input bytes that the model has seen."""
+        if text in self._largest:
+            return self._largest[text][1]
+        seen = model.seen(text, kind)
         return [{"nbytes": max(size for size, *_ in seen)}] if seen else []
 
-    def label(self, name: str) -> str:
-        """The label of a task name in metrics."""
-        name = escape_unprintable(name)
-        return (
-            name
-            if name in self.accounts or len(self.accounts) - (OTHER in self.accounts) < NAMES_MOST
-            else OTHER
-        )
+    def pair(self, task_name: str, operation: str | None) -> Pair:
+        """The labels of a record in metrics."""
+        found = shown_pair(task_name, operation)
+        has_room = len(self.accounts) - (OTHERS in self.accounts) < NAMES_MOST
+        return found if found in self.accounts or has_room else OTHERS
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "accounts": {
-                name: {kind: asdict(account) for kind, account in kinds.items()}
-                for name, kinds in self.accounts.items()
+            "accounts": [
+                [*pair, _saved_accounts(accounts)] for pair, accounts in self.accounts.items()
+            ],
+            "groups": {
+                text: _saved_accounts(accounts) for text, accounts in self._group_accounts.items()
             },
-            "largest": {name: list(found) for name, found in self._largest.items()},
+            "largest": {text: list(found) for text, found in self._largest.items()},
             "learned": self.learned,
             "refused": self.refused,
             "lost": self.lost,
@@ -121,23 +138,34 @@ class Ledger:
 
     @classmethod
     def from_dict(cls, saved: Any) -> Ledger:
-        """From to_dict. TypeError, KeyError, ValueError, OverflowError or AttributeError from
-        anything else."""
+        """From to_dict, or from that of an earlier version, which had accounts by task name alone.
+        TypeError, KeyError, ValueError, OverflowError or AttributeError from anything else."""
         made = cls()
+        accounts = saved["accounts"]
+        if isinstance(accounts, dict):
+            groups = {name: kinds for name, kinds in accounts.items() if name != OTHER}
+            accounts = [(name, name, kinds) for name, kinds in accounts.items()]
+        else:
+            groups = saved["groups"]
         made.accounts = {
-            _checked_name(name): {
-                _checked_kind(kind): _parse_account(account) for kind, account in kinds.items()
-            }
-            for name, kinds in saved["accounts"].items()
+            Pair(_checked_name(name), _checked_name(operation)): _parse_accounts(kinds)
+            for name, operation, kinds in accounts
+        }
+        made._group_accounts = {
+            _checked_name(text): _parse_accounts(kinds) for text, kinds in groups.items()
         }
         made._largest = {
-            _checked_name(name): (
+            _checked_name(text): (
                 non_negative_int(size, "input bytes", BYTES_MOST << 10),
                 _checked_inputs(inputs),
             )
-            for name, (size, inputs) in saved["largest"].items()
+            for text, (size, inputs) in saved["largest"].items()
         }
-        if len(made.accounts) > NAMES_MOST + 1 or len(made._largest) > _LARGEST_MOST:
+        if (
+            len(made.accounts) > NAMES_MOST + 1
+            or len(made._group_accounts) > _GROUPS_MOST
+            or len(made._largest) > _GROUPS_MOST
+        ):
             raise ValueError("damaged scores: names")
         made.learned, made.refused, made.lost = (
             non_negative_int(saved[count], count) for count in ("learned", "refused", "lost")
@@ -145,7 +173,23 @@ class Ledger:
         return made
 
 
+def shown_pair(task_name: str, operation: str | None) -> Pair:
+    """The labels of a record in metrics, were there room for all."""
+    name = escape_unprintable(task_name)
+    return Pair(name, escape_unprintable(operation) if operation else name)
+
+
+def _saved_accounts(accounts: dict[str, Account]) -> dict[str, Any]:
+    return {kind: asdict(account) for kind, account in accounts.items()}
+
+
+def _parse_accounts(saved: dict[str, Any]) -> dict[str, Account]:
+    return {_checked_kind(kind): _parse_account(account) for kind, account in saved.items()}
+
+
 def _checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise ValueError("damaged scores: a name")
     if len(name) > _NAME_CHARS_MOST:
         raise ValueError("damaged scores: a name that is too long")
     return name

@@ -22,39 +22,40 @@ if TYPE_CHECKING:
     from dwsr_probe.serve.ledger import Account
     from dwsr_probe.serve.overrun import OverrunForecast
 
-KIND, SLOT = ("task_name", "kind"), ("target", "pid", "slot", "task_name")
+KIND = ("task_name", "operation", "kind")
+SLOT = ("target", "pid", "slot", "task_name", "operation")
 
 
 def _forecasts(value: Callable[[Forecast], float]) -> Reader:
     return lambda view: (
-        (name, kind, found)
-        for name, kind, forecast in view.forecasts
+        (*pair, kind, found)
+        for pair, kind, forecast in view.forecasts
         if math.isfinite(found := value(forecast))
     )
 
 
 def _accounts(value: Callable[[Account], float | None]) -> Reader:
     return lambda view: (
-        (name, kind, found)
-        for name, kind, account in view.accounts
+        (*pair, kind, found)
+        for pair, kind, account in view.accounts
         if (found := value(account)) is not None
     )
 
 
 def _overruns(value: Callable[[OverrunForecast], float | None]) -> Reader:
     return lambda view: (
-        (o.target, str(o.pid), o.slot, view.ledger.label(o.task_name), found)
+        (o.target, str(o.pid), o.slot, *view.ledger.pair(o.task_name, o.operation), found)
         for o in view.overruns
         if (found := value(o)) is not None
     )
 
 
 METRICS = (
-    # -- forecasts, by task name
+    # -- forecasts, by task name and operation
     Metric(
         "dwsr_forecast_mean_bytes",
         GAUGE,
-        "Forecast for the largest inputs seen of this task name.",
+        "Forecast for the largest inputs seen of this task name and operation.",
         KIND,
         "model",
         _forecasts(lambda f: math.nan if f.is_unknown else f.mean),
@@ -176,7 +177,7 @@ METRICS = (
     Metric(
         "dwsr_predictor_models",
         GAUGE,
-        "Task names with a model.",
+        "Groups of tasks with a model: one for each operation and chain.",
         (),
         "service",
         lambda view: ((view.models,),),
@@ -222,9 +223,12 @@ def markdown() -> str:
                 " it; `slot` numbers a process's running tasks"
             ),
             (
-                "as the predictor met them, which is not the worker's own number. 80 task names"
-                " have series of their own, scores of further ones are in `other`; 256 running"
-                " tasks, those most in danger."
+                "as the predictor met them, which is not the worker's own number. `operation` is"
+                " the job's own function inside the task, or the task name where there is none."
+                " Chains are not labels: scores of tasks that differ only in their chain are added,"
+                " and the forecast is that of the chain with the largest mean. 80 pairs of task"
+                " name and operation have series of their own, scores of further ones are in"
+                " `other`; 256 running tasks, those most in danger."
             ),
             "",
         ]

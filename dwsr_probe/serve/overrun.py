@@ -16,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.live.wire import TaskIdentity, task_identity
+from dwsr_probe.predict.group import group_of
 from dwsr_probe.record import misses_memory
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class OverrunForecast:
     pid: int | None
     slot: str
     task_name: str
+    operation: str | None
+    chain: list[str] | None
     room_bytes: float
     probability: float  # of exceeding room_bytes
     seconds: float | None  # until then at the present pace; None: the task does not grow
@@ -131,7 +134,8 @@ def need_of(record: dict[str, Any]) -> Need | None:
 
 
 def _probability(model: Model, record: dict[str, Any], need: Need, room: float) -> float:
-    forecast = model.predict(record["inputs"], record["task_name"], kind=need.kind, running=record)
+    group = group_of(record["task_name"], record.get("operation"), record.get("chain"))
+    forecast = model.predict(record["inputs"], group, kind=need.kind, running=record)
     return float(forecast.exceeds(room, need.peak_bytes))
 
 
@@ -190,6 +194,8 @@ class OverrunForecasts:
                 record.get("pid"),
                 str(track.slot),
                 record["task_name"],
+                record.get("operation"),
+                record.get("chain"),
                 room,
                 probability,
                 track.seconds_until(room),

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dwsr_probe.predict import Forecast, Model
+    from dwsr_probe.predict.group import Group
 
 QUANTILE = 0.99
 _UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
 _INPUTS_MOST, _AXES_MOST = 256, 64
-_NAME_CHARS_MOST = 10_000
+_COUNT_MOST = 1 << 20  # of equal inputs in succession
+_NAME_CHARS_MOST = 30_000  # a group's text has a name and a chain
+_INPUT_FIELDS = ("type", "dtype", "shape", "nbytes", "logical_bytes", "count", "lazy", "late")
 _FIELDS = {"task", "inputs", "kind", "q", "limit", "above"}
 
 
@@ -29,7 +32,7 @@ class Question:
     """ValueError, with a text for the user, if it cannot be answered. limit and above may be given
     as texts with units."""
 
-    task: str
+    task: str  # a task name, an operation, or whatever else Model.groups understands
     inputs: list[dict[str, Any]] = field(default_factory=list)  # {dtype, shape} or {nbytes}
     kind: str = "alloc"
     q: float = QUANTILE
@@ -38,7 +41,7 @@ class Question:
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= _NAME_CHARS_MOST:
-            raise ValueError("name the task, as in the record's task_name")
+            raise ValueError("name the task, as in the record's task_name or operation")
         if self.kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(KINDS)}")
         if not isinstance(self.inputs, list) or len(self.inputs) > _INPUTS_MOST:
@@ -105,11 +108,32 @@ def parse_bytes(given: Any) -> float:
     return value
 
 
-def answer(model: Model, question: Question) -> dict[str, Any]:
-    """As JSON has it: the same for the command and the service."""
-    forecast = model.predict(question.inputs, question.task, kind=question.kind)
+def answer_all(model: Model, question: Question) -> dict[str, Any]:
+    """For all groups of tasks that the question may mean: the answer with the largest bound, so
+    that no program takes less for granted; and all of them in `groups`, if there are several."""
+    groups = model.groups(question.task)
+    if len(groups) <= 1:
+        return answer(model, question)
+    found = [answer(model, question, group) for group in groups]
+    largest = max(found, key=_need)
+    return {**largest, "groups": found}
+
+
+def _need(found: dict[str, Any]) -> tuple[float, ...]:
+    """For the order of answers: by their bounds, and one without a bound is the largest."""
+    upper = found["upper_bytes"]
+    return (math.inf if upper is None else upper, found["mean_bytes"] or 0)
+
+
+def answer(model: Model, question: Question, group: Group | None = None) -> dict[str, Any]:
+    """As JSON has it: the same for the command and the service. group: that is meant; None: the
+    only one, or none that is known."""
+    if group is None and len(groups := model.groups(question.task)) == 1:
+        (group,) = groups
+    forecast = model.predict(question.inputs, group or question.task, kind=question.kind)
     found = {
         "task": question.task,
+        **names_of(model, group),
         "kind": question.kind,
         "inputs": question.inputs,
         "q": question.q,
@@ -126,6 +150,15 @@ def answer(model: Model, question: Question) -> dict[str, Any]:
         known = not forecast.is_lower_bound or (exceeds >= 0.5 and not forecast.is_unknown)
         found |= {"limit_bytes": question.limit, "exceeds": exceeds if known else None}
     return found
+
+
+def names_of(model: Model, group: Group | None) -> dict[str, Any]:
+    """The part of an answer that says whose forecast it is: `group` can be asked for as a task."""
+    return {
+        "group": group and group.text,
+        "operation": group and model.operation(group),
+        "chain": list(group.chain) or None if group else None,
+    }
 
 
 def bytes_of(forecast: Forecast, q: float) -> dict[str, Any]:
@@ -179,6 +212,8 @@ def _checked_input(given: Any) -> dict[str, Any]:
         )
     shape, dtype, nbytes = given.get("shape"), given.get("dtype"), given.get("nbytes")
     if shape is None and nbytes is None:
+        if isinstance(given.get("type"), str):  # of unknown size, as records have it
+            return {"type": given["type"]}
         raise ValueError("an input needs its shape and dtype, or its nbytes")
     if shape is not None and (
         not isinstance(shape, list)
@@ -186,8 +221,12 @@ def _checked_input(given: Any) -> dict[str, Any]:
         or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape)
     ):
         raise ValueError("a shape is a list of numbers, such as [512, 512]")
-    if nbytes is not None:
-        parse_bytes(nbytes)
+    for size in (nbytes, given.get("logical_bytes")):
+        if size is not None:
+            parse_bytes(size)
+    count = given.get("count")
+    if count is not None and (type(count) is not int or not 0 < count <= _COUNT_MOST):
+        raise ValueError(f"the count of an input is a whole number from 1 to {_COUNT_MOST:,}")
     if dtype is not None or nbytes is None:
         try:
             if not isinstance(dtype, str):
@@ -200,7 +239,5 @@ def _checked_input(given: Any) -> dict[str, Any]:
                     f"{dtype!r} is not a dtype; write float32, int16, complex64, ..."
                 ) from error
     return {
-        name: value
-        for name, value in given.items()
-        if name in ("type", "dtype", "shape", "nbytes") and value is not None
+        name: value for name, value in given.items() if name in _INPUT_FIELDS and value is not None
     }

@@ -28,11 +28,10 @@ from dwsr_probe.export.client import (
 )
 from dwsr_probe.export.exposition import registry
 from dwsr_probe.export.sources.source import MetricsSource
-from dwsr_probe.export.totals import escape_unprintable
 from dwsr_probe.predict import Model
 from dwsr_probe.predict.sizes import non_negative_int
 from dwsr_probe.serve.discovery import FIND_INTERVAL_S, TARGETS_MOST
-from dwsr_probe.serve.ledger import Ledger
+from dwsr_probe.serve.ledger import Ledger, shown_pair
 from dwsr_probe.serve.metrics import METRICS
 from dwsr_probe.serve.overrun import OverrunForecasts
 from dwsr_probe.serve.pool import Pool, Result
@@ -50,7 +49,7 @@ from dwsr_probe.serve.watched import Backlog, WatchedTarget
 if TYPE_CHECKING:
     from dwsr_probe.predict.forecast import Forecast, Round
     from dwsr_probe.serve.discovery import Discovery
-    from dwsr_probe.serve.ledger import Account
+    from dwsr_probe.serve.ledger import Account, Pair
     from dwsr_probe.serve.overrun import OverrunForecast
     from dwsr_probe.serve.state import State
 
@@ -72,8 +71,8 @@ _PROCESSES_MOST, _PROCESS_CHARS_MOST = 20_000, 512
 class PredictorView:
     """One moment, as metrics.py reads it."""
 
-    forecasts: list[tuple[str, str, Forecast]]  # by name and kind, for the largest inputs seen
-    accounts: list[tuple[str, str, Account]]  # by name and kind
+    forecasts: list[tuple[Pair, str, Forecast]]  # by pair and kind, for the largest inputs seen
+    accounts: list[tuple[Pair, str, Account]]  # by pair and kind
     overruns: list[OverrunForecast]
     ledger: Ledger
     up: int
@@ -143,31 +142,15 @@ class Predictor(MetricsSource):
 
     def view(self) -> PredictorView:
         """Called while locked."""
-        shown = {
-            escape_unprintable(name): name
-            for name in self.model.names()
-            if escape_unprintable(name) in self.ledger.accounts
-        }
-        forecasts = [
-            (
-                label,
-                kind,
-                self.model.predict(
-                    self.ledger.largest_inputs(name, self.model, kind), name, kind=kind
-                ),
-            )
-            for label, name in shown.items()
-            for kind in self.model.kinds(name)
-        ]
         accounts = [
-            (name, kind, account)
-            for name, kinds in self.ledger.accounts.items()
+            (pair, kind, account)
+            for pair, kinds in self.ledger.accounts.items()
             for kind, account in kinds.items()
         ]
         watched = [w for w in self._watched.values() if w.serves_tasks and w.up is not None]
         up = sum(bool(w.up) for w in watched)
         return PredictorView(
-            forecasts,
+            self._shown_forecasts(),
             accounts,
             self.overruns.most_probable(),
             self.ledger,
@@ -179,6 +162,22 @@ class Predictor(MetricsSource):
             self._turn_seconds,
             self.waiting_bytes,
         )
+
+    def _shown_forecasts(self) -> list[tuple[Pair, str, Forecast]]:
+        """By pair and kind, for the largest inputs seen. Of groups that share a pair: the forecast
+        with the largest mean."""
+        found: dict[tuple[Pair, str], Forecast] = {}
+        for group in self.model.groups():
+            pairs = {shown_pair(name, group.name) for name in self.model.task_names(group)}
+            pairs &= self.ledger.accounts.keys()
+            for kind in self.model.kinds(group) if pairs else ():
+                inputs = self.ledger.largest_inputs(group.text, self.model, kind)
+                forecast = self.model.predict(inputs, group, kind=kind)
+                for pair in pairs:
+                    other = found.get((pair, kind))
+                    if other is None or _is_larger(forecast, other):
+                        found[pair, kind] = forecast
+        return [(pair, kind, forecast) for (pair, kind), forecast in found.items()]
 
     # -- the learner's side
 
@@ -412,3 +411,8 @@ class Predictor(MetricsSource):
             self._state.append(self._rounds, time.time())
             self.save()
             self._state.close()
+
+
+def _is_larger(one: Forecast, other: Forecast) -> bool:
+    """By the mean; a forecast without one is the smallest."""
+    return other.is_unknown or (not one.is_unknown and one.mean > other.mean)

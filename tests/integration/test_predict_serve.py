@@ -524,6 +524,59 @@ def test_what_can_be_asked(cli, doubles, predictor):
     )
 
 
+def test_groups_over_http(predictor):
+    """A task by any of its names; models and running tasks say whose they are."""
+    names = {
+        operation: {"operation": operation, "chain": ["load", operation, "store"]}
+        for operation in ("rms", "gst")
+    }
+    worker = FakeWorker(
+        [
+            record(2 * n + number + 1, "store-map", peak=(3 + 6 * number) << 20, **names[operation])
+            for n in range(20)
+            for number, operation in enumerate(names)
+        ]
+    )
+    worker.running = [running(5 << 20, name="store-map", headroom=50 << 20, **names["gst"])]
+    try:
+        service = predictor("--from", worker.url)
+        learned(service, 40)
+        for task in ("rms", "rms [load → rms → store]"):
+            found = forecast(service, task=task, nbytes=1 << 20)
+            assert abs(found["mean_bytes"] / (3 << 20) - 1) < 0.05 and "groups" not in found
+            assert (found["task"], found["operation"]) == (task, "rms")
+            assert found["chain"] == ["load", "rms", "store"]
+        for task in ("store-map", "load"):
+            found = forecast(service, task=task, nbytes=1 << 20)
+            assert [one["operation"] for one in found["groups"]] == ["gst", "rms"]
+            assert found["operation"] == "gst"  # the larger one
+        models = [
+            one for one in json.loads(service.get("/models"))["models"] if one["kind"] == "alloc"
+        ]
+        assert [(one["task"], one["operation"]) for one in models] == [
+            ("gst [load → gst → store]", "gst"),
+            ("rms [load → rms → store]", "rms"),
+        ]
+        assert all(
+            one["task_names"] == ["store-map"]
+            and one["scored"] == 17
+            and one["group"] == one["task"]
+            for one in models
+        )
+        after = json.loads(service.get("/models?" + urlencode({"after": models[0]["task"]})))
+        assert {one["operation"] for one in after["models"]} == {"rms"}
+        wait_until(lambda: json.loads(service.get("/running"))["running"], "what runs")
+        (one,) = json.loads(service.get("/running"))["running"]
+        assert (one["task_name"], one["operation"]) == ("store-map", "gst")
+        assert one["chain"] == ["load", "gst", "store"]
+        assert service.value("dwsr_forecast_overrun_ratio", operation="gst") is not None
+        assert (
+            service.value("dwsr_forecasts_scored_total", task_name="store-map", kind="alloc") == 34
+        )
+    finally:
+        worker.close()
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

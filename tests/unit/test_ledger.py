@@ -17,8 +17,9 @@ def made(
     name="smooth",
     kind="alloc",
     censored=False,
+    **names,
 ):
-    return Round(name, kind, predicted, bound, actual, -1.5, 5, censored)
+    return Round(name, kind, predicted, bound, actual, -1.5, 5, censored, **names)
 
 
 def test_an_account():
@@ -54,10 +55,31 @@ def test_names_are_bounded():
         ledger.add_rounds([made(name=f"name {n}")])
     assert (
         len(ledger.accounts) == NAMES_MOST + 1
-        and ledger.accounts[OTHER]["alloc"].scored == 5_000 - NAMES_MOST
+        and ledger.accounts[OTHER, OTHER]["alloc"].scored == 5_000 - NAMES_MOST
         and ledger.learned == 5_000
     )
     assert len(json.dumps(ledger.to_dict())) < 500_000
+
+
+def test_pairs_of_name_and_operation_are_bounded():
+    """Chains are no labels: accounts of a pair add up, accounts of groups do not."""
+    ledger = Ledger()
+    for n in range(200):
+        names = {"operation": f"operator {n}", "chain": ("load", f"operator {n}")}
+        ledger.add_record(record(n, name="store-map", **names))
+        ledger.add_rounds([made(name="store-map", **names)])
+    assert (
+        len(ledger.accounts) == NAMES_MOST + 1
+        and ledger.accounts["store-map", "operator 3"]["alloc"].scored == 1
+        and ledger.accounts[OTHER, OTHER]["alloc"].scored == 200 - NAMES_MOST
+    )
+    for chain in (("a", "operator 3"), ("b", "operator 3")):
+        ledger.add_rounds([made(name="store-map", operation="operator 3", chain=chain)])
+    assert ledger.accounts["store-map", "operator 3"]["alloc"].scored == 3
+    assert ledger.account("operator 3 [a → operator 3]", "alloc").scored == 1
+    assert ledger.account("operator 3", "alloc") is None
+    assert ledger.pair("plain", None) == (OTHER, OTHER)
+    assert Ledger().pair("plain", None) == ("plain", "plain")
 
 
 def test_the_largest_inputs_of_a_name():

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -26,6 +27,7 @@ from tests.conftest import require, wait_until
 from tests.unit.workers import MIB, FakeWorker, record, running
 
 ROOM = 50 * MIB
+STATE = Path(__file__).parent.parent / "data" / "predict-1" / "state.json"
 
 
 @pytest.fixture
@@ -109,7 +111,9 @@ def test_why_an_own_peak_misses_memory_comes_over_the_port(worker):
     (reason,) = forecast.unseen.reasons
     assert reason.startswith("unowned-thread xxx")
     text = text_of(found)
-    assert 'dwsr_forecast_mean_bytes{kind="alloc",task_name="smooth"} 1.67' in text
+    assert (
+        'dwsr_forecast_mean_bytes{kind="alloc",operation="smooth",task_name="smooth"} 1.67' in text
+    )
     assert 'dwsr_forecast_bound_bytes{kind="alloc"' not in text
 
 
@@ -540,14 +544,81 @@ def test_memory_that_runs_out_in_the_middle_stops_nothing(worker, monkeypatch):
     assert 1 <= len(said) <= 2 and all("not enough memory" in text for text in said)
 
 
+def test_series_are_pairs_of_name_and_operation(worker):
+    """Chains are no labels: what differs in the chain alone adds up. Keys are none either."""
+    records = [
+        record(
+            5 * n + number + 1,
+            name="store-map",
+            peak=(number + 2) * MIB,
+            operation=operation,
+            chain=[*chain, operation],
+            key=f"('store-map-0123', {n})",
+        )
+        for n in range(12)
+        for number, (operation, chain) in enumerate(
+            [("rms", ["load"]), ("rms", ["load", "fill"]), ("gst", ["load"])]
+        )
+    ]
+    records += [record(100 + n, name="plain") for n in range(12)]
+    one = worker(records)
+    one.running = [
+        running(5 * MIB, name="store-map", headroom=ROOM, operation="rms", chain=["load", "rms"])
+    ]
+    found = predictor(one.url)
+    learned(found, 48)
+    until(found, lambda: found.view().overruns, "what runs")
+    assert found.view().models == 4
+    registry = registry_of(found)
+
+    def value(name, task_name, operation, **labels):
+        labels = {"task_name": task_name, "operation": operation, "kind": "alloc", **labels}
+        return registry.get_sample_value(name, labels)
+
+    scored = [
+        value("dwsr_forecasts_scored_total", *pair)
+        for pair in (("store-map", "rms"), ("store-map", "gst"), ("plain", "plain"))
+    ]
+    assert scored == [18, 9, 9]
+    assert value("dwsr_forecast_mean_bytes", "store-map", "gst") == pytest.approx(4 * MIB, rel=0.02)
+    # of its two chains the one that needs more
+    assert value("dwsr_forecast_mean_bytes", "store-map", "rms") == pytest.approx(3 * MIB, rel=0.02)
+    text = text_of(found)
+    assert 'operation="rms",pid="1"' in text and "0123" not in text and "fill" not in text
+    assert len(text) < 100_000
+
+
+def test_a_state_that_an_earlier_version_kept(worker, tmp_path):
+    """It goes on with what was known by task name."""
+    shutil.copy(STATE, tmp_path / "state.json")
+    one, said = worker([record(n + 1, process="2-200") for n in range(5)]), []
+    found = predictor(one.url, state=State(tmp_path, said.append))
+    assert not said and found.ledger.learned == 24
+    account = found.ledger.account("smooth", "alloc")
+    assert account.scored == 9 and found.ledger.accounts["smooth", "smooth"]["alloc"] == account
+    assert found.ledger.largest_inputs("store-map", found.model, "alloc")[0]["nbytes"] == 4 * MIB
+    learned(found, 29)
+    assert account.scored == 14
+    assert 'dwsr_forecast_mean_bytes{kind="alloc",operation="store-map"' in text_of(found)
+    found.end()
+    again = predictor(one.url, state=State(tmp_path, said.append))
+    assert not said and again.ledger.to_dict() == found.ledger.to_dict()
+    again.end()
+
+
 POISONED = {
     "lost": lambda s: s["ledger"].update(lost=10**4000),
     "learned": lambda s: s["ledger"].update(learned=-1),
-    "score": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(scored=10**4000),
-    "error": lambda s: s["ledger"]["accounts"]["smooth"]["alloc"].update(error=float("nan")),
-    "kind": lambda s: s["ledger"]["accounts"]["smooth"].update(evil={}),
-    "label": lambda s: s["ledger"]["accounts"].update({"x" * 900_000: {}}),
-    "labels": lambda s: s["ledger"]["accounts"].update({f"x{n}": {} for n in range(500)}),
+    "score": lambda s: s["ledger"]["accounts"][0][2]["alloc"].update(scored=10**4000),
+    "error": lambda s: s["ledger"]["accounts"][0][2]["alloc"].update(error=float("nan")),
+    "kind": lambda s: s["ledger"]["accounts"][0][2].update(evil={}),
+    "label": lambda s: s["ledger"]["accounts"].append(["x" * 900_000, "x", {}]),
+    "a number as a label": lambda s: s["ledger"]["accounts"].append(["x", 5, {}]),
+    "labels": lambda s: s["ledger"]["accounts"].extend([f"x{n}", "x", {}] for n in range(500)),
+    "score of a group": (
+        lambda s: s["ledger"]["groups"]["smooth"]["alloc"].update(scored=10**4000)
+    ),
+    "groups": lambda s: s["ledger"]["groups"].update({f"x{n}": {} for n in range(5_000)}),
     "largest": lambda s: s["ledger"]["largest"].update(smooth=[10**4000, []]),
     "inputs": lambda s: s["ledger"]["largest"].update(smooth=[5, [{"nbytes": 10**4000}]]),
     "inputs that are none": lambda s: s["ledger"]["largest"].update(smooth=[5, 5]),
@@ -565,6 +636,10 @@ POISONED = {
     "position": lambda s: s["targets"].append([["run", "x"], {"run": "x", "position": 10**4000}]),
     "name": lambda s: s["model"]["tasks"].update({"x" * 900_000: s["model"]["tasks"]["smooth"]}),
     "model": lambda s: s["model"]["tasks"]["smooth"]["learners"]["alloc"].update(n=10**4000),
+    "chain": lambda s: s["model"]["tasks"]["smooth"].update(chain=["another"]),
+    "operation": lambda s: s["model"]["tasks"]["smooth"].update(operation=5),
+    "task names": lambda s: s["model"]["tasks"]["smooth"].update(task_names=["x"] * 10_000),
+    "late inputs": lambda s: s["model"]["tasks"]["smooth"].update(late=[{"nbytes": -1}]),
 }
 
 

@@ -8,6 +8,7 @@ from dwsr_probe.predict import Model
 from dwsr_probe.serve.question import (
     Question,
     answer,
+    answer_all,
     inputs_from_text,
     parse_bytes,
     parse_question,
@@ -103,6 +104,9 @@ BAD = [
     {"task": "t", "inputs": [{"nbytes": float("nan")}]},
     {"task": "t", "inputs": [{"nbytes": -1}]},
     {"task": "t", "inputs": [{"nbytes": 1}] * 1000},
+    {"task": "t", "inputs": [{"nbytes": 1, "count": 0}]},
+    {"task": "t", "inputs": [{"nbytes": 1, "count": "3"}]},
+    {"task": "t", "inputs": [{"nbytes": 1, "logical_bytes": -1}]},
     {"task": "t", "color": "red"},
     {"task": "t", "inputs": [{"shape": [1 << 70], "dtype": "int8"}]},
 ]
@@ -162,3 +166,40 @@ def test_an_unknown_name_has_the_prior(model):
         and found["upper_bytes"] > found["mean_bytes"]
         and found["promised"] is False
     )
+
+
+def test_an_answer_says_whose_it_is(model):
+    found = answer(model, Question("smooth", [{"nbytes": MIB}]))
+    assert (found["group"], found["operation"], found["chain"]) == ("smooth", None, None)
+    found = answer(model, Question("never seen", [{"nbytes": MIB}]))
+    assert (found["group"], found["operation"], found["chain"]) == (None, None, None)
+
+
+def test_a_question_that_means_several_groups():
+    """The largest bound counts, so that no program takes less for granted; all are listed."""
+    several = Model()
+    for n in range(20):
+        for operation, factor in (("rms", 3), ("gst", 9)):
+            names = {"operation": operation, "chain": ["load", operation]}
+            several.learn(record(n, "store-map", peak=factor * MIB, **names))
+    asked = parse_question({"task": "store-map", "inputs": [{"nbytes": MIB}], "limit": 5 * MIB})
+    found = json.loads(json.dumps(answer_all(several, asked)))
+    gst, rms = found.pop("groups")
+    assert found == gst and found["exceeds"] > 0.99 > 0.01 > rms["exceeds"]
+    assert [(one["task"], one["group"], one["operation"], one["chain"]) for one in (gst, rms)] == [
+        ("store-map", "gst [load → gst]", "gst", ["load", "gst"]),
+        ("store-map", "rms [load → rms]", "rms", ["load", "rms"]),
+    ]
+    for task in ("rms", "rms [load → rms]"):
+        alone = answer_all(several, Question(task, asked.inputs, limit=5 * MIB))
+        assert "groups" not in alone and {**alone, "task": "store-map"} == rms
+
+
+def test_inputs_as_records_have_them():
+    given = [
+        {"type": "Survey", "dtype": None, "shape": None, "nbytes": None},
+        {"dtype": "float64", "shape": [5], "nbytes": 40, "count": 3, "lazy": True, "late": True},
+        {"dtype": "float64", "shape": [5], "nbytes": 8, "logical_bytes": 40},
+    ]
+    found = parse_question({"task": "t", "inputs": given})
+    assert found.inputs == [{"type": "Survey"}, *given[1:]]
