@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.blocks import Inputs, VaryingAxes
+    from dwsr_probe.predict.group import Group
     from dwsr_probe.serve.question import Question
 
 _CURVE_POINTS = 60
@@ -29,8 +31,8 @@ _NAME_CHARS_MOST = 10_000
 
 class _Learned(NamedTuple):
     model: Model
-    largest_inputs: Callable[[str, str], Inputs]  # seen of a task name; by name and kind
-    varying_axes: dict[str, VaryingAxes]  # by task name
+    largest_inputs: Callable[[str, str], Inputs]  # seen of a group; by its text and the kind
+    varying_axes: dict[str, VaryingAxes]  # by the text of a group
 
 
 class _Predict(click.Command):
@@ -60,7 +62,9 @@ class _Predict(click.Command):
 @click.option(
     "--task",
     metavar="NAME",
-    help="The task to forecast. [the ten largest, at the largest inputs seen]",
+    help="The tasks to forecast: by task name, operation (the job's own function), a function of"
+    ' the chain, or a row\'s label such as "smooth (1 of 2)". [the ten largest, at the largest'
+    " inputs seen]",
 )
 @click.option(
     "--shape",
@@ -139,12 +143,7 @@ def command(
     learned = _load(run) if run and os.path.isfile(run) else _learn(run)
     try:
         if task:
-            kinds = learned.model.kinds(task)
-            if kind is None and "alloc" not in kinds and "rss" in kinds:
-                asked.kind = "rss"  # allocations were not accounted
-            if not inputs:
-                asked.inputs = learned.largest_inputs(task, asked.kind)
-            _print_one(learned, asked, form, bool(inputs), limit.strip() if limit else None)
+            _print_task(learned, asked, kind, form, limit.strip() if limit else None)
         else:
             _print_all(learned, kind, q, form)
         sys.stdout.flush()
@@ -191,7 +190,7 @@ def _learn(run: str | None) -> _Learned:
         )
     largest_inputs = learned.largest_inputs
     return _Learned(
-        learned.model, lambda name, kind: largest_inputs.get(name, []), learned.varying_axes
+        learned.model, lambda text, kind: largest_inputs.get(text, []), learned.varying_axes
     )
 
 
@@ -209,42 +208,74 @@ def _load(path: str) -> _Learned:
             model, ledger = Model.from_dict(found), Ledger()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         fail(f"cannot read {path}: {error}; name a run directory or a model that was saved")
-    return _Learned(model, lambda name, kind: ledger.largest_inputs(name, model, kind), {})
+    return _Learned(model, lambda text, kind: ledger.largest_inputs(text, model, kind), {})
+
+
+def _print_task(
+    learned: _Learned, asked: Question, kind: str | None, form: str, limit_text: str | None
+) -> None:
+    """Answers for each group of tasks that is meant. kind: as the user wrote it, or None.
+    limit_text: as the user wrote it."""
+    from dwsr_probe.report.words import line_of
+    from dwsr_probe.serve.question import answer
+
+    model = learned.model
+    groups = model.groups(asked.task)
+    if not groups and form == "json":
+        print(json.dumps(answer(model, asked)))
+    elif not groups:
+        known = ", ".join(line_of(label, _NAME_CHARS_MOST) for label in model.labels().values())
+        fail(
+            f"no task {asked.task!r} was seen; "
+            + (f"there are {known}" if known else "the run has none")
+        )
+    for number, group in enumerate(groups):
+        kinds = model.kinds(group)
+        # growth where allocations were not accounted
+        one = replace(
+            asked, kind=kind or ("alloc" if "alloc" in kinds or "rss" not in kinds else "rss")
+        )
+        if not asked.inputs:
+            one.inputs = learned.largest_inputs(group.text, one.kind)
+        if form == "json":
+            print(json.dumps(answer(model, one, group)))
+            continue
+        if number:
+            print()
+        _print_one(learned, one, group, bool(asked.inputs), limit_text)
 
 
 def _print_one(
-    learned: _Learned, asked: Question, form: str, has_inputs: bool, limit_text: str | None
+    learned: _Learned, asked: Question, group: Group, has_inputs: bool, limit_text: str | None
 ) -> None:
     """has_inputs: the user gave them. limit_text: as the user wrote it."""
     from dwsr_probe.predict.blocks import input_bytes, scaled
+    from dwsr_probe.predict.group import chain_text
     from dwsr_probe.report.forecast import CurvePoint, answer_lines, input_text, plot
     from dwsr_probe.report.words import line_of
     from dwsr_probe.serve.question import answer
 
     model = learned.model
-    if asked.task not in model.names() and form == "table":
-        known = ", ".join(line_of(name, _NAME_CHARS_MOST) for name in model.names())
-        fail(
-            f"no task {asked.task!r} was seen; "
-            + (f"there are {known}" if known else "the run has none")
-        )
-    found = answer(model, asked)
-    if form == "json":
-        print(json.dumps(found))
-        return
-    given = ", ".join(map(input_text, asked.inputs))
+    found = answer(model, asked, group)
+    given = ", ".join(
+        # A shape without all its lengths says less than the type.
+        input_text({**one, "shape": None} if None in (one.get("shape") or ()) else one)
+        for one in asked.inputs
+    )
     whose = "" if has_inputs else " (the largest seen)"
-    print(f"{line_of(asked.task)} of {given or 'no inputs'}{whose}")
+    print(f"{line_of(model.labels()[group])} of {given or 'no inputs'}{whose}")
+    if group.chain:
+        print(f"chain: {line_of(chain_text(group.chain), _NAME_CHARS_MOST)}")
     print("\n".join(answer_lines(found, limit_text)))
-    seen, size = model.seen(asked.task, asked.kind), input_bytes(asked.inputs)
+    seen, size = model.seen(group, asked.kind), input_bytes(asked.inputs)
     if not seen or not asked.inputs or size is None or found["at_least"]:
         return
-    varying_axes = learned.varying_axes.get(asked.task)
+    varying_axes = learned.varying_axes.get(group.text)
     largest = max([size, *(x for x, *_ in seen)]) / max(size, 1)
     curve = []
     for point in range(1, _CURVE_POINTS + 1):
         inputs = scaled(asked.inputs, largest * point / _CURVE_POINTS, varying_axes)
-        forecast = model.predict(inputs, asked.task, kind=asked.kind)
+        forecast = model.predict(inputs, group, kind=asked.kind)
         curve.append(CurvePoint(input_bytes(inputs) or 0, forecast.mean, forecast.upper(asked.q)))
     mean = found["mean_bytes"]
     print()
@@ -254,25 +285,26 @@ def _print_one(
 def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None:
     from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.blocks import input_bytes
+    from dwsr_probe.predict.group import chain_text
     from dwsr_probe.report.forecast import ForecastRow, print_names
-    from dwsr_probe.report.words import count_text
+    from dwsr_probe.report.words import count_text, line_of
     from dwsr_probe.serve.question import Question, answer
 
     model = learned.model
 
-    def largest_inputs_of(kinds: tuple[str, ...]) -> list[tuple[str, str, Inputs]]:
+    def largest_inputs_of(kinds: tuple[str, ...]) -> list[tuple[Group, str, Inputs]]:
         return [
-            (name, k, learned.largest_inputs(name, k))
-            for name in model.names()
-            for k in model.kinds(name)
+            (group, k, learned.largest_inputs(group.text, k))
+            for group in model.groups()
+            for k in model.kinds(group)
             if k in kinds
         ]
 
     if form == "json":
-        for name, k, inputs in largest_inputs_of((kind,) if kind else KINDS):
-            one = Question(name, [], k, q)
+        for group, k, inputs in largest_inputs_of((kind,) if kind else KINDS):
+            one = Question(group.text, [], k, q)
             one.inputs = inputs  # as they were recorded
-            print(json.dumps(answer(model, one)))
+            print(json.dumps(answer(model, one, group)))
         return
     # Own peaks; in a run without accounting, growth of the process.
     asked = (
@@ -286,9 +318,10 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
             if not model.names()
             else f"no task has figures of the kind {kind or 'alloc'}"
         )
+    labels = model.labels()
     rows = [
-        ForecastRow(name, k, input_bytes(inputs), model.predict(inputs, name, kind=k))
-        for name, k, inputs in asked
+        ForecastRow(labels[group], k, input_bytes(inputs), model.predict(inputs, group, kind=k))
+        for group, k, inputs in asked
     ]
     largest: dict[str, float] = {}
     for row in rows:
@@ -296,6 +329,10 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
     names = sorted(largest, key=lambda name: (-largest[name], name))
     shown = names[:_NAMES_MOST]
     print_names([row for name in shown for row in rows if row.task_name == name], q, sys.stdout)
+    for group, label in labels.items():
+        if label in shown and label != group.name:  # one of several chains
+            chain = chain_text(group.chain) or f"{group.name} alone"
+            print(f"{line_of(label)}: {line_of(chain, _NAME_CHARS_MOST)}")
     if rest := len(names) - len(shown):
         print(
             f"and {count_text(rest, 'smaller task', 'smaller tasks', '1')}: --task"

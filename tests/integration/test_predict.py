@@ -449,3 +449,176 @@ def test_help_tells_of_both(cli):
         and "predict serve --help" in " ".join(done.stdout.split())
     )
     assert "--from-token-file" in cli("predict", "serve", "--help").stdout
+
+
+PIPELINE = """
+    import dask, dask.array as da, numpy as np
+
+    class Operator:
+        def __init__(self, copies):
+            self.copies = copies
+        def __call__(self, block):
+            return sum(np.array(block) for _ in range(self.copies))
+
+    class Narrow(Operator):
+        pass
+
+    class Wide(Operator):
+        def __call__(self, block):
+            parts = [np.array(block) for _ in range(self.copies)]
+            return sum(parts)
+
+    def smooth(block):
+        return block * 2
+
+    if __name__ == "__main__":
+        for rows in (50, 100, 150):
+            x = da.from_array(np.ones((300, 2000)), chunks=(rows, 2000))
+            out = np.empty(x.shape)
+            for operator in (Narrow(2), Wide(6)):
+                da.store(x.map_blocks(operator, dtype=x.dtype), out, lock=False)
+            da.store(x.map_blocks(smooth, dtype=x.dtype), out, lock=False)
+            x.map_blocks(smooth, dtype=x.dtype)[5:].compute(scheduler="threads")
+"""
+
+
+def test_operators_under_one_prefix(cli):
+    """As a pipeline that stores its blocks has them: each operator has a row and a forecast."""
+    pytest.importorskip("dask")
+    done, _ = cli.job(PIPELINE, "-q")
+    assert done.returncode == 0, done.stderr
+    run = cli.cwd / "run"
+    table = lines(cli("predict", run))
+    names = {line.split("  ")[0] for line in table}
+    assert {"Narrow", "Wide"} <= names and any(name.startswith("smooth") for name in names)
+    narrow, wide = (
+        json.loads(lines(cli("predict", run, "--task", name, "--format", "json"))[0])
+        for name in ("Narrow", "Wide")
+    )
+    assert narrow["operation"] == "Narrow" and narrow["n"] == wide["n"] == 6 + 3 + 2
+    assert wide["mean_bytes"] > 2 * narrow["mean_bytes"] > 0
+
+
+def store_of_groups(cli):
+    """Two operators under one prefix of keys, one of them in two chains; and an odd task whose
+    inputs have no size."""
+    store = Store.create(str(cli.cwd / "run"))
+    store.set_meta(host="another")  # which has the boards: nothing is left to collect here
+    unknown = {"type": "Survey", "dtype": None, "shape": None, "nbytes": None}
+    masked = {"type": "Array", "dtype": "float64", "shape": [None, 5], "nbytes": None}
+
+    def one(n, operation, chain, factor, name="store-map", **fields):
+        rows = 100 * (n % 4 + 1)
+        block = {"type": "Array", "dtype": "float64", "shape": [rows, 1000], "nbytes": 8000 * rows}
+        return TaskRecord(
+            process="1-1",
+            task_name=name,
+            state="ok",
+            start=float(n),
+            duration=0.1,
+            operation=operation,
+            chain=chain,
+            alloc_peak_bytes=factor * 8000 * rows,
+            **{"inputs": [{**block, "lazy": True}], "input_bytes": 8000 * rows, **fields},
+        )
+
+    records = [
+        made
+        for n in range(12)
+        for made in (
+            one(n, "rms", ["getitem", "rms", "store"], 3),
+            one(n, "gst", ["getitem", "gst", "store"], 9),
+            one(n, "rms", ["rms", "store"], 2),
+            one(n, None, None, 1, "odd", inputs=[unknown, masked], input_bytes=None),
+        )
+    ]
+    for seq, made in enumerate(records, 1):
+        made.seq = seq
+    store.add_tasks(records)
+    store.close()
+    return cli.cwd / "run"
+
+
+def test_a_task_by_any_of_its_names(cli):
+    run = store_of_groups(cli)
+
+    def asked(name, *words):
+        return [
+            json.loads(line)
+            for line in lines(cli("predict", run, "--task", name, "--format", "json", *words))
+        ]
+
+    chains = {"rms [getitem → rms → store]": 3, "rms [rms → store]": 2}
+    for name, groups in (
+        ("gst", ["gst [getitem → gst → store]"]),
+        ("gst [getitem → gst → store]", ["gst [getitem → gst → store]"]),
+        ("rms", ["rms [rms → store]", "rms [getitem → rms → store]"]),
+        ("rms (1 of 2)", ["rms [rms → store]"]),
+        ("rms (2 of 2)", ["rms [getitem → rms → store]"]),
+        ("getitem", ["gst [getitem → gst → store]", "rms [getitem → rms → store]"]),
+        ("odd", ["odd"]),
+    ):
+        found = asked(name)
+        assert [one["group"] for one in found] == groups and all(
+            one["task"] == name and one["n"] == 12 for one in found
+        )
+    assert len(asked("store-map")) == 3 and asked("odd")[0]["operation"] is None
+    for one in asked("rms", "--shape", "800,1000", "--dtype", "float64"):
+        factor = chains[one["group"]]  # twice the largest block that was read
+        assert one["mean_bytes"] == pytest.approx(factor * 6_400_000, rel=0.02)
+        assert one["operation"] == "rms" and "rms" in one["chain"]
+    assert asked("never")[0]["trust"] == "none"
+
+
+def test_a_table_of_groups(cli):
+    run = store_of_groups(cli)
+    table = lines(cli("predict", run))
+    assert [line.split("  ")[0] for line in table[1:5]] == [
+        "gst",
+        "rms (2 of 2)",
+        "rms (1 of 2)",
+        "odd",
+    ]
+    assert table[5:] == ["rms (1 of 2): rms → store", "rms (2 of 2): getitem → rms → store"]
+    shown = lines(cli("predict", run, "--task", "rms"))
+    titles = [line for line in shown if line.startswith(("rms", "chain"))]
+    assert titles == [
+        "rms (1 of 2) of 400×1000 float64 (the largest seen)",
+        "chain: rms → store",
+        "rms (2 of 2) of 400×1000 float64 (the largest seen)",
+        "chain: getitem → rms → store",
+    ]
+    (first, *_) = lines(cli("predict", run, "--task", "odd"))
+    assert first.startswith("odd of Survey of unknown size")
+    done = cli("predict", run, "--task", "never")
+    assert done.returncode == 1 and done.stderr == (
+        "dwsr-probe: no task 'never' was seen; there are gst, odd, rms (1 of 2), rms (2 of 2)\n"
+    )
+
+
+def test_methods_that_are_marked(cli):
+    """`self` is no input, and an object of the job's own class has no size."""
+    done, _ = cli.job(
+        """
+        import dwsr_probe, numpy as np
+        class Survey:
+            @dwsr_probe.task("scale")
+            def scale(self, x):
+                return x * 2
+            @dwsr_probe.task("merge")
+            def merge(self, other, x=None):
+                return other
+        for n in range(8):
+            Survey().scale(np.ones((100 * (n % 4 + 1), 1000)))
+            Survey().merge(Survey())
+            Survey().merge(Survey(), np.ones(1000))
+        """,
+        "-q",
+    )
+    assert done.returncode == 0
+    run = cli.cwd / "run"
+    table = lines(cli("predict", run))
+    assert [line.split()[0] for line in table[1:3]] == ["scale", "merge"]
+    assert lines(cli("predict", run, "--format", "json"))
+    for name, given in (("scale", "400×1000 float64"), ("merge", "Survey of unknown size")):
+        assert lines(cli("predict", run, "--task", name))[0].startswith(f"{name} of {given}")
