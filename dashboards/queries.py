@@ -19,7 +19,7 @@ TASK_LINK = (
 )
 PROCESS_LEGEND = "{{program}} {{pid}} @ {{instance}}"
 SLOT_LEGEND = "slot {{slot}}: {{operation}}"
-RUNNING_TASK_LEGEND = "{{task_name}} {{slot}}: {{pid}} @ {{target}}"
+RUNNING_TASK_LEGEND = "{{operation}} {{slot}}: {{pid}} @ {{target}}"
 USED_SHARE = "1 - dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
 HEADROOM_SHARE = "dwsr_process_headroom_bytes / dwsr_process_limit_bytes"
 OWN_PEAK_MAX, OWN_PEAK_TOTAL = (

@@ -237,7 +237,7 @@ def test_labels_are_bounded_ones():
 
 
 def test_a_task_name_stands_beside_its_operation():
-    for metric in METRICS:
+    for metric in (*METRICS, *PREDICTED):
         assert ("task_name" in metric.labels) == ("operation" in metric.labels), metric.name
 
 
