@@ -344,6 +344,8 @@ cdef class Walk:
             return 0
         if f.role == STORE:
             self.visit((<tuple>args)[0], scope, False, depth)
+            if len(<tuple>args) > 1 and self.value_of((<tuple>args)[1], scope) is not None:
+                self.done.add(self.value_key)
             self.add_name(f)
             return 0
         in_library = not f.ours
