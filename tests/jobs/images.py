@@ -63,7 +63,7 @@ def work(folder, edge):
     ]
     da.store(found, targets, lock=False)
     da.compute(volume.mean(), volume.std(axis=0), (volume - volume.mean()).max())
-    across = volume.rechunk((SHAPE[0], edge, SHAPE[2]))
+    across = volume.rechunk((SHAPE[0], 32, SHAPE[2]))
     (across.cumsum(axis=0)[-1] + 1).sum().compute()
     (volume.T @ da.ones(SHAPE[0], chunks=edge)).sum().compute()
     # a map and an open file of h5py belong to this process
