@@ -29,14 +29,15 @@ NAMES = (
     "forks",
     "kills",
 )
-# `make bench-budgets`, `make bench-libraries` and `make bench-predict` have a main of their own.
-ORDER = ("budgets", "builds", "libraries", *NAMES, "predict")
+# `make bench-budgets`, `bench-graphs`, `bench-libraries` and `bench-predict` have a main of their
+# own.
+ORDER = ("budgets", "builds", "libraries", "graphs", *NAMES, "predict")
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
 
-Made by `make bench`, `make bench-budgets`, `make bench-libraries` and `make bench-predict`; each
-section says when and where. Figures are medians with their least and largest values, measured side
-by side in one run. Absolute times move from machine to machine.
+Made by `make bench`, `make bench-budgets`, `make bench-graphs`, `make bench-libraries` and
+`make bench-predict`; each section says when and where. Figures are medians with their least and
+largest values, measured side by side in one run. Absolute times move from machine to machine.
 """
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from tests.bench.budget_parts import POOL, cupy_python
 from tests.bench.figure import NotMeasured
 
 # Each prints numbers; which of them is what, and its decimals.
+FUSED = (
+    "from tests.bench.dask_tasks import hot_path; print(*hot_path(fused=True))",
+    ((1, "Dask task of four functions that reads a block, µs of CPU", 2),),
+)
 PATHS = (
     (
         "from tests.bench.boundary import once; print(*once(0))",
@@ -33,6 +38,7 @@ PATHS = (
         "from tests.bench.dask_tasks import hot_path; print(*hot_path())",
         ((1, "Dask task on the worker's thread, µs of CPU", 2),),
     ),
+    FUSED,
 )
 CUPY_PAIR = "CuPy pair with the hook, µs of CPU", 2
 
@@ -78,21 +84,33 @@ def row_of(what, digits, before, after):
     )
 
 
-def compare(checkout, quick=False):
-    """A Section of before, after and their ratio."""
-    checkout, here = Path(checkout).resolve(), Path.cwd()
-    for build in (checkout, here):
+def built(checkout):
+    """The path of another checkout; exits if it or this one is not built."""
+    checkout = Path(checkout).resolve()
+    for build in (checkout, Path.cwd()):
         if not (build / ".venv/bin/python").exists():
             sys.exit(f"{build} is not built: make -C {build} .venv/.bench")
+    return checkout
+
+
+@contextmanager
+def both(checkout):
+    """The builds of another checkout and of this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(HERE.parent.absolute(), f"{folder}/tests")
+        yield Build(checkout, folder), Build(Path.cwd(), folder)
+
+
+def compare(checkout, quick=False):
+    """A Section of before, after and their ratio."""
+    checkout = built(checkout)
     section = Section(
         f"Hot paths, before and after: {checkout}",
         "after / before ≤ 1",
         ("what", "before", "after", "after / before", "**least of each**"),
     )
     rounds = 2 if quick else 9
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(HERE.parent.absolute(), f"{folder}/tests")
-        builds = Build(checkout, folder), Build(here, folder)
+    with both(checkout) as builds:
         for code, figures in PATHS:
             print(f"...   {figures[0][1]}", file=sys.stderr, flush=True)
             before, after = in_turn(builds, rounds, lambda build, code=code: build.numbers(code))

@@ -9,9 +9,30 @@ import time
 from tests.bench import PY, Section, in_fresh_python, kernel, spread
 
 
-def hot_path(count=4000):
+def fused_task(arrays):
+    """A task of four functions, as Dask fuses them: reads a block of a mapped file, and adds
+    another array to it. arrays: keys of two arrays in memory."""
+    import numpy as np
+    from dask._task_spec import Task, TaskRef
+    from dask.array.core import getter
+
+    def first(values, *_):
+        return values
+
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        mapped = np.memmap(file, np.float64, "w+", shape=(40, 20))
+    keys = [(f"{word}-1", 0, 0) for word in ("getitem", "smooth", "gradient", "sum")]
+    return Task.fuse(
+        Task(keys[0], getter, mapped, (slice(10, 20), slice(0, 20))),
+        Task(keys[1], first, TaskRef(keys[0]), TaskRef(arrays[0])),
+        Task(keys[2], first, TaskRef(keys[1]), TaskRef(arrays[1])),
+        Task(keys[3], len, TaskRef(keys[2])),
+    )
+
+
+def hot_path(count=4000, fused=False):
     """Microseconds of distributed's own _run_task with two arrays: bare, wrapped; and of the
-    kernel's calls alone."""
+    kernel's calls alone. fused: the task is a chain of four functions, and reads a block."""
     import threading
     from types import SimpleNamespace
 
@@ -25,6 +46,8 @@ def hot_path(count=4000):
     data = {("x-1", 0, 0): np.ones((10, 20)), ("y-1", 0, 0): np.ones((10, 20))}
     node = Task(("sum-1", 0, 0), max, TaskRef(("x-1", 0, 0)), TaskRef(("y-1", 0, 0)))
     node.func = lambda *values: values[0]
+    if fused:
+        node = fused_task(list(data))
     state = SimpleNamespace(tasks={node.key: SimpleNamespace(state="executing", dependencies=())})
     worker = SimpleNamespace(state=state)
     worker._dwsr_probe_index = 0

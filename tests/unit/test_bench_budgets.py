@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bench import book, libraries
+from tests.bench import book, graphs, libraries
 from tests.bench.budgets import DASK, LINES, NUMPY, ROWS, Row, cells
 from tests.bench.figure import Figure, NotMeasured, difference
 from tests.bench.jobs import JOBS
@@ -78,6 +78,40 @@ def test_what_is_not_exact_counts():
     assert libraries.percent_of_bytes_not_exact(found) == pytest.approx(50)  # 200 and 400 of 1,200
     assert libraries.reasons(found) == "1 coroutine, 1 no own peak"
     assert libraries.reasons(found[:1]) == "all exact"
+
+
+def test_graphs():
+    """A benchmark of its own, with rows as the budgets have them."""
+    assert "graphs" in book.ORDER and "graphs" not in book.NAMES
+    rows = graphs.rows(None)
+    assert {row.line for row in rows} <= set(LINES) and all(callable(row.measure) for row in rows)
+    for job in graphs.BLOCKS:
+        compile((graphs.FOLDER / f"{job}.py").read_text(), job, "exec")
+    compile(graphs.repeated("folder"), "job.py", "exec")
+
+
+def test_inputs_that_fit():
+    mib = 1 << 20
+
+    def task(own, *inputs):
+        return {"task_name": "x", "operation": None, "alloc_peak_bytes": own, "inputs": inputs}
+
+    def one(nbytes, **more):
+        return {"shape": None if nbytes is None else [nbytes], "nbytes": nbytes, **more}
+
+    assert graphs.fits(task(mib), None) and graphs.fits(task(None), None)
+    assert not graphs.fits(task(2 * mib), None) and not graphs.fits(task(2 * mib, one(None)), None)
+    assert not graphs.fits(task(100 * mib, one(mib)), None)
+    assert graphs.fits(task(100 * mib, one(mib, count=2)), None)
+    assert graphs.fits(task(100 * mib, one(8, logical_bytes=2 * mib)), None)
+    late = task(2 * mib, one(mib, late=True))
+    assert graphs.fits(late, None) and not graphs.fits(late, None, late=False)
+    block = {((mib,), mib)}
+    assert graphs.fits(task(2 * mib, one(mib, lazy=True), one(8)), block)
+    assert not graphs.fits(task(2 * mib, one(mib)), block)
+    assert not graphs.fits(task(2 * mib, one(mib, lazy=True), one(9 * mib, lazy=True)), block)
+    records = [(task(30 * mib, one(mib)), None), (task(10 * mib), None)]
+    assert graphs.percent_unfit(records) == 25 and graphs.worst(records) == "x 25.0"
 
 
 @pytest.mark.parametrize(
