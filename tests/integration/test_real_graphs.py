@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from dwsr_probe.predict.group import group_of, labels
+from dwsr_probe.predict.history import RunSample
 from dwsr_probe.store import Store
 from tests.conftest import Cli, tasks
 
@@ -86,18 +87,18 @@ def ran(cli):
 
 @pytest.fixture(scope="module")
 def learned(cli, ran):
-    """The run directory with the tasks of a job's two smaller block sizes."""
+    """The file with a model of the tasks of a job's two smaller block sizes."""
 
     @cache
-    def merge(name):
-        store = Store.create(str(cli.cwd / f"{name}-learned"))
-        store.set_meta(host="another")  # which has the boards: nothing is left to collect here
+    def learn(name):
+        sample = RunSample()
         for which in (0, 1):
-            store.add_rows(Store.open(ran(name, which).path).rows())
-        store.close()
-        return cli.cwd / f"{name}-learned"
+            for record in Store.open(ran(name, which).path).tasks():
+                sample.add(record)
+        sample.learn().model.save(cli.cwd / f"{name}.json")
+        return cli.cwd / f"{name}.json"
 
-    return merge
+    return learn
 
 
 def brief(record):
@@ -244,11 +245,17 @@ def question(record):
 
 @pytest.mark.parametrize("name", READ_ZARR)
 def test_a_forecast_for_twice_the_block(cli, ran, learned, name):
-    """Learned from two block sizes, asked for twice the larger one: tasks that load."""
+    """Learned from two block sizes, asked for twice the larger one: tasks that load. Dask's name
+    of a few tasks depends on their place in the graph; those that are new here are left out."""
     groups, wrong = {}, []
+    known = {group(record).text for which in (0, 1) for record in ran(name, which).records}
     for record, _ in ran(name, 2).loads():
         groups.setdefault(group(record).text, []).append(record)
+    new = [text for text in groups if text not in known]
+    assert len(new) <= 1, new
     for text, records in groups.items():
+        if text in new:
+            continue
         measured = median(record["alloc_peak_bytes"] for record in records)
         if measured < MIB:
             continue
@@ -289,7 +296,7 @@ def test_compare_of_two_block_sizes_raises_no_alarm(cli, ran, name):
 def described(records):
     """Names, chains and inputs of all tasks, by key. Tokens are left out of the keys: Dask makes
     some of them anew in each run. It shortens long keys, and ends them with four digits."""
-    token = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4}\b)?")
+    token = re.compile(r"[0-9a-f]{8,}(--?[0-9a-f]{1,4}\b)?")
     shown = "task_name", "operation", "chain", "inputs", "inputs_omitted"
     found = {}
     for record in records:
