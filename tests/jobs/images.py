@@ -14,7 +14,7 @@ import zarr
 from scipy.ndimage import gaussian_filter, maximum_filter, sobel
 from session import arguments, session
 
-SHAPE = 192, 256, 256  # of float32: 48 MiB
+SHAPE = 128, 256, 256  # of float32: 32 MiB
 STORED = 16, 256, 256
 
 

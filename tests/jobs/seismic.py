@@ -13,8 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.ndimage import correlate1d, gaussian_filter
 from session import arguments, session
 
-SHAPE = 256, 96, 128  # of float32: 12 MiB
-STORED = 32, 96, 128
+SHAPE = 256, 96, 96  # of float32: 9 MiB
+STORED = 32, 96, 96
 HALF = 1, 1, 4  # of a window of 3 × 3 × 9
 
 

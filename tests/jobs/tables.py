@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from session import arguments, session
 
-ROWS, STATIONS = 1_200_000, 2_000
+ROWS, STATIONS = 800_000, 2_000
 
 
 def make(folder, rows):
