@@ -430,6 +430,16 @@ cdef uint64_t add_fields(
     return nbytes
 
 
+cdef bint is_empty(object value, int kind):
+    """An example of a type, which Dask's functions are given: an array or a table without rows."""
+    if kind not in (NDARRAY, DATAFRAME, COLUMN, ARRAY):
+        return False
+    try:
+        return len(value) == 0
+    except Exception:  # an array without axes
+        return False
+
+
 cdef int add_value(
         listing *l, object value, int depth, object known_bytes, bint constant) except -1:
     """Add a value; of a list or dict, add its items.
@@ -441,7 +451,7 @@ cdef int add_value(
     cdef uint64_t nbytes, before
     l.visited += 1
     if kind == REFERENCE or kind == NO_INPUT or (constant and (
-            kind in (SCALAR, UNKNOWN)
+            kind in (SCALAR, UNKNOWN) or is_empty(value, kind)
             or depth >= DEPTH_MOST and kind in (SEQUENCE, SET, MAPPING))):
         return 0
     if kind != NDARRAY and kind != DEVICE_ARRAY:

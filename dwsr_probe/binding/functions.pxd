@@ -18,7 +18,7 @@ cdef frozenset LIBRARIES
 cdef class Function:
     cdef int role
     cdef bytes name
-    cdef bint ours
+    cdef bint ours, names_task
 
 cdef Function function_of(object function)
 cdef int shape_of(type t)

@@ -53,7 +53,10 @@ cdef dict ROLES = {
     ("dask.delayed", "single_key"): (HIDDEN, ""),
     ("dask.dataframe.io.parquet.core", "ParquetFunctionWrapper"): (PLAIN, "read_parquet"),
 }
-# Functions of these libraries are steps of a chain, but not the job's own.
+# Functions of these libraries are steps of a chain, but not the job's own. Those of FIELD name a
+# task if nothing of the job is in it: `map_overlap(scipy.ndimage.gaussian_filter)`.
+cdef frozenset FIELD = frozenset((
+    "bottleneck", "cucim", "cupyx", "cv2", "numbagg", "numexpr", "scipy", "skimage", "sklearn"))
 cdef frozenset LIBRARIES = frozenset((
     "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "dask_expr",
     "distributed", "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy",
@@ -65,7 +68,7 @@ cdef class Function:
     """A function as a chain shows it.
 
     name: JSON text, b"" for a function that has no place in a chain. ours: of the job, not of a
-    library.
+    library. names_task: the operation of a task in which nothing is ours.
     """
 
 
@@ -87,7 +90,8 @@ cdef Function new_function(object module, object qualname, str shown):
     if name is None:
         name = shown
     f.role = role
-    f.ours = library not in LIBRARIES
+    f.ours = library not in LIBRARIES and library not in FIELD
+    f.names_task = library not in LIBRARIES
     f.name = json_name(name.lstrip("_") or name) if name else b""
     return f
 
@@ -174,7 +178,9 @@ cdef Function remembered(object module, object qualname, object shown):
 
 cdef bint may_be_function(object value):
     cdef type t = type(value)
-    return t is FunctionType or t is MethodType or t is PartialType or t is BuiltinType
+    return (
+        t is FunctionType or t is MethodType or t is PartialType or t is BuiltinType
+        or shape_of(t) == NUMPY_FUNCTION and callable(value))
 
 
 cdef bint is_callable_object(object value):

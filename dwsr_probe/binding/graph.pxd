@@ -1,4 +1,6 @@
 # What graph_tasks.pyx uses of graph.pyx.
+from libc.stdint cimport uint64_t
+
 from dwsr_probe.binding.features cimport listing
 from dwsr_probe.binding.functions cimport Function
 from dwsr_probe.binding.tasks cimport OpenTask
@@ -21,11 +23,11 @@ cdef class Walk:
     cdef object root, data, sizes, value_key
     cdef set done
     cdef list names
-    cdef bytes operation
-    cdef bytes handed  # a function among the arguments of a library's function
-    cdef bint handed_ours
+    cdef Function operation
+    cdef Function handed  # a function among the arguments of a library's function
     cdef int left  # nodes that may still be visited
-    cdef int tasks, reads  # so far; reads: dependencies and blocks
+    cdef int tasks, blocks  # so far
+    cdef bint makes_output  # the task is given no data: what it has read or made is its output
     cdef list sources  # (scope, key, node) of tasks inside that make data, or None
 
     cdef int run(self, object node) except -1
@@ -39,6 +41,7 @@ cdef class Walk:
     cdef int visit_inner(
         self, object key, object node, Scope scope, bint in_library, int depth) except -1
     cdef object observed(self, OpenTask opened)
+    cdef bint gives_little(self, uint64_t before) noexcept
     cdef bint is_found(self, Scope scope, object key, object node) except -1
     cdef int add_dependency(self, object key) except -1
     cdef int visit_task(
@@ -51,3 +54,5 @@ cdef class Walk:
     cdef object value_of(self, object node, Scope scope)
     cdef bint add_block(
         self, Function f, object source, object selection, Scope scope) except -1
+
+cdef int add_late_value(listing *l, object value, object known_bytes) except -1

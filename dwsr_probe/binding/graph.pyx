@@ -10,6 +10,7 @@ never run.
 """
 cimport cython
 from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
 from csrc.board_layout cimport ABSENT
 from dwsr_probe.binding.features cimport add_value, close_listing, listing, open_listing
@@ -25,7 +26,7 @@ cdef enum:
     NAMES_MOST = 4096  # kept names and chains
     CHAIN_MOST = 500  # bytes of JSON
     SOURCES_MOST = 8  # that are observed in one task
-    SMALL_BYTES = 1 << 16
+    GIVEN_MOST = 4096  # bytes that a source is given at most
 
 cdef enum node_kind:
     NODE_NONE, NODE_TASK, NODE_REFERENCE, NODE_DATA
@@ -82,6 +83,19 @@ cdef class Scope:
         self.copied[key] = node
 
 
+cdef int add_late_value(listing *l, object value, object known_bytes) except -1:
+    """Add what a source has returned, unless that is small, too."""
+    cdef uint64_t before = l.total_bytes
+    cdef listing old
+    memcpy(&old, l, sizeof(listing))
+    add_value(l, value, 1, known_bytes, True)
+    if before == ABSENT or l.total_bytes == ABSENT or l.total_bytes - before > GIVEN_MOST:
+        return 0
+    if b"logical_bytes" not in l.text[old.size:l.size]:
+        memcpy(l, &old, sizeof(listing))
+    return 0
+
+
 @cython.final
 cdef class Observed:
     """A function inside a task that makes data: what it returns is an input, known late."""
@@ -91,7 +105,7 @@ cdef class Observed:
     def __call__(self, *args, **kwargs):
         value = self.function(*args, **kwargs)
         try:
-            add_value(self.opened.inputs, value, 1, None, True)
+            add_late_value(self.opened.inputs, value, None)
         except Exception:  # the job comes first
             pass
         return value
@@ -127,18 +141,22 @@ cdef class Walk:
         self.root = node
         self.done = set()
         self.names = []
-        self.operation = b""
-        self.handed = None
-        self.handed_ours = False
+        self.operation = self.handed = None
         self.left = NODES_MOST
-        self.tasks = self.reads = 0
+        self.tasks = self.blocks = 0
         self.sources = None
         if kind_of_node(type(node)) == NODE_REFERENCE:
             self.names.append(ALIAS)  # runs nothing: another name for a result
         self.visit(node, None, False, DEPTH_MOST)
         if self.tasks == 1:
             self.sources = None  # what it makes is the output
+        self.makes_output = self.sources is None and not self.blocks and self.gives_little(0)
         return 0
+
+    cdef bint gives_little(self, uint64_t before) noexcept:
+        """Whether inputs since then are no data: a number, the state of a random generator."""
+        return (
+            self.inputs.total_bytes != ABSENT and self.inputs.total_bytes - before <= GIVEN_MOST)
 
     cdef object observed(self, OpenTask opened):
         """The task with its sources observed: copies of the nodes on the way to them. None if no
@@ -172,7 +190,7 @@ cdef class Walk:
         return node is self.root
 
     cdef bytes operation_text(self):
-        return self.operation[1:-1]  # JSON's quotes
+        return b"" if self.operation is None else self.operation.name[1:-1]  # JSON's quotes
 
     cdef bytes chain(self):
         """JSON, or b"" if there is only one function, which the task is named for."""
@@ -249,8 +267,10 @@ cdef class Walk:
         """A function among the arguments of a library's: it is what the library calls. One of the
         job's comes first."""
         cdef Function f = function_of(unwrapped(function, depth))
-        if f.name and (f.ours or self.handed is None):
-            self.handed, self.handed_ours = f.name, f.ours
+        if f.name and (
+                self.handed is None or f.ours > self.handed.ours
+                or f.names_task > self.handed.names_task):
+            self.handed = f
         return 0
 
     cdef int visit_key(self, object key, Scope scope, bint in_library, int depth) except -1:
@@ -268,22 +288,16 @@ cdef class Walk:
 
     cdef int visit_inner(
             self, object key, object node, Scope scope, bint in_library, int depth) except -1:
-        """Visit a node of a subgraph. A task that is given nothing, or as little as the state of a
-        random generator, is a source."""
-        cdef int tasks = self.tasks, reads = self.reads
-        cdef Py_ssize_t count = self.inputs.count
-        cdef uint64_t read_bytes = self.inputs.total_bytes
+        """Visit a node of a subgraph. A task that is given no data is a source."""
+        cdef int tasks = self.tasks, blocks = self.blocks
+        cdef uint64_t given = self.inputs.total_bytes
         if kind_of_node(type(node)) != NODE_TASK or scope.node is None:
             return self.visit(node, scope, in_library, depth)
         if id(node) in self.done:
             return 0
         self.done.add(id(node))
         self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node, key)
-        if self.tasks != tasks + 1 or self.reads != reads:
-            return 0
-        if self.inputs.count != count and (
-                self.inputs.total_bytes == ABSENT
-                or self.inputs.total_bytes - read_bytes > SMALL_BYTES):
+        if self.tasks != tasks + 1 or self.blocks != blocks or not self.gives_little(given):
             return 0
         if self.sources is None:
             self.sources = []
@@ -292,7 +306,6 @@ cdef class Walk:
         return 0
 
     cdef int add_dependency(self, object key) except -1:
-        self.reads += 1
         if type(self.data) is not dict or key in self.done:
             return 0
         if key in <dict>self.data:
@@ -349,19 +362,16 @@ cdef class Walk:
             self.add_name(f)
             return 0
         in_library = not f.ours
-        outer, outer_ours = self.handed, self.handed_ours
+        outer = self.handed
         self.handed = None
         if type(kwargs) is dict and kwargs:
             args = (*<tuple>args, *[
                 item for name, item in (<dict>kwargs).items()
                 if name != "_meta" and name != "meta"])  # an empty example of the result
         self.visit_siblings(args, scope, in_library, depth)
-        if self.handed is not None:
-            if self.handed_ours and not self.operation:
-                self.operation = self.handed
-            if self.handed_ours or f.role == HIDDEN:
-                self.names.append(self.handed)
-        self.handed, self.handed_ours = outer, outer_ours
+        if self.handed is not None and (self.handed.names_task or f.role == HIDDEN):
+            self.add_name(self.handed)
+        self.handed = outer
         if f.role == CONCATENATE and is_rechunk(self.root.key if key is None else key):
             self.names.append(RECHUNK)
         else:
@@ -390,8 +400,8 @@ cdef class Walk:
         if not f.name or f.role == HIDDEN:
             return 0
         self.names.append(f.name)
-        if f.ours and not self.operation:
-            self.operation = f.name
+        if f.names_task and (self.operation is None or f.ours > self.operation.ours):
+            self.operation = f
         return 0
 
     cdef object value_of(self, object node, Scope scope):
@@ -443,7 +453,7 @@ cdef class Walk:
         if not add_selection(self.inputs, array, chosen):
             return False
         self.done.add(key)  # the whole array is no input
-        self.reads += 1
+        self.blocks += 1
         return True
 
 

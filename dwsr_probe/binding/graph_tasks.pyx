@@ -9,7 +9,7 @@ from csrc.probe cimport probe_active
 from dwsr_probe.binding.features cimport (
     SEQUENCE, VALUES_MOST, add_items, add_value, byte_count, close_listing, describe_returned,
     listing, omit_rest_if_full, open_listing, reopen_listing)
-from dwsr_probe.binding.graph cimport Walk
+from dwsr_probe.binding.graph cimport Walk, add_late_value
 from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
 
 cdef object split_key = None  # dask.utils.key_split
@@ -81,8 +81,9 @@ cdef Walk list_graph_inputs(listing *l, object node, object data, object sizes):
     return walk
 
 
-cdef int observe_sources(OpenTask opened, Walk walk, const listing *l) except -1:
-    """Have the sources inside the task observed. What they return becomes input at the end."""
+cdef int expect_late_inputs(OpenTask opened, Walk walk, const listing *l) except -1:
+    """Have the sources inside the task observed: what they return becomes input at the end. If the
+    task itself is the source, so does its output."""
     opened.inputs = <listing *>malloc(sizeof(listing))
     if opened.inputs == NULL:
         return 0
@@ -90,6 +91,9 @@ cdef int observe_sources(OpenTask opened, Walk walk, const listing *l) except -1
     reopen_listing(opened.inputs)
     opened.inputs.late = True
     opened.count_at_begin = l.count
+    opened.makes_output = walk.makes_output
+    if walk.sources is None:
+        return 0
     try:
         opened.node = walk.observed(opened)
     except Exception:  # a task of a kind that cannot be copied runs unobserved
@@ -124,8 +128,8 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
         opened = begin_task(
             prefix_of(key), as_bytes(key), &l, walk.operation_text(), walk.chain(), reason,
             ABSENT if index is None else <uint64_t>index)
-        if walk.sources is not None and reason == REASON_NONE:
-            observe_sources(opened, walk, &l)
+        if (walk.sources is not None or walk.makes_output) and reason == REASON_NONE:
+            expect_late_inputs(opened, walk, &l)
         return opened
     except Exception:  # the job comes first
         return None
@@ -144,6 +148,8 @@ def end_graph_task(
     try:
         if error is None and output is not None:
             described = describe_returned(output, nbytes, &size)
+            if opened.makes_output:
+                add_late_value(opened.inputs, output, nbytes)
         output = None
         if opened.inputs != NULL and opened.inputs.count > opened.count_at_begin:
             close_listing(opened.inputs)

@@ -13,6 +13,7 @@ cdef class OpenTask:
     cdef object foreign_count  # of allocations that the accounting does not see, at the begin
     cdef listing *inputs  # of a graph's task with sources inside; else NULL
     cdef Py_ssize_t count_at_begin  # of these inputs
+    cdef bint makes_output  # its output is one of these inputs, too
     cdef readonly object node  # to be run in place of the task: its sources are observed
 
 ctypedef int (*begin_check)() except -1
