@@ -143,7 +143,8 @@ def test_a_task_that_reads_parquet_has_its_rows_as_input(ran, which):
     wrong = []
     for record in loads:
         rows = [i["shape"][0] for i in record["inputs"] if i["shape"] and i["nbytes"]]
-        if not rows or not set(rows) <= {run.block, 2_000}:
+        # Dask may read several files in one task
+        if not rows or any(n % run.block and n != 2_000 for n in rows):
             wrong.append(brief(record))
     assert_none(wrong, len(loads))
 
@@ -269,7 +270,11 @@ def test_a_forecast_for_twice_the_block(cli, ran, learned, name):
         if done.returncode:
             wrong.append((text, done.stderr))
             continue
-        (found,) = map(json.loads, done.stdout.splitlines())
+        answers = map(json.loads, done.stdout.splitlines())
+        (found,) = (answer for answer in answers if answer["group"] == text)
+        if found["at_least"]:  # most of its tasks are marked: the answer is a lower bound
+            assert found["unseen"]["share"] > 0.5 and not found["promised"]
+            continue
         ratio = (found["mean_bytes"] or 0) / measured
         print(f"{text}: {ratio:.3f} of {measured / MIB:.1f} MiB, n = {found['n']}")
         if not (0.8 <= ratio <= 1.2 and found["n"]):
