@@ -21,7 +21,7 @@ uint32_t texts_hash(struct text text)
         h = (h ^ w) * UINT64_C(0xff51afd7ed558ccd);
         h ^= h >> 29;
     }
-    memcpy(&last, text.at + i, text.len - i);
+    if (i < text.len) memcpy(&last, text.at + i, text.len - i); /* an empty text has no address */
     h = (h ^ last) * UINT64_C(0xff51afd7ed558ccd);
     return (uint32_t)(h >> 32) | 1; /* 0 means "none" in seen_once */
 }
@@ -54,14 +54,15 @@ static uint64_t add_text(struct texts *t, struct text text, uint32_t hash, uint3
 
 static int equals_at(const struct texts *t, uint32_t offset, uint32_t len, struct text text)
 {
-    return len == text.len && !memcmp(t->heap + offset, text.at, len);
+    return len == text.len && (!len || !memcmp(t->heap + offset, text.at, len));
 }
 
 static int is_last(const struct texts *t, enum task_text kind, struct text text)
 {
     if (!t->last[kind].number || t->last[kind].len != text.len) return 0;
-    return !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset,
-                   text.at, text.len);
+    return !text.len
+           || !memcmp(text.len <= TEXT_SHORT ? t->last[kind].text : t->heap + t->last[kind].offset,
+                      text.at, text.len);
 }
 
 static int recurs(enum task_text kind)

@@ -99,7 +99,7 @@ def own(records, name, peak, end=None, slack=64 << 10, attributions=("exact",)):
             assert abs(record["alloc_end_bytes"] - end) <= 0.005 * peak + slack, (
                 f"{name}: {record['alloc_end_bytes']:,} at the end, of {end:,}"
             )
-        assert record["attribution"] in attributions
+        assert record["attribution"] in attributions, record["attribution_reason"]
 
 
 # -- libraries, linked in every way
@@ -778,7 +778,8 @@ print("done")
 """
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    own(records, "load", 8.2 * MB, 0)
+    # The main thread may map an arena of the interpreter beside a task.
+    own(records, "load", 8.2 * MB, 0, attributions=("exact", "shared"))
     own(records, "afterwards", 48 * MB, 8 * MB)
 
 
