@@ -30,6 +30,7 @@ cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept
 cdef int add_value(listing *l, object value, int depth, object known_bytes, bint constant) except -1
 cdef int add_items(listing *l, object items, int kind, int depth, bint constant) except -1
 cdef int add_constants(listing *l, object node, int depth) except -1
+cdef bint is_hashable_type(type t) noexcept
 cdef int kind_of(type t)
 cdef tuple shape_dtype_nbytes(object value, int kind)
 cdef bytes name_of_type(type t)

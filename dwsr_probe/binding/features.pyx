@@ -198,22 +198,40 @@ cdef void write_count(listing *l, Py_ssize_t end) noexcept:
     append(l, after, size)
 
 
+cdef extern from *:
+    """
+    static inline int dwsr_hashes_as_types_do(PyObject *t) {
+        return Py_TYPE(t)->tp_hash == PyType_Type.tp_hash;
+    }
+    """
+    # False: to look for the type in a dict would run code of its metaclass.
+    bint hashes_as_types_do "dwsr_hashes_as_types_do" (object t) noexcept
+
+# Of a type itself: a metaclass may have attributes of these names.
 cdef object bases_of = type.__dict__["__mro__"].__get__
+cdef object module_of = type.__dict__["__module__"].__get__
+cdef object own_name_of = type.__dict__["__name__"].__get__
+
+
+cdef bint is_hashable_type(type t) noexcept:
+    return hashes_as_types_do(t)
 
 
 cdef int kind_of(type t):
+    if not hashes_as_types_do(t):
+        return UNKNOWN
     found = kind_by_type.get(t)
     if found is not None:
         return found
     cdef int kind = UNKNOWN
     cdef bint known = is_known_library(t)
-    if type.__getattribute__(t, "__name__") in COMPILED_FUNCTIONS:
+    if own_name_of(t) in COMPILED_FUNCTIONS:
         return NO_INPUT
     for base in bases_of(t):
-        module = type.__getattribute__(base, "__module__")
+        module = module_of(base)
         if type(module) is not str:
             continue
-        library, name = module.partition(".")[0], type.__getattribute__(base, "__name__")
+        library, name = module.partition(".")[0], own_name_of(base)
         kind = KIND_BY_CLASS_NAME.get((library, name), -1)
         if kind < 0:
             continue
@@ -235,7 +253,7 @@ cdef int kind_of(type t):
 
 
 cdef bint is_known_library(type t):
-    module = type.__getattribute__(t, "__module__")
+    module = module_of(t)
     return type(module) is str and module.partition(".")[0] in KNOWN_LIBRARIES
 
 
@@ -251,15 +269,15 @@ cdef bytes json_name(object text):
 
 
 cdef bytes name_of_type(type t):
-    found = type_names.get(t)
+    found = type_names.get(t) if hashes_as_types_do(t) else None
     if found is None:
-        name = type.__getattribute__(t, "__name__")
-        library = str(type.__getattribute__(t, "__module__")).partition(".")[0]
+        name = own_name_of(t)
+        library = str(module_of(t)).partition(".")[0]
         # "Array" and "Dataset" alone say nothing, and CuPy's ndarray is not the host's
         if library in ("cupy", "cupyx", "cudf", "zarr", "h5py", "netCDF4", "tables"):
             name = f"{library}.{name}"
         found = json_name(name)
-        if is_known_library(t):
+        if hashes_as_types_do(t) and is_known_library(t):
             type_names[t] = found
     return found
 

@@ -7,7 +7,8 @@ Code of the job is never run, and no function is kept: it may hold data.
 cimport cython
 from cpython.function cimport PyFunction_GetCode
 
-from dwsr_probe.binding.features cimport UNKNOWN, json_name, kind_of
+from dwsr_probe.binding.features cimport (
+    COMPILED_FUNCTIONS, UNKNOWN, is_hashable_type, json_name, kind_of, module_of, own_name_of)
 
 import functools
 import operator
@@ -106,10 +107,9 @@ cdef Function function_of(object function):
     if t is MethodType:
         owner = function.__self__
         if isinstance(owner, type):  # a class method
-            name = type.__getattribute__(owner, "__name__")
+            name = own_name_of(owner)
             method = getattr(function.__func__, "__name__", "")
-            return remembered(
-                type.__getattribute__(owner, "__module__"), f"{name}.{method}", None)
+            return remembered(module_of(owner), f"{name}.{method}", None)
         t = type(owner)
     elif issubclass(t, type):  # a class is called
         t = <type>function  # its metaclass may be any
@@ -121,8 +121,7 @@ cdef Function function_of(object function):
         made_by, arguments = function.__reduce__()
         method = (arguments if made_by is MethodCallerType else made_by.args)[0]
         return remembered("operator", method, None)
-    return remembered(
-        type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__"), None)
+    return remembered(module_of(t), own_name_of(t), None)
 
 
 cdef Function function_of_code(object function):
@@ -165,6 +164,8 @@ cdef int keep_by_address(object address, object kept, Function f) except -1:
 
 cdef Function remembered(object module, object qualname, object shown):
     cdef Function f
+    if type(module) is not str:
+        module = None
     key = (module, qualname)
     found = functions.get(key)
     if found is not None:
@@ -190,12 +191,12 @@ cdef bint is_callable_object(object value):
 
 cdef int shape_of(type t):
     """How functions inside a callable of this type are found."""
-    if t is FunctionType or t is BuiltinType:
+    if t is FunctionType or t is BuiltinType or not is_hashable_type(t):
         return OPAQUE
     found = shapes.get(t)
     if found is not None:
         return found
-    module, name = type.__getattribute__(t, "__module__"), type.__getattribute__(t, "__name__")
+    module, name = module_of(t), own_name_of(t)
     library = module.partition(".")[0] if type(module) is str else ""
     cdef int shape = OPAQUE
     if library not in LIBRARIES:

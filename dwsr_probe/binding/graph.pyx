@@ -13,7 +13,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from csrc.board_layout cimport ABSENT
-from dwsr_probe.binding.features cimport add_value, close_listing, listing, open_listing
+from dwsr_probe.binding.features cimport (
+    add_value, close_listing, is_hashable_type, listing, module_of, open_listing)
 from dwsr_probe.binding.functions cimport (
     APPLY, COMPOSE, CONCATENATE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, STORE, SUBGRAPH,
     SUBGRAPH_CALLABLE, TASK_LIST, Function, function_of, is_callable_object, may_be_function,
@@ -37,11 +38,13 @@ cdef dict node_kinds = {}  # type → node_kind, of types that the job does not 
 
 
 cdef int kind_of_node(type t):
+    if not is_hashable_type(t):
+        return NODE_NONE
     found = node_kinds.get(t)
     if found is not None:
         return found
     cdef int kind = NODE_NONE
-    module = type.__getattribute__(t, "__module__")
+    module = module_of(t)
     if module == "dask._task_spec":
         for base in t.__mro__:
             name = base.__name__

@@ -1,0 +1,94 @@
+"""What the walk over a task says without a cluster: names of functions of every kind, inputs, and
+what it keeps (binding/graph.pyx, binding/functions.pyx)."""
+
+import functools
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from dwsr_probe import _core
+from dwsr_probe._core import (
+    begin_graph_task,
+    describe_inputs,
+    end_graph_task,
+    use_key_split,
+    walk_task,
+)
+
+spec = pytest.importorskip("dask._task_spec")
+Task, TaskRef, List = spec.Task, spec.TaskRef, spec.List
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+@decorated
+def first(x):
+    return x
+
+
+@decorated
+def second(x):
+    return x + 1
+
+
+@functools.lru_cache
+def cached(x):
+    return x
+
+
+def add(x, y):
+    return x + y
+
+
+def load():
+    return np.ones((100, 1000))
+
+
+def named(function, *args):
+    return walk_task(Task("key", function, *args))[1:]
+
+
+def test_a_metaclass_of_the_jobs_is_not_asked():
+    asked = []
+
+    class Meta(type):
+        def __hash__(cls):
+            asked.append("hash")
+            return 1
+
+        @property
+        def __module__(cls):
+            asked.append("module")
+            return "numpy"
+
+        @property
+        def __name__(cls):
+            asked.append("name")
+            return "lie"
+
+    class Unhashable(type):
+        __hash__ = None
+
+    class Operator(metaclass=Meta):
+        def __call__(self, x):
+            return x
+
+    class Value(metaclass=Unhashable):
+        pass
+
+    array, tasks = np.ones(3), []
+    for function in (Operator(), Operator, Operator().__call__, len):
+        tasks.append(Task("key", function, Operator(), Value(), array))
+    asked.clear()
+    for task in tasks:
+        assert b'"shape":[3]' in walk_task(task)[0]
+    describe_inputs([Operator(), Value(), array])
+    assert asked == []
