@@ -19,6 +19,7 @@ cdef class Function:
     cdef int role
     cdef bytes name
     cdef bint ours, names_task
+    cdef object qualname  # of a function with code
 
 cdef Function function_of(object function)
 cdef int shape_of(type t)

@@ -125,19 +125,24 @@ cdef Function function_of(object function):
 
 
 cdef Function function_of_code(object function):
-    """By the address of its code, which is kept: the function itself may hold data."""
+    """By the address of its code, which is kept: the function itself may hold data. Functions with
+    one decorator share the decorator's code, each under the name of what it decorates."""
     cdef Function f
     code = <object>PyFunction_GetCode(function)
     address = <size_t><void *>code
     found = functions_by_address.get(address)
-    if found is not None:
+    qualname = own_qualname = function.__qualname__
+    if found is not None and (
+            (<Function>found).qualname is qualname or (<Function>found).qualname == qualname):
         return <Function>found
-    module, qualname, name = function.__module__, function.__qualname__, function.__name__
+    module, name = function.__module__, function.__name__
     if type(qualname) is str and (<str>qualname).endswith("<lambda>"):
         file = code.co_filename.rpartition("/")[2]
         qualname = name = f"lambda ({file}:{code.co_firstlineno})"
     f = remembered(module, qualname, name)
-    keep_by_address(address, code, f)
+    f.qualname = own_qualname
+    if found is None:
+        keep_by_address(address, code, f)
     return f
 
 

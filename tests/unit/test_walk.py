@@ -56,6 +56,12 @@ def named(function, *args):
     return walk_task(Task("key", function, *args))[1:]
 
 
+def test_functions_with_one_decorator_keep_their_own_names():
+    for _ in range(2):
+        assert named(first, 1) == ("first", ["first"])
+        assert named(second, 1) == ("second", ["second"])
+
+
 def test_a_metaclass_of_the_jobs_is_not_asked():
     asked = []
 
