@@ -1,6 +1,8 @@
 # What graph.pyx uses of functions.pyx.
 cdef enum callable_shape:
     OPAQUE, PARTIAL, SUBGRAPH_CALLABLE, COMPOSE, METHOD_CALLER, NUMPY_FUNCTION
+    VECTORIZE  # np.vectorize: around a function
+    NAMED  # compiled or cached: names itself as a function does
 
 cdef enum function_role:
     PLAIN  # a function whose name stands in the chain

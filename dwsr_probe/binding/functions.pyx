@@ -59,9 +59,10 @@ cdef dict ROLES = {
 cdef frozenset FIELD = frozenset((
     "bottleneck", "cucim", "cupyx", "cv2", "numbagg", "numexpr", "scipy", "skimage", "sklearn"))
 cdef frozenset LIBRARIES = frozenset((
-    "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask", "dask_expr",
-    "distributed", "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4", "numpy",
-    "numpy_groupies", "operator", "pandas", "pyarrow", "sparse", "tlz", "toolz", "xarray", "zarr"))
+    "_functools", "_operator", "builtins", "cloudpickle", "cudf", "cupy", "cytoolz", "dask",
+    "dask_expr", "distributed", "flox", "fsspec", "functools", "h5py", "itertools", "netCDF4",
+    "numpy", "numpy_groupies", "operator", "pandas", "pyarrow", "sparse", "tlz", "toolz", "xarray",
+    "zarr"))
 
 
 @cython.final
@@ -73,6 +74,7 @@ cdef class Function:
     """
 
 
+cdef str VECTORIZED = " (vectorized)"  # the end of the name of what np.frompyfunc makes
 cdef dict functions = {}  # (module, qualified name) → Function
 cdef dict functions_by_address = {}, kept_by_address = {}  # of code objects and of ufuncs
 cdef dict shapes = {}  # type of a callable → callable_shape
@@ -81,6 +83,7 @@ cdef type MethodType = types.MethodType
 cdef type BuiltinType = types.BuiltinFunctionType
 cdef type PartialType = functools.partial
 cdef type MethodCallerType = operator.methodcaller
+cdef type MethodDescriptorType = types.MethodDescriptorType  # str.upper
 
 
 cdef Function new_function(object module, object qualname, str shown):
@@ -117,6 +120,15 @@ cdef Function function_of(object function):
         return function_of_numpy(function)
     elif shape_of(t) == METHOD_CALLER:
         return remembered("operator", function.method, None)
+    elif shape_of(t) == NAMED:
+        name = getattr(function, "__name__", None)
+        if type(name) is str:
+            return remembered(function.__module__, function.__qualname__, name)
+    elif shape_of(t) == VECTORIZE and type(function.pyfunc) is FunctionType:
+        return function_of_code(function.pyfunc)
+    elif t is MethodDescriptorType:
+        return remembered(
+            module_of(function.__objclass__), function.__qualname__, function.__name__)
     elif t is MethodCallerType:
         made_by, arguments = function.__reduce__()
         method = (arguments if made_by is MethodCallerType else made_by.args)[0]
@@ -153,7 +165,10 @@ cdef Function function_of_numpy(object function):
     found = functions_by_address.get(address)
     if found is not None:
         return <Function>found
-    f = remembered("numpy", getattr(function, "__name__", "ufunc"), None)
+    name = getattr(function, "__name__", "ufunc")
+    if name.endswith(VECTORIZED):  # made of a function of the job's, which must not be kept
+        return remembered(None, name[:-len(VECTORIZED)], None)
+    f = remembered("numpy", name, None)
     keep_by_address(address, function, f)
     return f
 
@@ -204,6 +219,8 @@ cdef int shape_of(type t):
     module, name = module_of(t), own_name_of(t)
     library = module.partition(".")[0] if type(module) is str else ""
     cdef int shape = OPAQUE
+    if name in COMPILED_FUNCTIONS:
+        return NAMED
     if library not in LIBRARIES:
         return shape
     if t is PartialType or name == "curry":
@@ -214,8 +231,12 @@ cdef int shape_of(type t):
         shape = COMPOSE
     elif library == "dask" and name == "methodcaller":
         shape = METHOD_CALLER
-    elif library == "numpy" and not issubclass(t, type):
+    elif library == "numpy" and name == "vectorize":
+        shape = VECTORIZE
+    elif library == "numpy" and name in ("ufunc", "_ArrayFunctionDispatcher"):
         shape = NUMPY_FUNCTION
+    elif name == "_lru_cache_wrapper":
+        shape = NAMED
     shapes[t] = shape
     return shape
 

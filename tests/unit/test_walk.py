@@ -62,6 +62,31 @@ def test_functions_with_one_decorator_keep_their_own_names():
         assert named(second, 1) == ("second", ["second"])
 
 
+def test_functions_that_are_not_pythons_own_have_their_names():
+    assert named(str.upper, "a") == (None, ["upper"])
+    assert named(cached, 1) == ("cached", ["cached"])
+    assert named(_core.describe_inputs, 1) == ("describe_inputs", ["describe_inputs"])  # Cython's
+    assert named(functools.reduce, max, [1]) == (None, ["reduce"])
+    assert named(np.poly1d([1, 2]), 1) == (None, ["poly1d"])
+
+
+@pytest.mark.parametrize("wrap", [np.vectorize, lambda f: np.frompyfunc(f, 1, 1)])
+def test_a_function_that_numpy_vectorizes_has_its_name_and_is_not_kept(wrap):
+    class Data:
+        pass
+
+    data = Data()
+    gone = weakref.ref(data)
+
+    def scale(x, data=data):
+        return x
+
+    assert named(wrap(scale), 1) == ("scale", ["scale"])
+    del scale, data
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_metaclass_of_the_jobs_is_not_asked():
     asked = []
 
