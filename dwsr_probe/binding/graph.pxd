@@ -21,12 +21,13 @@ cdef class Scope:
 cdef class Walk:
     cdef listing *inputs
     cdef object root, data, sizes, value_key
-    cdef set done
+    cdef dict done  # keys and ids of nodes that were visited → whether they are data
     cdef list names
     cdef Function operation
     cdef Function handed  # a function among the arguments of a library's function
     cdef int left  # nodes that may still be visited
     cdef int tasks, blocks  # so far
+    cdef int again  # times so far that data was met that stands in the inputs already
     cdef bint makes_output  # the task is given no data: what it has read or made is its output
     cdef list sources  # (scope, key, node) of tasks inside that make data, or None
 
@@ -43,6 +44,7 @@ cdef class Walk:
     cdef object observed(self, OpenTask opened)
     cdef bint gives_little(self, uint64_t before) noexcept
     cdef bint is_found(self, Scope scope, object key, object node) except -1
+    cdef bint was_done(self, object key) except -1
     cdef int add_dependency(self, object key) except -1
     cdef int visit_task(
         self, object function, object args, object kwargs, Scope scope, int depth,

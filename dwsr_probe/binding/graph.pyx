@@ -142,18 +142,18 @@ cdef class Walk:
 
     cdef int run(self, object node) except -1:
         self.root = node
-        self.done = set()
+        self.done = {}
         self.names = []
         self.operation = self.handed = None
         self.left = NODES_MOST
-        self.tasks = self.blocks = 0
+        self.tasks = self.blocks = self.again = 0
         self.sources = None
         if kind_of_node(type(node)) == NODE_REFERENCE:
             self.names.append(ALIAS)  # runs nothing: another name for a result
         self.visit(node, None, False, DEPTH_MOST)
         if self.tasks == 1:
             self.sources = None  # what it makes is the output
-        self.makes_output = self.sources is None and not self.blocks and self.gives_little(0)
+        self.makes_output = self.sources is None and not self.blocks
         return 0
 
     cdef bint gives_little(self, uint64_t before) noexcept:
@@ -222,9 +222,8 @@ cdef class Walk:
         if self.left < 0 or depth < 0:
             return 0
         if kind == NODE_TASK:
-            if id(node) in self.done:
+            if self.was_done(id(node)):
                 return 0
-            self.done.add(id(node))
             return self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node)
         if kind == NODE_REFERENCE:
             return self.visit_key(target_of(node), scope, in_library, depth - 1)
@@ -292,15 +291,15 @@ cdef class Walk:
     cdef int visit_inner(
             self, object key, object node, Scope scope, bint in_library, int depth) except -1:
         """Visit a node of a subgraph. A task that is given no data is a source."""
-        cdef int tasks = self.tasks, blocks = self.blocks
+        cdef int tasks = self.tasks, blocks = self.blocks, again = self.again
         cdef uint64_t given = self.inputs.total_bytes
         if kind_of_node(type(node)) != NODE_TASK or scope.node is None:
             return self.visit(node, scope, in_library, depth)
-        if id(node) in self.done:
+        if self.was_done(id(node)):
             return 0
-        self.done.add(id(node))
         self.visit_task(node.func, node.args, node.kwargs, scope, depth - 1, node, key)
-        if self.tasks != tasks + 1 or self.blocks != blocks or not self.gives_little(given):
+        if (self.tasks != tasks + 1 or self.blocks != blocks or self.again != again
+                or not self.gives_little(given)):
             return 0
         if self.sources is None:
             self.sources = []
@@ -308,13 +307,22 @@ cdef class Walk:
             self.sources.append((scope, key, node))
         return 0
 
+    cdef bint was_done(self, object key) except -1:
+        """Whether a node was visited before. What it gives is not listed again, but it is given."""
+        found = self.done.get(key)
+        if found is None:
+            self.done[key] = True
+            return False
+        self.again += found is True
+        return True
+
     cdef int add_dependency(self, object key) except -1:
-        if type(self.data) is not dict or key in self.done:
+        cdef uint64_t given = self.inputs.total_bytes
+        if type(self.data) is not dict or key not in <dict>self.data or self.was_done(key):
             return 0
-        if key in <dict>self.data:
-            self.done.add(key)
-            size = None if self.sizes is None else (<dict>self.sizes).get(key)
-            add_value(self.inputs, (<dict>self.data)[key], 1, size, False)
+        size = None if self.sizes is None else (<dict>self.sizes).get(key)
+        add_value(self.inputs, (<dict>self.data)[key], 1, size, False)
+        self.done[key] = not self.gives_little(given)
         return 0
 
     cdef int visit_task(
@@ -361,7 +369,7 @@ cdef class Walk:
         if f.role == STORE:
             self.visit((<tuple>args)[0], scope, False, depth)
             if len(<tuple>args) > 1 and self.value_of((<tuple>args)[1], scope) is not None:
-                self.done.add(self.value_key)
+                self.done[self.value_key] = True
             self.add_name(f)
             return 0
         in_library = not f.ours
@@ -455,7 +463,7 @@ cdef class Walk:
             chosen = (chosen,)
         if not add_selection(self.inputs, array, chosen):
             return False
-        self.done.add(key)  # the whole array is no input
+        self.done[key] = True  # the whole array is no input
         self.blocks += 1
         return True
 

@@ -71,6 +71,7 @@ cdef Walk list_graph_inputs(listing *l, object node, object data, object sizes):
             add_items(l, data, SEQUENCE, 0, False)
     except BaseException:
         l.total_bytes = ABSENT
+    walk.makes_output = walk.makes_output and walk.gives_little(0)
     # Too many values to describe, but Dask knows the sum of their sizes.
     if sizes is not None and l.total_bytes == ABSENT and l.count > VALUES_MOST:
         try:

@@ -87,6 +87,47 @@ def test_a_function_that_numpy_vectorizes_has_its_name_and_is_not_kept(wrap):
     assert gone() is None
 
 
+def run_task(probe, task, data, key="key"):
+    """Execute a task as the hooks do; return its record's inputs as (bytes, count, late)."""
+    use_key_split(str)
+    entry = begin_graph_task(key, task, data)
+    end_graph_task(entry, (entry.node or task)(data))
+    return [
+        (given["nbytes"], given.get("count", 1), given.get("late", False))
+        for given in probe.records()[-1].inputs
+    ]
+
+
+def test_a_task_that_reads_what_another_one_has_read_is_no_source(probe):
+    x = np.ones((100, 1000))
+    a, b = Task("a", first, TaskRef("x")), Task("b", second, TaskRef("x"))
+    both = Task.fuse(a, b, Task("c", add, TaskRef("a"), TaskRef("b")))
+    assert run_task(probe, both, {"x": x}) == [(x.nbytes, 1, False)]
+
+
+def test_a_task_that_reads_what_a_source_returned_is_no_source(probe):
+    a, b = Task("a", load), Task("b", second, TaskRef("a"))
+    both = Task.fuse(a, b, Task("c", add, TaskRef("a"), TaskRef("b")))
+    assert run_task(probe, both, {}) == [(800_000, 1, True)]
+
+
+def test_two_sources_given_the_same_small_value_are_two(probe):
+    def load_from(path):
+        return load()
+
+    a, b = Task("a", load_from, TaskRef("path")), Task("b", load_from, TaskRef("path"))
+    both = Task.fuse(a, b, Task("c", add, TaskRef("a"), TaskRef("b")))
+    given = run_task(probe, both, {"path": b"file"})
+    assert given == [(4, 1, False), (800_000, 2, True)]
+
+
+def test_the_output_of_an_actors_method_that_is_given_data_is_no_input(probe):
+    use_key_split(str)
+    end_graph_task(begin_graph_task("Counter.add", None, [load()]), load())
+    (given,) = probe.records()[-1].inputs
+    assert not given.get("late") and given["nbytes"] == 800_000
+
+
 def test_a_metaclass_of_the_jobs_is_not_asked():
     asked = []
 
