@@ -12,6 +12,7 @@ cdef class Scope:
     cdef Py_ssize_t first
     cdef Scope outer
     cdef bint legacy
+    cdef dict places  # key → number of its argument, where there are many
     cdef object node, key  # the task that runs the subgraph, and its key in `outer`
     cdef dict copied  # `graph` with sources replaced, or None
 

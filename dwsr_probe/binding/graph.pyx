@@ -22,6 +22,7 @@ from dwsr_probe.binding.functions cimport (
 from dwsr_probe.binding.selection cimport add_selection, is_lazy
 
 cdef enum:
+    SEARCHED_MOST = 16  # keys that are compared one by one
     NODES_MOST = 512  # bounds the time that a begin takes
     DEPTH_MOST = 48
     NAMES_MOST = 4096  # kept names and chains
@@ -73,11 +74,21 @@ cdef class Scope:
         cdef Py_ssize_t at = self.first
         if type(self.inkeys) is dict:
             return (<dict>self.inkeys).get(key)
-        for item in self.inkeys:
-            if item is key or item == key:
-                return self.arguments[at] if at < len(self.arguments) else None
-            at += 1
-        return None
+        if len(self.inkeys) > SEARCHED_MOST:
+            if self.places is None:
+                self.places = {item: i for i, item in enumerate(self.inkeys)}
+            found = self.places.get(key)
+            if found is None:
+                return None
+            at += found
+        else:
+            for item in self.inkeys:
+                if item is key or item == key:
+                    break
+                at += 1
+            else:
+                return None
+        return self.arguments[at] if at < len(self.arguments) else None
 
     cdef void replace(self, object key, object node):
         """Replace a node in a copy of the subgraph."""
@@ -251,6 +262,8 @@ cdef class Walk:
         one before count once: neighbours that an overlap reads, arguments that were loaded."""
         cdef Py_ssize_t begin, size, first = -1, first_size = 0, before = -1, before_size = 0
         for item in nodes:
+            if self.left < 0:
+                break
             begin = len(self.names)
             self.visit(item, scope, in_library, depth)
             size = len(self.names) - begin

@@ -128,6 +128,27 @@ def test_the_output_of_an_actors_method_that_is_given_data_is_no_input(probe):
     assert not given.get("late") and given["nbytes"] == 800_000
 
 
+class Counted(str):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_walk_is_not_quadratic_in_the_dependencies_of_a_fused_task():
+    keys = [Counted(f"x-{i}") for i in range(5000)]
+    joined = Task("joined", np.concatenate, List(*map(TaskRef, keys)))
+    task = Task.fuse(joined, Task("second", second, TaskRef("joined")))
+    data = {f"x-{i}": np.ones(3) for i in range(5000)}
+    Counted.compared = 0
+    walk_task(task, data)
+    assert Counted.compared < 50_000
+
+
 def test_a_metaclass_of_the_jobs_is_not_asked():
     asked = []
 
