@@ -497,11 +497,11 @@ cdef int add_value(
 cdef bint omit_rest_if_full(listing *l, Py_ssize_t left, bint constant) noexcept:
     """If no more values can be described, count the `left` remaining ones as omitted; return True.
 
-    Omitted constants are not counted.
+    Omitted constants, which are mostly scalars, are counted only beside VALUES_MOST inputs.
     """
     if l.count < VALUES_MOST and l.visited < VISITED_MOST:
         return False
-    if not constant:
+    if not constant or l.count >= VALUES_MOST:
         l.count += left
         l.omitted += left
         l.total_bytes = ABSENT

@@ -128,6 +128,13 @@ def test_the_output_of_an_actors_method_that_is_given_data_is_no_input(probe):
     assert not given.get("late") and given["nbytes"] == 800_000
 
 
+def test_a_late_list_of_many_arrays_has_no_total_that_leaves_some_out(probe):
+    use_key_split(str)
+    entry = begin_graph_task("load", Task("load", list), {})
+    end_graph_task(entry, [np.ones(1000)] * 300)
+    assert probe.records()[-1].input_bytes is None
+
+
 class Counted(str):
     """A key that counts how often it is compared."""
 
