@@ -9,7 +9,10 @@ cdef enum:
 
 cdef enum kind_of_type:
     UNKNOWN, SCALAR, RAW, SEQUENCE, SET, MAPPING, ARRAY, NDARRAY, NDARRAY_SUBCLASS, DEVICE_ARRAY
-    SIZED, DATAFRAME, COLUMN, ARROW, CSR, GRAPH_NODE, REFERENCE, LAZY, NO_INPUT
+    SIZED, DATAFRAME, COLUMN, INDEX, ARROW, CSR, GRAPH_NODE, REFERENCE, LAZY, NO_INPUT
+
+cdef tuple COMPILED_FUNCTIONS
+cdef object module_of, own_name_of
 
 cdef struct listing:
     char text[INPUTS_TEXT_MOST]  # a JSON list

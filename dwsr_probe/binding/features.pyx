@@ -31,7 +31,7 @@ cdef dict KIND_BY_CLASS_NAME = {
     ("numpy", "ndarray"): NDARRAY, ("numpy", "generic"): ARRAY,
     ("cupy", "ndarray"): DEVICE_ARRAY, ("sparse", "SparseArray"): ARRAY, ("torch", "Tensor"): ARRAY,
     ("xarray", "DataArray"): ARRAY, ("xarray", "Variable"): ARRAY, ("xarray", "Dataset"): SIZED,
-    ("pandas", "DataFrame"): DATAFRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): ARRAY,
+    ("pandas", "DataFrame"): DATAFRAME, ("pandas", "Series"): COLUMN, ("pandas", "Index"): INDEX,
     ("pandas", "ExtensionArray"): ARRAY,
     ("cudf", "DataFrame"): DATAFRAME, ("cudf", "Series"): COLUMN,
     ("pyarrow", "Table"): ARROW, ("pyarrow", "RecordBatch"): ARROW, ("pyarrow", "Array"): ARROW,
@@ -297,10 +297,18 @@ cdef bytes name_of_dtype(object dtype):
 
 cdef object dataframe_bytes(object dataframe):
     """Bytes of a DataFrame's columns and index. Objects count as their pointers."""
-    total = dataframe.index.nbytes
+    total = index_bytes(dataframe.index)
     for array in dataframe._mgr.arrays:
         total += array.nbytes
     return total
+
+
+cdef object index_bytes(object index):
+    """Bytes of a table's index. The property nbytes of a MultiIndex builds its hash table, which
+    takes long and stays in memory."""
+    if type(index).__name__ != "MultiIndex" or kind_of(type(index)) != INDEX:
+        return index.nbytes
+    return sum([part.nbytes for part in (*index.levels, *index.codes)])
 
 
 cdef tuple shape_dtype_nbytes(object value, int kind):
@@ -330,7 +338,9 @@ cdef tuple shape_dtype_nbytes(object value, int kind):
         except Exception:
             return shape, None, None
     if kind == COLUMN:
-        return value.shape, value.dtype, value.nbytes + value.index.nbytes
+        return value.shape, value.dtype, value.nbytes + index_bytes(value.index)
+    if kind == INDEX:
+        return value.shape, value.dtype, index_bytes(value)
     if kind == SIZED:
         return None, None, value.nbytes
     if kind == LAZY:
@@ -450,7 +460,7 @@ cdef uint64_t add_fields(
 
 cdef bint is_empty(object value, int kind):
     """An example of a type, which Dask's functions are given: an array or a table without rows."""
-    if kind not in (NDARRAY, DATAFRAME, COLUMN, ARRAY):
+    if kind not in (NDARRAY, DATAFRAME, COLUMN, INDEX, ARRAY):
         return False
     try:
         return len(value) == 0

@@ -233,3 +233,12 @@ def test_containers():
     deep = [[[[[array]]]]]
     text, total, count, _ = describe_inputs(deep)
     assert count == 1 and total is None and json.loads(text)[0]["type"] == "list"
+
+
+def test_a_multi_index_builds_no_hash_table_for_its_size():
+    pandas = pytest.importorskip("pandas")
+    index = pandas.MultiIndex.from_product([range(100), range(200)])
+    table = pandas.DataFrame({"a": np.ones(20_000)}, index=index)
+    for value in (table, table.a, index):
+        assert described(value)["nbytes"] >= 20_000 * 2
+        assert "_engine" not in index._cache
