@@ -35,6 +35,7 @@ cdef int add_items(listing *l, object items, int kind, int depth, bint constant)
 cdef int add_constants(listing *l, object node, int depth) except -1
 cdef bint is_hashable_type(type t) noexcept
 cdef int kind_of(type t)
+cdef tuple shape_and_dtype_of_lazy(object array)
 cdef tuple shape_dtype_nbytes(object value, int kind)
 cdef bytes name_of_type(type t)
 cdef bytes name_of_dtype(object dtype)

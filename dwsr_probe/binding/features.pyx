@@ -311,6 +311,15 @@ cdef object index_bytes(object index):
     return sum([part.nbytes for part in (*index.levels, *index.codes)])
 
 
+cdef tuple shape_and_dtype_of_lazy(object array):
+    """netCDF4 asks its library for the shape, without the GIL and without the lock under which the
+    job reads. Beside a read in another thread that crashes."""
+    dtype = array.dtype
+    if name_of_type(type(array)) == b'"netCDF4.Variable"':
+        return None, dtype
+    return tuple(array.shape), dtype
+
+
 cdef tuple shape_dtype_nbytes(object value, int kind):
     """(shape, dtype, nbytes), each None if unknown."""
     if kind == NDARRAY or kind == DEVICE_ARRAY:
@@ -344,11 +353,13 @@ cdef tuple shape_dtype_nbytes(object value, int kind):
     if kind == SIZED:
         return None, None, value.nbytes
     if kind == LAZY:
-        shape, dtype = value.shape, value.dtype
+        shape, dtype = shape_and_dtype_of_lazy(value)
+        if shape is None:
+            return None, dtype, None
         nbytes = dtype.itemsize
         for axis in shape:
             nbytes *= axis
-        return tuple(shape), dtype, nbytes
+        return shape, dtype, nbytes
     if kind == ARROW:
         shape, nbytes = getattr(value, "shape", None), getattr(value, "nbytes", None)
         if shape is None:

@@ -7,7 +7,7 @@ from libc.stdint cimport uint64_t
 from csrc.board_layout cimport ABSENT
 from dwsr_probe.binding.features cimport (
     ARRAY, LAZY, NDARRAY, NDARRAY_SUBCLASS, UNKNOWN, add_fields, byte_count, kind_of, listing,
-    name_of_dtype, name_of_type, shape_dtype_nbytes)
+    name_of_dtype, name_of_type, shape_and_dtype_of_lazy, shape_dtype_nbytes)
 
 
 cdef bint is_lazy(object array):
@@ -24,7 +24,7 @@ cdef bint add_selection(listing *l, object array, tuple selection) except -1:
     shape = dtype = None
     try:
         if kind == LAZY:
-            shape, dtype = array.shape, array.dtype
+            shape, dtype = shape_and_dtype_of_lazy(array)
         elif kind != UNKNOWN:
             shape, dtype = shape_dtype_nbytes(array, kind)[:2]
         block = selected_shape(shape if type(shape) is tuple else None, selection)

@@ -1,9 +1,11 @@
 """The shape of a selection, compared with what NumPy returns for it."""
 
+import json
+
 import numpy as np
 import pytest
 
-from dwsr_probe._core import shape_of_selection
+from dwsr_probe._core import describe_output, shape_of_selection, walk_task
 
 ARRAY = np.empty((10, 20, 30), np.int8)
 
@@ -38,3 +40,19 @@ def test_what_the_selection_alone_does_not_say():
     assert shape_of_selection(None, (slice(0, 4), slice(2, 6, 2))) == (4, 2)
     assert shape_of_selection(None, (slice(4),)) is None
     assert shape_of_selection(None, (Ellipsis,)) is None
+
+
+def test_the_library_of_netcdf_is_not_asked(tmp_path):
+    """Its functions let the GIL go, and another thread may be reading: that would crash."""
+    netcdf = pytest.importorskip("netCDF4")
+    getter = pytest.importorskip("dask.array.core").getter
+    from dask._task_spec import Task
+
+    with netcdf.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 8)
+        variable = file.createVariable("v", "f4", ("x",))
+    # The shape of a closed file raises. What is known is the dtype and the selection.
+    text = walk_task(Task("key", getter, variable, (slice(2, 6),)))[0]
+    (given,) = json.loads(text)
+    assert (given["shape"], given["dtype"], given["nbytes"]) == ([4], "float32", 16)
+    assert given["lazy"] and json.loads(describe_output(variable)[0])["shape"] is None
