@@ -410,8 +410,10 @@ cdef class Walk:
             arguments = arguments.args
         if type(arguments) is list:
             arguments = tuple(arguments)
+        function = self.value_of(args[0], scope)
         return self.visit_task(
-            data_of(args[0]), arguments, named if type(named) is dict else None, scope, depth)
+            args[0] if function is None else function, arguments,
+            named if type(named) is dict else None, scope, depth)
 
     cdef int visit_compose(
             self, object function, tuple args, object kwargs, Scope scope, int depth) except -1:

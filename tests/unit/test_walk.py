@@ -192,3 +192,11 @@ def test_a_metaclass_of_the_jobs_is_not_asked():
         assert b'"shape":[3]' in walk_task(task)[0]
     describe_inputs([Operator(), Value(), array])
     assert asked == []
+
+
+def test_a_function_that_another_task_returned_has_its_name():
+    from dask.utils import apply
+
+    task = Task("key", apply, TaskRef("f"), List(TaskRef("x")), {})
+    inputs, operation, chain = walk_task(task, {"f": second, "x": np.ones(3)})
+    assert (operation, chain) == ("second", ["second"]) and b'"shape":[3]' in inputs
