@@ -287,6 +287,36 @@ def test_sources_are_compared_by_what_they_return():
     assert (worse.verdict, worse.differences[0].basis) == ("grew", "same output")
 
 
+def test_parts_of_blocks_of_other_sizes_are_compared_by_what_is_returned():
+    """Rechunking copies parts of its input: as much as it returns, however large the input is. With
+    equal inputs, the task itself is compared."""
+
+    def part(size, of, peak=None):
+        output = {"output": block(size), "output_bytes": size}
+        return graph(None, size if peak is None else peak, [block(of)], ["getitem"], **output)
+
+    small, large = [part(MIB, 16 * MIB)] * 9, [part(6 * MIB, 32 * MIB)] * 9
+    for a, b, size, b_size in ((small, large, 1.0, 6.0), (large, small, 6.0, 1.0)):
+        same = only(a, b)
+        assert (same.verdict, same.differences[0].basis, same.differences[0].note) == (
+            "no difference",
+            "per output byte",
+            f"blocks: {size} MiB in A, {b_size} MiB in B; "
+            f"B's tasks needed {b_size} MiB in the median",
+        )
+    worse = only(small, [part(6 * MIB, 32 * MIB, 12 * MIB)] * 9)
+    assert (worse.verdict, worse.differences[0].basis) == ("grew", "per output byte")
+    equal = only(small, [part(2 * MIB, 16 * MIB)] * 9)
+    assert (equal.verdict, equal.differences[0].basis) == ("grew", "same inputs")
+    # a sum of whole blocks depends on what it reads
+    total = {"output": block(8), "output_bytes": 8}
+    sums = [[graph("sum", n * MIB, [block(4 * n * MIB)], **total)] * 9 for n in (1, 8)]
+    assert only(*sums).differences[0].basis == "per input byte"
+    # so do tasks of which some return nothing
+    views = [part(0, 32 * MIB)] * 4
+    assert only(small, large[:4] + views).differences[0].basis == "per input byte"
+
+
 def graph(name, peak, inputs, chain=None, **more):
     """A task of a Dask graph."""
     return task(

@@ -5,7 +5,7 @@ Peaks depend on the inputs. So tasks are compared, in this order of preference (
 - with tasks whose inputs have the same types, shapes and number;
 - where the runs have few such inputs in common (other block sizes), by peak per byte of input, at
   the size of A's inputs. Inputs that all tasks of both runs have, such as the array that blocks are
-  stored into, do not count;
+  stored into, do not count. Tasks that return a part of a block are compared per byte of output;
 - all with all. That is a comparison only if the tasks have no inputs.
 Tasks that create data are compared by their output instead of their inputs.
 
@@ -44,6 +44,7 @@ from dwsr_probe.report.words import bytes_text
 ALPHA = 0.05
 # Peaks of more than so many times the inputs are not proportional to the inputs.
 _EXPLAINED_MOST = 64
+_MOST = 0.9  # of the tasks: so many decide how all are compared
 SAME_INPUTS, SAME_OUTPUT, PER_INPUT_BYTE, PER_OUTPUT_BYTE, ALL = (
     "same inputs",
     "same output",
@@ -161,12 +162,13 @@ def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
     )
     if in_shared >= 0.5:
         return Strata(SAME_OUTPUT if by_output else SAME_INPUTS, shared)
+    by_output = by_output or all(map(_are_parts, (a, b)))
     constant = _constant_inputs(a, b)
     sized_a, sized_b = (
         [(one.value, size) for one in values if (size := one.task.size_bytes(by_output, constant))]
         for values in (a, b)
     )
-    if len(sized_a) >= 0.9 * len(a) and len(sized_b) >= 0.9 * len(b):
+    if len(sized_a) >= _MOST * len(a) and len(sized_b) >= _MOST * len(b):
         a_size, b_size = (median(size for _, size in values) for values in (sized_a, sized_b))
         scaled_a, scaled_b = (
             [value / size * a_size for value, size in values] for values in (sized_a, sized_b)
@@ -185,6 +187,11 @@ def make_strata(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> Strata:
         if set(by_key) == {None}
         else "inputs differ, and their sizes are not known",
     )
+
+
+def _are_parts(values: Sequence[TaskValue]) -> bool:
+    """Such tasks cut a block: how much they copy depends on where they cut, not on the block."""
+    return sum(one.task.is_part for one in values) >= _MOST * len(values)
 
 
 def _doubt_without_inputs(a: Sequence[TaskValue], b: Sequence[TaskValue]) -> str:

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 OWN_PEAK, RSS_GROWTH, GPU_PEAK = QUANTITIES = ("own peak", "rss growth", "gpu peak")
 # Tasks that create data are compared by their output: the output is more than so many times the
-# input, and at least the second share of the peak. A task that reads data of unknown size and
-# returns a sum also has an output larger than its inputs, but the output does not explain its peak.
-_SOURCE_RATIO, _SOURCE_OUTPUT_SHARE = 64, 1 / 8
+# input, and explains the peak.
+_SOURCE_RATIO = 64
+# An output explains the peak if it is at least this share of it. A task that reads data of unknown
+# size and returns a sum also has an output larger than its inputs, but its peak is far larger.
+_EXPLAINING_SHARE = 1 / 8
 
 Part = tuple[str, str, bool, bool, int | None, int]  # see Described
 
@@ -63,6 +65,7 @@ class ComparedTask:
     output: Described
     output_bytes: int | None
     is_source: bool  # creates data
+    is_part: bool  # returns a part of its inputs, and needs fewer bytes than they have
     in_graph: bool  # a task of a Dask graph
     peaks: dict[str, int]  # of QUANTITIES those that are known
     duration: float | None
@@ -204,11 +207,8 @@ def _compared_task(row: _StoredTask, cache: dict[str | None, Described]) -> Comp
     elif size and (omitted or not key):
         key = f"{key}+{size}"  # shapes are incomplete, so the size must be the same as well
     need = max(peaks.get(OWN_PEAK, peaks.get(RSS_GROWTH, 0)), peaks.get(GPU_PEAK, 0))
-    is_source = bool(
-        output_bytes
-        and output_bytes > _SOURCE_RATIO * (size or 0)
-        and output_bytes >= _SOURCE_OUTPUT_SHARE * need
-    )
+    returned, read = output_bytes or 0, size or 0
+    is_explained = returned > 0 and returned >= _EXPLAINING_SHARE * need
     return ComparedTask(
         inputs,
         key,
@@ -216,7 +216,8 @@ def _compared_task(row: _StoredTask, cache: dict[str | None, Described]) -> Comp
         omitted,
         output,
         output_bytes,
-        is_source,
+        is_explained and returned > _SOURCE_RATIO * read,
+        is_explained and need < read,
         row.key is not None,
         peaks,
         row.duration,
