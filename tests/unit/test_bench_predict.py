@@ -1,11 +1,12 @@
 """The evaluation itself: baselines and protocols on tiny data whose answers are known. No figure
 of the model is judged here."""
 
+import hashlib
 import json
 
 import pytest
 
-from tests.bench.predict import coldstart, protocol, replay, speed
+from tests.bench.predict import coldstart, protocol, rates, replay, speed
 from tests.bench.predict.baselines import (
     METHODS,
     Baseline,
@@ -19,7 +20,18 @@ from tests.bench.predict.baselines import (
     WittMax,
     WittSd,
 )
-from tests.bench.predict.operators import COUNT, GROUPS, OPERATORS, SMALL
+from tests.bench.predict.families import GROUPS as FAMILY_GROUPS
+from tests.bench.predict.families import programs, synthetic
+from tests.bench.predict.families import protocol as reservations
+from tests.bench.predict.operators import (
+    COUNT,
+    FROZEN,
+    GROUPS,
+    OPERATORS,
+    SIMULATION_GROUPS,
+    SIMULATIONS,
+    SMALL,
+)
 from tests.bench.predict.protocol import Score
 from tests.bench.predict.unicamp import inputs_of, record_of
 
@@ -36,13 +48,46 @@ def taught(make, rows):
     return method
 
 
-def test_operators():
-    # each in one group
-    assert len(OPERATORS) >= 26 and sorted(
-        name for names in GROUPS.values() for name in names
-    ) == sorted(OPERATORS)
+def test_groups_are_disjoint_and_complete():
+    for groups, known in (
+        (GROUPS, OPERATORS),
+        (SIMULATION_GROUPS, SIMULATIONS),
+        (FAMILY_GROUPS, [*synthetic.FAMILIES, *programs.PROGRAMS]),
+    ):
+        assert sorted(name for names in groups.values() for name in names) == sorted(known)
     for operator in OPERATORS.values():
         assert len(operator.shapes) == COUNT >= 16 and COUNT > SMALL
+
+
+def test_the_frozen_draw_has_not_changed():
+    """An operator that is added goes to a new group, never into these draws."""
+    frozen = [sorted(groups[FROZEN]) for groups in (GROUPS, SIMULATION_GROUPS, FAMILY_GROUPS)]
+    assert [len(names) for names in frozen] == [42, 4, 17]
+    assert hashlib.sha256(json.dumps(frozen).encode()).hexdigest()[:16] == "c1f71152bb138819"
+
+
+def test_rates_have_an_interval():
+    assert rates.wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert rates.wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert rates.rate(12, 600) == "12 of 600: 2.0 % (1.1 – 3.5)" and rates.rate(0, 0) == "–"
+
+
+def test_a_failed_attempt_costs_its_reservation():
+    tasks = records((1, 2 << 30), (1, 5 << 30), (1, 1 << 30))
+    # 1 GiB fails, 2; 2 fails, 4 fails, 8; 5. The first task's failure is not counted.
+    assert reservations.run(tasks, reservations.LargestSeen()) == (22 << 30, 2)
+    learned = Knows(0.5)
+    reservations.run(records((1, 40), (1, 40)), learned)
+    assert learned.learned == [("ok", 40), ("killed", 20), ("ok", 40)]
+    found = reservations.cost(tasks[:1], reservations.LargestSeen, range(2))
+    assert (found.reserved, found.used, found.failures, found.tasks) == (6 << 30, 4 << 30, 0, 2)
+
+
+def test_synthetic_families_are_the_same_each_time():
+    for name in synthetic.FAMILIES:
+        tasks = synthetic.tasks(name)
+        assert tasks == synthetic.tasks(name) and len(tasks) == synthetic.COUNT
+        assert all(size > 0 and peak > 0 for size, peak in tasks)
 
 
 def test_baselines_answer_what_they_say():
@@ -200,7 +245,7 @@ class Knows(Baseline):
     def learn(self, record):
         self.learned.append((record["state"], record["alloc_peak_bytes"]))
 
-    def predict(self, inputs, name):
+    def predict(self, inputs, name, params=None):
         return Estimate(10 * inputs[0]["nbytes"], self.factor * 10 * inputs[0]["nbytes"])
 
 
@@ -277,7 +322,7 @@ def test_a_measured_record_is_one_of_the_probe(tmp_path):
     in_fresh_python(
         "from tests.bench.predict import measure, operators as o\nmeasure.OPERATORS = {'astype':"
         " o.Operator('astype', o.OPERATORS['astype'].function, [(100, 1000), (200,"
-        f" 1000)])}}\nmeasure.main({str(path)!r})"
+        f" 1000)])}}\nmeasure.main({str(path)!r}, 'astype')"
     )
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [r["key"] for r in rows] == ["0.0", "0.1", "1.0", "1.1"] and all(

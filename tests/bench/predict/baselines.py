@@ -1,11 +1,13 @@
 """The methods that are compared, ours first (METHODS). One interface: learn(record), and
-predict(inputs, name) → Estimate, or None while nothing of that name was seen.
+predict(inputs, name, params) → Estimate, or None while nothing of that name was seen. params:
+arguments of the call, by name; the baselines do not use them.
 
 The baselines know no lower bounds: they learn a killed task as twice the limit that it met, as
 schedulers double the memory of a retry.
 """
 
 from dataclasses import dataclass
+from inspect import signature
 from math import prod
 from typing import NamedTuple
 
@@ -47,7 +49,7 @@ class Baseline:
         peak = record["alloc_peak_bytes"] * (1 if record["state"] == "ok" else 2)
         self.seen.setdefault(record["task_name"], []).append(Seen(record["inputs"], float(peak)))
 
-    def predict(self, inputs, name):
+    def predict(self, inputs, name, params=None):
         rows = self.seen.get(name)
         return rows and self.estimate(rows, inputs)
 
@@ -140,7 +142,7 @@ class Fitted(Baseline):
         axes = (largest(inputs)["shape"] or [])[:3]
         return [bytes_of(inputs), *axes, *[1] * (3 - len(axes))]
 
-    def predict(self, inputs, name):
+    def predict(self, inputs, name, params=None):
         rows = self.seen.get(name)
         if not rows:
             return None
@@ -247,7 +249,7 @@ class Gradient(Baseline):
         policy.log_margin = max(0.0, margin)
         policy.log_kappa = tried + step * slope
 
-    def predict(self, inputs, name):
+    def predict(self, inputs, name, params=None):
         policy = self.policies.get(name)
         if policy is None:
             return None
@@ -262,12 +264,14 @@ class Ours:
         from dwsr_probe.predict import Model
 
         self.model, self.forecast = Model(), None
+        self.takes_params = "params" in signature(Model.predict).parameters
 
     def learn(self, record):
         return self.model.learn(record)
 
-    def predict(self, inputs, name):
-        self.forecast = self.model.predict(inputs, name)
+    def predict(self, inputs, name, params=None):
+        others = {"params": params} if params and self.takes_params else {}
+        self.forecast = self.model.predict(inputs, name, **others)
         return Estimate(self.forecast.mean, self.forecast.upper(LEVEL))
 
     def bound(self, inputs, name, level):
