@@ -23,15 +23,9 @@ from tests.bench.predict.baselines import (
 from tests.bench.predict.families import GROUPS as FAMILY_GROUPS
 from tests.bench.predict.families import programs, synthetic
 from tests.bench.predict.families import protocol as reservations
-from tests.bench.predict.operators import (
-    COUNT,
-    FROZEN,
-    GROUPS,
-    OPERATORS,
-    SIMULATION_GROUPS,
-    SIMULATIONS,
-    SMALL,
-)
+from tests.bench.predict.groups import FROZEN, GROUPS, NEW, SIMULATION_GROUPS, SMALL
+from tests.bench.predict.operators import COUNT, OPERATORS, SIMULATIONS
+from tests.bench.predict.operators import NEW as NEW_OPERATORS
 from tests.bench.predict.protocol import Score
 from tests.bench.predict.unicamp import inputs_of, record_of
 
@@ -55,6 +49,10 @@ def test_groups_are_disjoint_and_complete():
         (FAMILY_GROUPS, [*synthetic.FAMILIES, *programs.PROGRAMS]),
     ):
         assert sorted(name for names in groups.values() for name in names) == sorted(known)
+    assert {library: sorted(names.split()) for library, names in NEW.items()} == {
+        library: sorted(operator.name for operator in operators)
+        for library, operators in NEW_OPERATORS.items()
+    }
     for operator in OPERATORS.values():
         assert len(operator.shapes) == COUNT >= 16 and COUNT > SMALL
 
@@ -320,9 +318,9 @@ def test_a_measured_record_is_one_of_the_probe(tmp_path):
 
     path = tmp_path / "records.jsonl"
     in_fresh_python(
-        "from tests.bench.predict import measure, operators as o\nmeasure.OPERATORS = {'astype':"
+        "from tests.bench.predict import measure, operators as o\nmeasure.KNOWN = {'astype':"
         " o.Operator('astype', o.OPERATORS['astype'].function, [(100, 1000), (200,"
-        f" 1000)])}}\nmeasure.main({str(path)!r}, 'astype')"
+        f" 1000)])}}\nmeasure.FILE = {str(path)!r}\nmeasure.main('ladder', 'astype')"
     )
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [r["key"] for r in rows] == ["0.0", "0.1", "1.0", "1.1"] and all(

@@ -11,7 +11,6 @@ import sys
 from tests.bench import book
 from tests.bench.predict import unicamp
 from tests.bench.predict.data import Data
-from tests.bench.predict.operators import OPERATORS
 from tests.bench.predict.parts import cold, families, far, params, replayed, rolling, small, speed
 
 PARTS = {
@@ -43,7 +42,7 @@ def main(arguments):
 
 def head(data):
     text = (
-        f"## Prediction\n\n{len(OPERATORS)} operators measured here by the probe,"
+        f"## Prediction\n\n{len(data.own)} operators measured here by the probe,"
         f" {sum(map(len, data.own.values())):,} tasks:"
         f" {', '.join(f'{len(names)} {group}' for group, names in data.groups.items())}. `python"
         " -m tests.bench.predict`.\n"

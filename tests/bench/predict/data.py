@@ -1,18 +1,20 @@
 """What the parts of the evaluation work on: measured records, groups, methods. Called by
 __main__."""
 
+import sys
 from functools import cached_property
 
-from tests.bench.predict import families, measure, unicamp
+from tests.bench.predict import families, records, unicamp
 from tests.bench.predict.baselines import METHODS
-from tests.bench.predict.operators import FROZEN, GROUPS, OPERATORS, SIMULATION_GROUPS, SIMULATIONS
+from tests.bench.predict.groups import FROZEN, GROUPS, SIMULATION_GROUPS
 
 TUNING_METHODS = ("ours", "OLS / 0.8")
 
 
 class Data:
     """quick: fewer orders and records. tuning_only: no frozen operator or family, few orders, and
-    of the methods ours and one baseline. final: single results of frozen ones are printed."""
+    of the methods ours and one baseline; nothing is measured. final: single results of frozen ones
+    are printed."""
 
     def __init__(self, quick=False, again=False, tuning_only=False, final=False):
         self.quick, self.tuning_only, self.final = quick, tuning_only, final
@@ -38,25 +40,31 @@ class Data:
 
     @cached_property
     def measured(self):
-        """All records of our own operators and simulations, by name; frozen ones only if they are
-        evaluated."""
-        names = frozenset().union(*self.groups.values(), *self.simulation_groups.values())
-        found = measure.all_records(self._again)
-        return {name: found[name] for name in (*OPERATORS, *SIMULATIONS) if name in names}
+        """All records of our own operators and simulations, by name, and in the order of the
+        groups."""
+        groups = [*self.groups.values(), *self.simulation_groups.values()]
+        names = [name for group in groups for name in sorted(group)]
+        if not self.tuning_only:
+            from tests.bench.predict import measure  # imports all libraries that are measured
+
+            measure.complete(names, self._again)
+        found = records.load()
+        if missing := [name for name in names if name not in found]:
+            print(f"not measured, left out: {', '.join(missing)}", file=sys.stderr)
+        return {name: found[name] for name in names if name in found}
 
     @cached_property
     def own(self):
         """Records of the ladders, by operator."""
-        return measure.chosen(self.measured, measure.LADDER.fullmatch, OPERATORS)
+        names = [name for group in self.groups.values() for name in sorted(group)]
+        return records.chosen(self.measured, records.LADDER, names)
 
     @cached_property
     def families(self):
         names = frozenset().union(*self.family_groups.values())
-        return {n: rows for n, rows in families.records(self._again).items() if n in names}
+        found = families.records(again=self._again, measured_only=self.tuning_only)
+        return {name: rows for name, rows in found.items() if name in names}
 
     @cached_property
     def unicamp(self):
         return unicamp.records() if unicamp.present() else {}
-
-    def group_of(self, name):
-        return next(group for group, names in self.groups.items() if name in names)

@@ -1,11 +1,6 @@
-"""Measure the operators with the probe, in a process of their own, and keep the records in
-build/operators.jsonl. Called by __main__; `python -m tests.bench.predict.measure FILE NAME...` is
+"""Measure the operators with the probe, in a process of their own, and add the records to
+build/operators.jsonl. Called by __main__; `python -m tests.bench.predict.measure STAGE NAME...` is
 the process.
-
-A record's key says what it is for:
-- "4.1": the ladder, shape 4, repetition 1;
-- "value 5, 4.0": the same with another value of the parameter;
-- "far 30.1": inputs 30 times larger than about 1 MB, repetition 1.
 """
 
 import gc
@@ -15,21 +10,29 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import dwsr_probe
 from tests.bench.predict.operators import OPERATORS, SIMULATIONS
+from tests.bench.predict.records import (
+    FAR,
+    FAR_CPU_SECONDS_MOST,
+    FAR_PEAK_MOST,
+    FAR_TIMES,
+    FILE,
+    LADDER,
+    VALUE,
+    VALUE_SHAPES,
+    chosen,
+    load,
+)
 
-FILE = Path("build/operators.jsonl")
 REPETITIONS = 2
-VALUE_SHAPES = (0, 3, 7)  # of the ladder, with each value of the parameter
 FAR_BASE_BYTES = 1e6
-FAR = (30, 300)
-FAR_PEAK_MOST, FAR_SECONDS_MOST = 1.5e9, 6.0
-LADDER = re.compile(r"\d+\.\d+")
 # Threads of BLAS and OpenMP that live on would make records inexact. pandas keeps texts in Arrow;
 # with Arrow's own allocator records would not be exact.
 ENVIRONMENT = {
@@ -39,43 +42,20 @@ ENVIRONMENT = {
 }
 
 
-def records(again=False):
-    """Records of the ladders by operator, in the order of measurement: shape by shape, each
-    repetition with its own values. Operators that the file does not have are measured; again:
-    all."""
-    return chosen(all_records(again), lambda key: LADDER.fullmatch(key), OPERATORS)
-
-
-def chosen(found, is_asked, names):
-    """Of these operators, the records with keys that are asked for."""
-    return {
-        name: rows
-        for name in names
-        if (rows := [record for record in found.get(name, ()) if is_asked(record["key"])])
-    }
-
-
-def all_records(again=False):
-    found = {} if again else load()
-    if missing := [name for name in (*OPERATORS, *SIMULATIONS) if name not in found]:
-        FILE.parent.mkdir(exist_ok=True)
-        if again:
-            FILE.unlink(missing_ok=True)
-        subprocess.run(
-            [sys.executable, "-m", "tests.bench.predict.measure", FILE, *missing],
-            check=True,
-            env={**os.environ, **ENVIRONMENT},
-        )
-        found = load()
-    return found
-
-
-def load():
-    found = {}
-    for line in FILE.read_text().splitlines() if FILE.exists() else ():
-        record = json.loads(line)
-        found.setdefault(record["task_name"], []).append(record)
-    return found
+def complete(names, again=False):
+    """Measure what the file does not have of these operators, ladders first. again: everything."""
+    FILE.parent.mkdir(exist_ok=True)
+    if again:
+        FILE.unlink(missing_ok=True)
+    for stage, (key, has) in STAGES.items():
+        done = chosen(load(), key, names)
+        missing = [name for name in names if has(KNOWN[name]) and name not in done]
+        if missing:
+            subprocess.run(
+                [sys.executable, "-m", "tests.bench.predict.measure", stage, *missing],
+                check=True,
+                env={**os.environ, **ENVIRONMENT},
+            )
 
 
 def run(operator, key, shape, chance, params=None):
@@ -87,58 +67,59 @@ def run(operator, key, shape, chance, params=None):
     return {key: params}
 
 
-def measure(operator):
-    """Parameters by key. The first call is not a task: it triggers lazy imports, and work space
-    that libraries keep."""
-    operator.function(
-        *operator.make(operator.shapes[0], np.random.default_rng(0)), **operator.params
-    )
+def measure_ladder(operator):
     params = {}
     for i, shape in enumerate(operator.shapes):
         for repetition in range(REPETITIONS):
             chance = np.random.default_rng((i, repetition))
             params |= run(operator, f"{i}.{repetition}", shape, chance)
+    return params
+
+
+def measure_values(operator):
+    params = {}
+    (word,) = operator.params
     for value in operator.values:
-        (word,) = operator.params
         for i in VALUE_SHAPES[: len(operator.shapes)]:
-            chance = np.random.default_rng((i, 2))
-            params |= run(
-                operator, f"value {value}, {i}.0", operator.shapes[i], chance, {word: value}
-            )
-    return params | measure_far(operator)
+            chance, key = np.random.default_rng((i, 2)), f"value {value}, {i}.0"
+            params |= run(operator, key, operator.shapes[i], chance, {word: value})
+    return params
 
 
 def measure_far(operator):
     """Two runs of about 1 MB, two at 30 and one at 300 times that, as far as the peak, estimated
-    from those before, and the time permit."""
+    from those before, and the CPU time permit."""
     smallest = operator.make(operator.shapes[0], np.random.default_rng(0))
     scale = FAR_BASE_BYTES / max(1, sum(map(bytes_of, smallest)))
-    params, peaks, seconds = {}, [], []
-    for times, repetitions in ((1, 2), (30, 2), (300, 1)):
-        growth = times / (FAR[FAR.index(times) - 1] if times == FAR[1] else 1)
-        if operator.grows == () or (
-            peaks
-            and (
-                peaks[-1] * growth ** exponent(peaks) > FAR_PEAK_MOST
-                or seconds[-1] * growth ** exponent(seconds) > FAR_SECONDS_MOST
-            )
-        ):
+    (near, far), params, peaks, seconds = FAR_TIMES, {}, [], []
+    for times, growth, repetitions in ((1, 1, 2), (near, near, 2), (far, far / near, 1)):
+        if peaks and too_far(peaks, seconds, growth):
             break
+        took = []
         for repetition in range(repetitions):
             # The second of the small ones is a quarter larger: two sizes
             shape = operator.scaled(scale * times * (1.25 if times == 1 and repetition else 1))
-            began = time.monotonic()
             chance = np.random.default_rng((times, repetition))
+            began = time.process_time()
             params |= run(operator, f"far {times}.{repetition}", shape, chance)
-            took = time.monotonic() - began
-        seconds.append(took)
-        peaks.append(next(r for r in reversed(dwsr_probe.records())).alloc_peak_bytes)
+            took.append(time.process_time() - began)
+        seconds.append(min(took))
+        peaks.append(dwsr_probe.records()[-1].alloc_peak_bytes)
     return params
+
+
+def too_far(peaks, seconds, growth):
+    return (
+        peaks[-1] * growth ** exponent(peaks) > FAR_PEAK_MOST
+        or seconds[-1] * growth ** exponent(seconds) > FAR_CPU_SECONDS_MOST
+    )
 
 
 def exponent(values):
     """Of the growth from about 1 MB to 30 times that; 1.1 while only the first is known."""
-    return 1.1 if len(values) < 2 else max(0.5, np.log(values[1] / values[0]) / np.log(FAR[0]))
+    return (
+        1.1 if len(values) < 2 else max(0.5, np.log(values[1] / values[0]) / np.log(FAR_TIMES[0]))
+    )
 
 
 def bytes_of(x):
@@ -146,21 +127,41 @@ def bytes_of(x):
     return int(np.sum(usage())) if usage else x.nbytes
 
 
-def main(path, *names):
+class Stage(NamedTuple):
+    """What is measured together. has: whether an operator has this stage."""
+
+    key: re.Pattern
+    has: Callable
+
+
+KNOWN = {**OPERATORS, **SIMULATIONS}
+STAGES = {
+    "ladder": Stage(LADDER, lambda operator: True),
+    "values": Stage(VALUE, lambda operator: bool(operator.values)),
+    "far": Stage(FAR, lambda operator: bool(operator.grows)),
+}
+MEASURES = {"ladder": measure_ladder, "values": measure_values, "far": measure_far}
+
+
+def main(stage, *names):
+    """The first call of an operator is not a task: it triggers lazy imports, and work space that
+    libraries keep."""
     import pandas as pd
 
     pd.set_option("future.infer_string", False)  # texts are objects
     dwsr_probe.start()
-    known = {**OPERATORS, **SIMULATIONS}
-    for n, name in enumerate(names or known, 1):
-        print(f"... measuring {n} of {len(names or known)}: {name}", file=sys.stderr, flush=True)
-        params = measure(known[name])
+    for n, name in enumerate(names, 1):
+        print(f"... measuring {stage} {n} of {len(names)}: {name}", file=sys.stderr, flush=True)
+        operator = KNOWN[name]
+        inputs = operator.make(operator.shapes[0], np.random.default_rng(0))
+        operator.function(*inputs, **operator.params)
+        params = MEASURES[stage](operator)
         lines = [
             json.dumps({**record.to_dict(), "params": params[record.key]}) + "\n"
             for record in dwsr_probe.records()
             if record.task_name == name
         ]
-        with open(path, "a") as file:  # at once: half of an operator is none
+        with open(FILE, "a") as file:  # at once: half of an operator is none
             file.write("".join(lines))
 
 

@@ -5,15 +5,9 @@ Half of each kind was drawn for tuning, before a model saw them; the others are 
 prints their single results without --final."""
 
 from tests.bench.predict.families import programs, synthetic
-from tests.bench.predict.operators import FROZEN, TUNING_HALF, draw
+from tests.bench.predict.groups import draw
 
-GROUPS = dict(
-    zip(
-        (TUNING_HALF, FROZEN),
-        draw([list(synthetic.FAMILIES), list(programs.PROGRAMS)]),
-        strict=True,
-    )
-)
+GROUPS = draw([list(synthetic.FAMILIES), list(programs.PROGRAMS)])
 
 
 def record(name, key, size, peak):
@@ -29,9 +23,11 @@ def record(name, key, size, peak):
     }
 
 
-def records(again=False):
-    """By family."""
-    tasks = {name: synthetic.tasks(name) for name in synthetic.FAMILIES} | programs.tasks(again)
+def records(again=False, measured_only=False):
+    """By family. measured_only: without programs that were not measured."""
+    tasks = {name: synthetic.tasks(name) for name in synthetic.FAMILIES} | (
+        programs.load() if measured_only else programs.tasks(again)
+    )
     return {
         name: [record(name, f"{i}.0", *task) for i, task in enumerate(rows)]
         for name, rows in tasks.items()

@@ -4,7 +4,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from tests.bench.predict.operators.operator import COUNT, SMALL, M, one
+from tests.bench.predict.groups import SMALL
+from tests.bench.predict.operators.operator import COUNT, M, one
 
 
 def gradient_magnitude(x):

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-SMALL = 3  # shapes of a ladder: 1, 2 and 4 times the smallest
+from tests.bench.predict.groups import SMALL
+
 COUNT = 20
 M = 1 << 20
 
 
 def ladder(axes, low, high, seed, least=4):
-    """COUNT shapes of `axes` axes with `low` to `high` elements: the small ones, then a
+    """COUNT shapes of `axes` axes with `low` to `high` elements: 1, 2 and 4 times `low`, then a
     geometric row from five times the smallest on. Sides are up to four times each other."""
     chance, shapes = np.random.default_rng(seed), []
     for elements in [low, 2 * low, 4 * low, *np.geomspace(5 * low, high, COUNT - SMALL)]:

@@ -5,7 +5,7 @@ import sys
 from tests.bench import Section
 from tests.bench.predict.baselines import Ours
 from tests.bench.predict.families import programs, protocol
-from tests.bench.predict.operators import FROZEN
+from tests.bench.predict.groups import FROZEN
 from tests.bench.predict.rates import rate
 
 RATIO_MOST = 1.02
@@ -39,7 +39,7 @@ def run(data):
             "failures, largest seen",
         ),
     )
-    seeds = range(3 if data.quick or data.tuning_only else 10)
+    seeds = range(2 if data.tuning_only else 3 if data.quick else 10)
     for group, names in data.family_groups.items():
         print(f"... families, {group}", file=sys.stderr, flush=True)
         costs = [

@@ -1,10 +1,10 @@
 """Two runs of about 1 MB seen, inputs 30 and 300 times larger forecast."""
 
 from tests.bench import Section
-from tests.bench.predict import measure, protocol
+from tests.bench.predict import protocol, records
 from tests.bench.predict.rates import percent, rate
 
-ERRORS = dict(zip(measure.FAR, (0.06, 0.15), strict=True))
+ERRORS = dict(zip(records.FAR_TIMES, (0.06, 0.15), strict=True))
 
 
 def run(data):
@@ -22,7 +22,7 @@ def run(data):
             "95 %",
         ),
     )
-    found = measure.chosen(data.measured, lambda key: key.startswith("far "), data.own)
+    found = records.chosen(data.measured, records.FAR, data.own)
     train = [r for rows in found.values() for r in rows if r["key"].startswith("far 1.")]
     missed = []
     for times, error in ERRORS.items():
@@ -50,7 +50,7 @@ def run(data):
                 missed += worst(scores, times, error, data.may_be_named)
     section.notes += [
         "The two runs differ in size by a quarter. Left out: operators whose peak would be above"
-        f" {measure.FAR_PEAK_MOST / 1e9} GB, or that would take long.",
+        f" {records.FAR_PEAK_MOST / 1e9} GB, or that would take long.",
         f"Ours, largest errors: {', '.join(missed)}.",
     ]
     return [section]

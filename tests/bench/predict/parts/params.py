@@ -1,34 +1,30 @@
 """Tasks whose memory depends on a parameter: three values seen, a fourth forecast. A model that
 does not know of parameters answers as well as it can."""
 
-import re
-
 from tests.bench import Section
-from tests.bench.predict import measure, protocol
-from tests.bench.predict.operators import OPERATORS, SIMULATIONS
+from tests.bench.predict import protocol, records
 from tests.bench.predict.rates import percent, rate
-
-KEY = re.compile(r"value (\S+), (\d+)\.\d+")
 
 
 def value_and_shape(record):
-    value, shape = KEY.fullmatch(record["key"]).groups()
+    value, shape = records.VALUE.fullmatch(record["key"]).groups()
     return float(value), int(shape)
 
 
-def splits(found, known):
-    """(train, test) by what was seen. Tested is the last value, at all shapes that were measured
+def splits(found):
+    """(train, test) by what was seen. Tested is the largest value, at all shapes that were measured
     with it."""
     shapes = {
-        "three values at one shape": measure.VALUE_SHAPES[:1],
-        "three values at three shapes": measure.VALUE_SHAPES,
+        "three values at one shape": records.VALUE_SHAPES[:1],
+        "three values at three shapes": records.VALUE_SHAPES,
     }
     for what, seen in shapes.items():
         train, test = [], []
-        for name, rows in found.items():
+        for rows in found.values():
+            largest = max(value_and_shape(record)[0] for record in rows)
             for record in rows:
                 value, shape = value_and_shape(record)
-                if value == known[name].values[-1]:
+                if value == largest:
                     test.append(record)
                 elif shape in seen:
                     train.append(record)
@@ -49,15 +45,12 @@ def run(data):
             "95 %",
         ),
     )
-    kinds = (
-        ("windows", OPERATORS, data.groups),
-        ("simulations", SIMULATIONS, data.simulation_groups),
-    )
+    kinds = (("windows", data.groups), ("simulations", data.simulation_groups))
     single = []
-    for kind, known, groups in kinds:
+    for kind, groups in kinds:
         for group, names in groups.items():
-            found = measure.chosen(data.measured, KEY.fullmatch, [n for n in known if n in names])
-            for what, train, test in splits(found, known) if found else ():
+            found = records.chosen(data.measured, records.VALUE, names)
+            for what, train, test in splits(found) if found else ():
                 if kind == "simulations" and what != "three values at one shape":
                     continue
                 for method, make in data.methods.items():

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tests.bench import Section
 from tests.bench.predict import protocol, unicamp
-from tests.bench.predict.operators import SMALL
+from tests.bench.predict.groups import SMALL
 from tests.bench.predict.rates import percent, rate
 
 UNICAMP_ERROR = 0.04
