@@ -20,12 +20,14 @@ from tests.bench.predict.baselines import (
     WittMax,
     WittSd,
 )
+from tests.bench.predict.data import Data
 from tests.bench.predict.families import GROUPS as FAMILY_GROUPS
 from tests.bench.predict.families import programs, synthetic
 from tests.bench.predict.families import protocol as reservations
 from tests.bench.predict.groups import FROZEN, GROUPS, NEW, SIMULATION_GROUPS, SMALL
 from tests.bench.predict.operators import COUNT, OPERATORS, SIMULATIONS
 from tests.bench.predict.operators import NEW as NEW_OPERATORS
+from tests.bench.predict.parts import params
 from tests.bench.predict.protocol import Score
 from tests.bench.predict.unicamp import inputs_of, record_of
 
@@ -62,6 +64,44 @@ def test_the_frozen_draw_has_not_changed():
     frozen = [sorted(groups[FROZEN]) for groups in (GROUPS, SIMULATION_GROUPS, FAMILY_GROUPS)]
     assert [len(names) for names in frozen] == [42, 4, 17]
     assert hashlib.sha256(json.dumps(frozen).encode()).hexdigest()[:16] == "c1f71152bb138819"
+
+
+def test_a_value_that_was_not_seen_is_forecast():
+    rows = [
+        {"key": f"value {value}, {shape}.0", "n": (value, shape)}
+        for value in (3, 5, 7.5)
+        for shape in (0, 3, 7)
+    ]
+    one, three = params.splits({"op": rows})
+    assert [r["n"] for r in one.train] == [(3, 0), (5, 0)]
+    assert [r["n"] for r in three.train] == [(v, s) for v in (3, 5) for s in (0, 3, 7)]
+    assert (
+        [r["n"] for r in one.test]
+        == [r["n"] for r in three.test]
+        == [
+            (7.5, 0),
+            (7.5, 3),
+            (7.5, 7),
+        ]
+    )
+
+
+def test_single_results_of_frozen_operators_are_not_printed():
+    tuning, usual, final = Data(tuning_only=True), Data(), Data(final=True)
+    for groups in (GROUPS, SIMULATION_GROUPS, FAMILY_GROUPS):
+        for group, names in groups.items():
+            assert {usual.may_be_named(name) for name in names} == {group != FROZEN}
+            assert all(final.may_be_named(name) for name in names)
+    for groups in (tuning.groups, tuning.simulation_groups, tuning.family_groups):
+        assert FROZEN not in groups
+    assert FROZEN in usual.groups and len(tuning.methods) == 2
+
+
+def test_the_evaluation_says_what_it_does_not_know():
+    from tests.bench.predict import __main__
+
+    with pytest.raises(SystemExit, match=r"unknown: --tune, smal"):
+        __main__.main(["--tune", "smal"])
 
 
 def test_rates_have_an_interval():

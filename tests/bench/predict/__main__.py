@@ -32,7 +32,7 @@ def main(arguments):
     if unknown := [*options.difference(OPTIONS), *set(chosen).difference(PARTS)]:
         sys.exit(f"unknown: {', '.join(unknown)}\n\n{__doc__}")
     data = Data(*(option in options for option in OPTIONS))
-    text = head(data)
+    text = "" if data.tuning_only else head(data)
     for part in chosen:
         text += "\n" + "\n".join("#" + section.markdown() for section in PARTS[part](data))
     print(text)

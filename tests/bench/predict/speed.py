@@ -2,6 +2,7 @@
 a saved model, and the command for a whole run. Called by parts/speed.py."""
 
 import gc
+import resource
 import subprocess
 import sys
 import tempfile
@@ -126,7 +127,7 @@ def ask_many(model, asked):
 
 
 def load_seconds(names=NAMES, records_each=5):
-    """Seconds of wall time to load a saved model with many names, and its bytes."""
+    """Seconds of CPU time to load a saved model with many names, and its bytes."""
     from dwsr_probe.predict import Model
 
     model, records = Model(), stream()
@@ -136,14 +137,12 @@ def load_seconds(names=NAMES, records_each=5):
         path, seconds = Path(folder, "model"), []
         model.save(path)
         for _ in range(3):
-            begin = time.perf_counter()
-            Model.load(path)
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(cpu_ms(Model.load, path) / 1e3)
         return median(seconds), path.stat().st_size
 
 
 def run_seconds(tasks=RUN_TASKS, groups=RUN_GROUPS):
-    """Seconds of wall time of `dwsr-probe predict RUN`, for a run of this many tasks."""
+    """Seconds of `dwsr-probe predict RUN` for a run of this many tasks: CPU time and wall time."""
     from dwsr_probe.record import TaskRecord
     from dwsr_probe.store import Store
 
@@ -170,10 +169,12 @@ def run_seconds(tasks=RUN_TASKS, groups=RUN_GROUPS):
         store.commit()
         store.finish()
         store.close()
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "dwsr_probe", "predict", run],
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        return time.perf_counter() - begin
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return cpu, time.perf_counter() - begin

@@ -1,9 +1,19 @@
 """Tasks whose memory depends on a parameter: three values seen, a fourth forecast. A model that
 does not know of parameters answers as well as it can."""
 
+from typing import NamedTuple
+
 from tests.bench import Section
 from tests.bench.predict import protocol, records
 from tests.bench.predict.rates import percent, rate
+
+
+class Split(NamedTuple):
+    """Records to learn, and records to forecast."""
+
+    what: str  # was seen
+    train: list
+    test: list
 
 
 def value_and_shape(record):
@@ -12,7 +22,7 @@ def value_and_shape(record):
 
 
 def splits(found):
-    """(train, test) by what was seen. Tested is the largest value, at all shapes that were measured
+    """A Split by what was seen. Tested is the largest value, at all shapes that were measured
     with it."""
     shapes = {
         "three values at one shape": records.VALUE_SHAPES[:1],
@@ -28,7 +38,7 @@ def splits(found):
                     test.append(record)
                 elif shape in seen:
                     train.append(record)
-        yield what, train, test
+        yield Split(what, train, test)
 
 
 def run(data):
