@@ -116,7 +116,8 @@ def groups_section(title, scores, groups):
         ),
     )
     for group, names in groups.items():
-        section.rows.append((group, *figures_of([s for s in scores if s.name in names])))
+        if chosen := [s for s in scores if s.name in names]:
+            section.rows.append((group, *figures_of(chosen)))
     return section
 
 

@@ -48,7 +48,7 @@ def splits(data):
         found["UNICAMP, three smallest"] = Split(
             [r for found in rows for r in found[:3]], [r for found in rows for r in found[3:]]
         )
-    return found
+    return {dataset: split for dataset, split in found.items() if split.test}
 
 
 def run(data):
