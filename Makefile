@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch] csrc/*.pxd dwsr_probe/*.p[yx][xd] dwsr_probe/*/*.p[yx][xd]) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test results bench bench-budgets bench-graphs bench-libraries bench-predict lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo demo-gpu test results bench bench-budgets bench-graphs bench-libraries bench-predict bench-tuning lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -106,6 +106,9 @@ bench-libraries: $(VENV)/.bench build ## what following asyncio, Arrow, zarr and
 
 bench-predict: $(VENV)/.bench build ## forecasts against what others do, on operators measured here; rewrites their section of BENCHMARKS.md
 	$(BIN)/python -m tests.bench.predict
+
+bench-tuning: build ## the same from measured records, without frozen groups, as short tables; PARTS="small rolling"
+	$(BIN)/python -m tests.bench.predict --tuning-only $(PARTS)
 
 build: $(VENV)/.built ## the extension and the command line, in .venv
 
