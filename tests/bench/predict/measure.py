@@ -58,32 +58,45 @@ def complete(names, again=False):
             )
 
 
+class Run(NamedTuple):
+    """One task. cpu_seconds: of the call alone."""
+
+    key: str
+    params: dict
+    cpu_seconds: float
+
+
 def run(operator, key, shape, chance, params=None):
-    """One task, and its parameters by key."""
     params = operator.params if params is None else params
     inputs = operator.make(shape, chance)
     gc.collect()
-    dwsr_probe.task(operator.name, key=key)(partial(operator.function, **params))(*inputs)
-    return {key: params}
+    task = dwsr_probe.task(operator.name, key=key)(partial(operator.function, **params))
+    began = time.process_time()
+    task(*inputs)
+    return Run(key, params, time.process_time() - began)
 
 
 def measure_ladder(operator):
-    params = {}
-    for i, shape in enumerate(operator.shapes):
-        for repetition in range(REPETITIONS):
-            chance = np.random.default_rng((i, repetition))
-            params |= run(operator, f"{i}.{repetition}", shape, chance)
-    return params
+    return [
+        run(operator, f"{i}.{repetition}", shape, np.random.default_rng((i, repetition)))
+        for i, shape in enumerate(operator.shapes)
+        for repetition in range(REPETITIONS)
+    ]
 
 
 def measure_values(operator):
-    params = {}
     (word,) = operator.params
-    for value in operator.values:
-        for i in VALUE_SHAPES[: len(operator.shapes)]:
-            chance, key = np.random.default_rng((i, 2)), f"value {value}, {i}.0"
-            params |= run(operator, key, operator.shapes[i], chance, {word: value})
-    return params
+    return [
+        run(
+            operator,
+            f"value {value}, {i}.0",
+            operator.shapes[i],
+            np.random.default_rng((i, 2)),
+            {word: value},
+        )
+        for value in operator.values
+        for i in VALUE_SHAPES[: len(operator.shapes)]
+    ]
 
 
 def measure_far(operator):
@@ -91,21 +104,24 @@ def measure_far(operator):
     from those before, and the CPU time permit."""
     smallest = operator.make(operator.shapes[0], np.random.default_rng(0))
     scale = FAR_BASE_BYTES / max(1, sum(map(bytes_of, smallest)))
-    (near, far), params, peaks, seconds = FAR_TIMES, {}, [], []
+    (near, far), runs, peaks, seconds = FAR_TIMES, [], [], []
     for times, growth, repetitions in ((1, 1, 2), (near, near, 2), (far, far / near, 1)):
         if peaks and too_far(peaks, seconds, growth):
             break
-        took = []
         for repetition in range(repetitions):
             # The second of the small ones is a quarter larger: two sizes
             shape = operator.scaled(scale * times * (1.25 if times == 1 and repetition else 1))
             chance = np.random.default_rng((times, repetition))
-            began = time.process_time()
-            params |= run(operator, f"far {times}.{repetition}", shape, chance)
-            took.append(time.process_time() - began)
-        seconds.append(min(took))
-        peaks.append(dwsr_probe.records()[-1].alloc_peak_bytes)
-    return params
+            runs.append(run(operator, f"far {times}.{repetition}", shape, chance))
+        seconds.append(min(one.cpu_seconds for one in runs[-repetitions:]))
+        peaks.append(
+            next(
+                record.alloc_peak_bytes
+                for record in dwsr_probe.records()
+                if (record.task_name, record.key) == (operator.name, runs[-1].key)
+            )
+        )
+    return runs
 
 
 def too_far(peaks, seconds, growth):
@@ -155,7 +171,7 @@ def main(stage, *names):
         operator = KNOWN[name]
         inputs = operator.make(operator.shapes[0], np.random.default_rng(0))
         operator.function(*inputs, **operator.params)
-        params = MEASURES[stage](operator)
+        params = {one.key: one.params for one in MEASURES[stage](operator)}
         lines = [
             json.dumps({**record.to_dict(), "params": params[record.key]}) + "\n"
             for record in dwsr_probe.records()
