@@ -39,16 +39,17 @@ class LargestSeen:
 
 
 def run(records, method, level=0.99):
-    """(bytes reserved, failed attempts). Failures of the first task are those of the common guess,
-    and are not counted."""
+    """(bytes reserved, tasks that failed). A failure of the first task is that of the common guess,
+    and is not counted."""
     total, failures = 0.0, 0
     for number, record in enumerate(records):
         truth = record["alloc_peak_bytes"]
         bound = (
             method.bound(record["inputs"], record["task_name"], level) if number else INITIAL_BYTES
         )
+        failures += number > 0 and truth > bound
         while truth > bound:
-            total, failures = total + bound, failures + (number > 0)
+            total += bound
             method.learn(killed(record, bound))
             bound = 2 * max(bound, 1)
         total += bound
