@@ -58,7 +58,7 @@ def run(data):
         f"{len(seeds)} random orders. A task whose peak is above its reservation fails: the attempt"
         " costs its reservation, ours learns the killed attempt, and the next attempt has twice as"
         f" much. The first task of every method has {protocol.INITIAL_BYTES >> 20} MiB, and is not"
-        " among the failures. Of programs:"
+        " counted. Of programs:"
         f" the peak resident set of {programs.COUNT} runs each. The frozen families"
         f" ({FROZEN}) are listed with --final only."
     )
