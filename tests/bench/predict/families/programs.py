@@ -33,7 +33,7 @@ PROGRAMS = {
     "zstd": "zstd -q -6 --single-thread -c {}",
     "zstd_long": "zstd -q -3 --long=26 -T1 -c {}",
     "gzip": "gzip -c {}",
-    "tar": "tar -C / -cf - {}",
+    "tar": "tar -P -cf - {}",
     "sqlite_import": "sqlite3 :memory: '.mode tabs' '.import {} lines'",
     "awk_count": "awk '{{ n[$6]++ }}' {}",
     "awk_keep": "awk '{{ line[NR] = $0 }}' {}",
