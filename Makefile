@@ -49,7 +49,7 @@ test-unit test-integration: test-%: $(VENV)/.test build
 	$(BIN)/pytest tests/$*
 
 test-dask-oldest: $(OLDEST)/.installed build ## Dask's tests with the oldest release that has what we hook
-	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py tests/integration/test_graphs.py -k "not hundred_thousand"
+	PYTHONPATH="$(CURDIR)" $(OLDEST)/bin/pytest -q -p no:cacheprovider tests/integration/test_dask.py tests/integration/test_graphs.py tests/integration/test_params.py -k "not hundred_thousand"
 
 test-gpu: .venv-cupy-13/.installed .venv-cupy-14/.installed build ## CuPy 13 and 14, the real ones, on a stand-in for the GPU
 	@$(MAKE) --no-print-directory test-cupy-13 test-cupy-14

@@ -107,7 +107,8 @@
     X(alloc_serial) /* serial of the task that the sampler's figures belong to */      \
     X(alloc_live_bytes) X(alloc_peak_bytes) X(alloc_count)                             \
     X(gpu_serial) /* the same for the devices that follow these words */               \
-    X(name_len) X(key_len) X(inputs_len) X(operation_len) X(chain_len)
+    X(name_len) X(key_len) X(inputs_len) X(operation_len) X(chain_len)                 \
+    X(params_len) X(params_values_len)
 /* clang-format on */
 
 /* `serial` and `seq` stay the first two: a reader finds them without knowing the others. */
@@ -130,11 +131,12 @@
 
 /* Texts of a frame. A key has two: a prefix that recurs, and the rest. reason_detail: the thread or
  * library that attribution_reason is about. operation: the job's own function in a task of a graph;
- * chain: the functions inside the task, JSON. */
+ * chain: the functions inside the task, JSON. params: names of parameters, JSON; params_values:
+ * their values, not interned (params.h). */
 /* clang-format off */
 #define TASK_TEXTS(X)                                                            \
     X(name) X(key_prefix) X(key_rest) X(inputs) X(output) X(reason_detail)       \
-    X(operation) X(chain)
+    X(operation) X(chain) X(params) X(params_values)
 /* clang-format on */
 
 /* One GPU, by its number in this process. Up to unseen_bytes: what CuPy has allocated in this
@@ -293,7 +295,7 @@ struct slot {
     struct slot_fields fields;
     struct task_device gpu[TASK_DEVICES];
     struct task_fields task;
-    char text[SLOT_TEXT_BYTES]; /* name, key, inputs, operation, chain */
+    char text[SLOT_TEXT_BYTES]; /* name, key, inputs, operation, chain, parameters */
 };
 
 /* An entry with its histograms. Peaks of own memory (`alloc`), `growth` and `duration` have cells

@@ -243,10 +243,12 @@ static int parse_slot(const struct board_reader *r, struct running_task *t)
     if (!l->packed) legacy_slot_lengths((const word *)at, &t->slot);
     at += list_bytes(r, LAYOUT_TASK);
     uint64_t left = (uint64_t)(t->page + SLOT_BYTES - at);
-    struct text *texts[] = { &t->name, &t->key, &t->inputs, &t->operation, &t->chain };
-    const word lengths[] = { t->slot.name_len, t->slot.key_len, t->slot.inputs_len,
-                             t->slot.operation_len, t->slot.chain_len };
-    for (int i = 0; i < 5; i++) {
+    struct text *texts[] = { &t->name,  &t->key,    &t->inputs,       &t->operation,
+                             &t->chain, &t->params, &t->params_values };
+    const word lengths[] = { t->slot.name_len,         t->slot.key_len,   t->slot.inputs_len,
+                             t->slot.operation_len,    t->slot.chain_len, t->slot.params_len,
+                             t->slot.params_values_len };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const word len = lengths[i] == ABSENT ? 0 : lengths[i]; /* a field that the file lacks */
         if (len > left) return 0;
         *texts[i] = (struct text){ at, len };

@@ -38,7 +38,7 @@ struct running_task {
     struct slot_fields slot;
     struct task_device gpu[TASK_DEVICES];
     struct task_fields task;
-    struct text name, key, inputs, operation, chain; /* in `page` */
+    struct text name, key, inputs, operation, chain, params, params_values; /* in `page` */
     char page[SLOT_BYTES];
 };
 

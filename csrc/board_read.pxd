@@ -22,7 +22,7 @@ cdef extern from "board_read.h" nogil:
         slot_fields slot
         task_device *gpu
         task_fields task
-        text name, key, inputs, operation, chain
+        text name, key, inputs, operation, chain, params, params_values
     const char *board_reader_header_text(const board_reader *r, int index, uint64_t *len)
     int board_reader_open(board_reader *r, const char *path)
     void board_reader_close(board_reader *r)

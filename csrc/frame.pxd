@@ -6,7 +6,7 @@ from csrc.layout cimport layout
 cdef extern from "frame.h" nogil:
     enum:
         TEXT_name, TEXT_key_prefix, TEXT_key_rest, TEXT_inputs, TEXT_output
-        TEXT_reason_detail, TEXT_operation, TEXT_chain, TEXT_COUNT
+        TEXT_reason_detail, TEXT_operation, TEXT_chain, TEXT_params, TEXT_params_values, TEXT_COUNT
     struct text:
         const char *at
         uint64_t len

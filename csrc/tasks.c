@@ -13,7 +13,7 @@
 
 _Static_assert(TASK_NAME_MOST + TASK_KEY_MOST + TASK_INPUTS_MOST + TASK_OPERATION_MOST
                    <= SLOT_TEXT_BYTES,
-               "all texts but the chain fit a slot");
+               "all texts but the chain and the parameters fit a slot");
 
 /* Longer gaps between reading and resetting the mark are counted: they may hide a peak. */
 #define GAP_COUNTED_NS 50000
@@ -106,8 +106,14 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         inputs.len = 0;
         omitted = b->input_count;
     }
-    const uint64_t others = name.len + key.len + inputs.len + operation.len;
-    if (chain.len > TASK_CHAIN_MOST || others + chain.len > SLOT_TEXT_BYTES) chain.len = 0;
+    struct text params = b->params, values = b->params_values;
+    uint64_t bytes = name.len + key.len + inputs.len + operation.len;
+    if (chain.len > TASK_CHAIN_MOST || bytes + chain.len > SLOT_TEXT_BYTES) chain.len = 0;
+    bytes += chain.len;
+    if (params.len > PARAMS_NAMES_MOST || values.len > PARAMS_VALUES_MOST
+        || bytes + params.len + values.len > SLOT_TEXT_BYTES)
+        params.len = values.len = 0;
+    bytes += params.len + values.len;
     struct board_live *live = t->board->live;
     const struct task_fields f = {
         .serial = live->tasks_begun + 1,
@@ -133,16 +139,19 @@ static void fill_slot(struct tasks *t, struct slot *slot, const struct task_begi
         .major_page_faults = ABSENT,
         .start_ns = now_ns(),
     };
-    append(append(append(append(append(t->scratch, name), key), inputs), operation), chain);
+    char *after_chain =
+        append(append(append(append(append(t->scratch, name), key), inputs), operation), chain);
+    append(append(after_chain, params), values);
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_release(&slot->fields.name_len, name.len);
     store_release(&slot->fields.key_len, key.len);
     store_release(&slot->fields.inputs_len, inputs.len);
     store_release(&slot->fields.operation_len, operation.len);
     store_release(&slot->fields.chain_len, chain.len);
+    store_release(&slot->fields.params_len, params.len);
+    store_release(&slot->fields.params_values_len, values.len);
     copy_release((word *)&slot->task, (const word *)&f, sizeof f / sizeof(word));
-    copy_release((word *)slot->text, (const word *)t->scratch,
-                 (others + chain.len + 7) / sizeof(word));
+    copy_release((word *)slot->text, (const word *)t->scratch, (bytes + 7) / sizeof(word));
     store_release(&slot->fields.turn, slot->fields.turn + 1);
     store_relaxed(&live->tasks_begun, f.serial);
 }
@@ -314,6 +323,12 @@ static uint64_t prefix_len(struct text key)
     return end ? (uint64_t)(end - key.at) + 1 : 0;
 }
 
+/* Texts that differ from task to task take no place among the interned ones. */
+static int differs(enum task_text kind)
+{
+    return kind == TEXT_key_rest || kind == TEXT_params_values;
+}
+
 /* The texts of the slot and of the output; interned ones by their numbers (texts.h). */
 static void collect_texts(struct tasks *t, uint32_t index, const struct task_end *end,
                           struct record *r)
@@ -321,13 +336,16 @@ static void collect_texts(struct tasks *t, uint32_t index, const struct task_end
     const struct slot *slot = &t->board->slots[index];
     uint64_t name = slot->fields.name_len, key = slot->fields.key_len,
              inputs = slot->fields.inputs_len, operation = slot->fields.operation_len,
-             chain = slot->fields.chain_len;
+             chain = slot->fields.chain_len, params = slot->fields.params_len,
+             values = slot->fields.params_values_len;
     /* somebody wrote into the file: such lengths would be read */
     if (name > TASK_NAME_MOST || key > TASK_KEY_MOST || inputs > TASK_INPUTS_MOST
-        || operation > TASK_OPERATION_MOST || chain > TASK_CHAIN_MOST)
-        name = key = inputs = operation = chain = 0;
+        || operation > TASK_OPERATION_MOST || chain > TASK_CHAIN_MOST || params > PARAMS_NAMES_MOST
+        || values > PARAMS_VALUES_MOST)
+        name = key = inputs = operation = chain = params = values = 0;
     const struct text whole_key = { slot->text + name, key };
-    const char *after_inputs = slot->text + name + key + inputs;
+    const char *after_inputs = slot->text + name + key + inputs,
+               *after_chain = after_inputs + operation + chain;
     const uint64_t prefix = prefix_len(whole_key);
     r->texts[TEXT_name] = (struct text){ slot->text, name };
     r->texts[TEXT_key_prefix] = (struct text){ whole_key.at, prefix };
@@ -340,18 +358,20 @@ static void collect_texts(struct tasks *t, uint32_t index, const struct task_end
     }
     r->texts[TEXT_operation] = (struct text){ after_inputs, operation };
     r->texts[TEXT_chain] = (struct text){ after_inputs + operation, chain };
+    r->texts[TEXT_params] = (struct text){ after_chain, params };
+    r->texts[TEXT_params_values] = (struct text){ after_chain + params, values };
     r->texts[TEXT_output] = end->output;
     r->texts[TEXT_reason_detail] = t->slot_info[index].reason_detail;
     uint64_t inline_bytes = 0;
-    for (int i = 0; i < TEXT_COUNT; i++) {
-        r->numbers[i] =
-            i == TEXT_key_rest ? ABSENT : texts_intern(&t->texts, (enum task_text)i, r->texts[i]);
+    for (enum task_text i = 0; i < TEXT_COUNT; i++) {
+        r->numbers[i] = differs(i) ? ABSENT : texts_intern(&t->texts, i, r->texts[i]);
         if (r->numbers[i] == ABSENT) inline_bytes += r->texts[i].len;
     }
     /* the others fit: TASK_INPUTS_MOST leaves room for them */
-    static const enum task_text dispensable[] = { TEXT_output, TEXT_chain, TEXT_reason_detail,
-                                                  TEXT_operation };
-    for (int i = 0; inline_bytes > FRAME_TEXTS_MOST && i < 4; i++) {
+    static const enum task_text dispensable[] = { TEXT_output,        TEXT_chain,
+                                                  TEXT_params_values, TEXT_params,
+                                                  TEXT_reason_detail, TEXT_operation };
+    for (int i = 0; inline_bytes > FRAME_TEXTS_MOST && i < 6; i++) {
         struct text *text = &r->texts[dispensable[i]];
         if (r->numbers[dispensable[i]] == ABSENT) inline_bytes -= text->len, text->len = 0;
     }

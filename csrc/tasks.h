@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include "board.h"
 #include "handle.h"
+#include "params.h"
 #include "rss.h"
 #include "texts.h"
 #include "totals.h"
@@ -29,8 +30,9 @@
 #define TASK_CHAIN_MOST     512
 
 struct task_begin {
-    struct text name, key, inputs; /* inputs: JSON; if too long, it is omitted and counted */
-    struct text operation, chain;  /* of a graph's task; chain: JSON, left out if too long */
+    struct text name, key, inputs;     /* inputs: JSON; if too long, it is omitted and counted */
+    struct text operation, chain;      /* of a graph's task; chain: JSON, left out if too long */
+    struct text params, params_values; /* params.h; both empty: not recorded */
     uint64_t input_bytes, input_count, inputs_omitted;
     enum attribution_reason reason; /* why its figures are shared; REASON_NONE: they are exact */
     /* A coroutine: its thread runs other work in between. It owns no allocations, and no task nests

@@ -4,7 +4,7 @@ from csrc.frame cimport text
 
 cdef extern from "tasks.h" nogil:
     struct task_begin:
-        text name, key, inputs, operation, chain
+        text name, key, inputs, operation, chain, params, params_values
         uint64_t input_bytes, input_count, inputs_omitted
         int reason, detached
         uint64_t worker

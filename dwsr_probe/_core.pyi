@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 
 _Words = tuple[int | None, ...]
 # (words by TASK_FIELDS, name, key, inputs, output, devices, failed allocation, detail of the
-# attribution's reason, operation, chain)
+# attribution's reason, operation, chain, parameters)
 _Record = tuple[
     _Words,
     str,
@@ -18,6 +18,7 @@ _Record = tuple[
     str,
     tuple[_Words, ...] | str | None,
     _Words | str | None,
+    str,
     str,
     str,
     str,
@@ -87,6 +88,10 @@ class Context: ...
 @final
 class Opcodes: ...
 
+# -- binding/params.pyx
+
+def use_params(on: bool) -> None: ...
+
 # -- binding/tasks.pyx
 
 @final
@@ -95,7 +100,14 @@ class OpenTask:
 
 class task:
     output: Any
-    def __init__(self, name: object, inputs: object = None, *, key: object = None) -> None: ...
+    def __init__(
+        self,
+        name: object,
+        inputs: object = None,
+        *,
+        features: dict[str, float] | None = None,
+        key: object = None,
+    ) -> None: ...
     def __enter__(self) -> task: ...
     def __exit__(self, kind: object, value: object, trace: object) -> None: ...
     def __call__(self, function: _Function) -> _Function: ...
@@ -105,6 +117,13 @@ class adopt:
     def __enter__(self) -> task: ...
     def __exit__(self, kind: object, value: object, trace: object) -> None: ...
 
+def call_block(
+    block: task,
+    function: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    first: int,
+) -> task: ...
 def use_gc(function: Callable[[], object] | None, after: bool) -> None: ...
 def use_thread_names(function: Callable[[], object] | None) -> None: ...
 def unnamed_thread() -> tuple[int, int] | None: ...

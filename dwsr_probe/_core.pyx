@@ -272,9 +272,10 @@ def memory_limit(bytes proc_root=b"/proc", bytes cgroup_root=b"/sys/fs/cgroup"):
 UNITS = {
     "dwsr_probe.binding.features": ("describe_inputs", "describe_output"),
     "dwsr_probe.binding.contexts": ("Context", "Opcodes"),
+    "dwsr_probe.binding.params": ("use_params",),
     "dwsr_probe.binding.tasks": (
-        "OpenTask", "adopt", "name_thread", "task", "unnamed_thread", "use_foreign_counter",
-        "use_gc", "use_thread_names"),
+        "OpenTask", "adopt", "call_block", "name_thread", "task", "unnamed_thread",
+        "use_foreign_counter", "use_gc", "use_thread_names"),
     "dwsr_probe.binding.handover": (
         "FollowedCall", "FollowedCallback", "around_call_soon_threadsafe", "around_run",
         "around_write", "follow_call"),
@@ -305,7 +306,8 @@ UNITS = {
 }
 cdef dict unit_of = {name: unit for unit, names in UNITS.items() for name in names}
 cdef tuple cimported = (
-    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.tasks")
+    "dwsr_probe.binding.features", "dwsr_probe.binding.contexts", "dwsr_probe.binding.params",
+    "dwsr_probe.binding.tasks")
 # unit → those that it cimports beside these
 cdef dict cimported_by = {
     "dwsr_probe.binding.graph": ("dwsr_probe.binding.functions", "dwsr_probe.binding.selection"),

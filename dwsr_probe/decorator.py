@@ -1,7 +1,8 @@
-"""`@task("name")`: the arguments of a call are the inputs, the returned value is the output.
+"""`@task("name")`: the arguments of a call are the inputs, numbers and booleans among them are the
+parameters, the returned value is the output.
 
 Called by binding/tasks.pyx when a block is used as a decorator, in the probed process. The `self`
-of a method and the `cls` of a class method are no inputs, because their size cannot be known.
+of a method and the `cls` of a class method are neither.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ _bases_of = type.__dict__["__mro__"].__get__
 
 
 def wrap_function(
-    function: Callable[..., Any], name: object, inputs: object, key: object
+    function: Callable[..., Any],
+    name: object,
+    inputs: object,
+    key: object,
+    features: dict[str, float] | None,
 ) -> Callable[..., Any]:
     """The function with a task around each call. inputs: recorded in place of the arguments,
     unless None."""
     owner = _owner_of(function)
 
-    def inputs_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        if inputs is not None:
-            return inputs
-        if owner and args and _is_self_or_cls(args[0], *owner):
-            args = args[1:]
-        return [*args, *kwargs.values()]
+    def block_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _core.task:
+        first = 1 if owner and args and _is_self_or_cls(args[0], *owner) else 0
+        given = [*args[first:], *kwargs.values()] if inputs is None else inputs
+        block = _core.task(name, given, features=features, key=key)
+        return _core.call_block(block, function, args, kwargs, first)
 
     # CO_COROUTINE: `async def`
     if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:
@@ -39,7 +43,7 @@ def wrap_function(
         async def measured(*args: Any, **kwargs: Any) -> Any:
             if not _core.active():
                 return await function(*args, **kwargs)
-            with _core.task(name, inputs_of(args, kwargs), key=key) as block:
+            with block_of(args, kwargs) as block:
                 block.output = result = await function(*args, **kwargs)
                 return result
 
@@ -49,7 +53,7 @@ def wrap_function(
         def measured(*args: Any, **kwargs: Any) -> Any:
             if not _core.active():
                 return function(*args, **kwargs)
-            with _core.task(name, inputs_of(args, kwargs), key=key) as block:
+            with block_of(args, kwargs) as block:
                 block.output = result = function(*args, **kwargs)
                 return result
 

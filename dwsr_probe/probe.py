@@ -41,6 +41,7 @@ def start(
     alloc: bool | None = None,
     alloc_from: int | None = None,
     gc: str | None = None,
+    params: bool | None = None,
     settings: Settings | None = None,
     expect_tasks: bool = True,
 ) -> bool:
@@ -62,6 +63,7 @@ def start(
         ("alloc", alloc),
         ("alloc_from", alloc_from),
         ("gc", gc),
+        ("params", params),
     ):
         if value is not None:
             chosen = chosen.replace(**{name: value})
@@ -104,6 +106,7 @@ def start_board(settings: Settings, name: str) -> None:
         alloc=settings.alloc,
         alloc_from=settings.alloc_from,
     )
+    _core.use_params(settings.params)
     if settings.gc != "none":
         import gc
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
     Words = tuple[int | None, ...]
     # words by TASK_FIELDS; name, key, inputs, output; devices; failed allocation; detail of the
-    # attribution's reason, operation, chain
+    # attribution's reason, operation, chain, parameters
     Raw = tuple[
         Words,
         str,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         str,
         tuple[Words, ...] | str | None,
         Words | str | None,
+        str,
         str,
         str,
         str,
@@ -79,7 +80,7 @@ def _computed(expression: str, default: "Any" = None, **options: "Any") -> "Any"
 
     expression: the source text that row_of computes the field with. It may use `board`
     (origin.Origin), the words of the board as {name}, `running`, the texts name, key, inputs,
-    output, operation and chain, gpu and oom, and detail. Nested fields are JSON text.
+    output, operation, chain and params, gpu and oom, and detail. Nested fields are JSON text.
     """
     return field(**options or {"default": default}, metadata={"expression": expression})
 
@@ -130,6 +131,8 @@ class TaskRecord:
     operation: str | None = _computed("operation or None")
     # names of the functions inside it, in the order of their execution; None: there is only one
     chain: list | None = _computed("chain or None")
+    # numbers and booleans among the arguments, by name or position; {} if there are none
+    params: dict | None = _computed("params or None")
 
     @property
     def rss_growth_bytes(self) -> int | None:
@@ -284,7 +287,7 @@ def compiled_row_of() -> "Callable[[Any, Raw], Row]":
     return _compiled(
         "row_of",
         "(board, raw):\n"
-        "    words, name, key, inputs, output, gpu, oom, detail, operation, chain = raw\n"
+        "    words, name, key, inputs, output, gpu, oom, detail, operation, chain, params = raw\n"
         f"    running = words[{_WORD_INDEXES['state']}] == {_core.TASK_RUNNING}\n"
         f"    return ({', '.join(values)})",
         devices_text=devices_text,

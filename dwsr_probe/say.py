@@ -31,6 +31,7 @@ KINDS = (
     "concurrent.futures.thread",
     "asyncio.base_events",
     "multiprocessing.pool",
+    "features",
 )
 
 

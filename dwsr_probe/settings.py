@@ -162,6 +162,12 @@ SETTINGS = (
         help="Collect garbage before each task, or before and after it,"
         " to tell cycles from working memory.",
     ),
+    FlagSetting(
+        "params",
+        default=True,
+        option="--params/--no-params",
+        help="Record numbers and booleans among the arguments of tasks. Never texts or contents.",
+    ),
 )
 
 
@@ -178,6 +184,7 @@ class Settings:
     alloc: bool
     alloc_from: int
     gc: str
+    params: bool
 
     def __init__(self, **values: Any) -> None:
         for setting in SETTINGS:

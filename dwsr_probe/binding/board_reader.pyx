@@ -18,10 +18,13 @@ from csrc.board_read cimport (
     board_reader, board_reader_close, board_reader_open, board_reader_header_text, running_task)
 from csrc.frame cimport (
     TEXT_COUNT, TEXT_chain, TEXT_inputs, TEXT_key_prefix, TEXT_key_rest, TEXT_name, TEXT_operation,
-    TEXT_output, TEXT_reason_detail, frame_unpack, frame_valid_bytes, record, text as frame_text)
+    TEXT_output, TEXT_params, TEXT_params_values, TEXT_reason_detail, frame_unpack,
+    frame_valid_bytes, record, text as frame_text)
 from csrc.gpu cimport GPU_PINNED
 from csrc.layout cimport layout, layout_parse
+from csrc.params cimport PARAM_BOOLEAN, PARAM_FLOAT, PARAM_INTEGER, param, params_float, params_next
 
+import json
 import os
 
 from dwsr_probe import _core
@@ -59,6 +62,56 @@ cdef str decoded(frame_text t):
     return t.at[:t.len].decode("utf-8", "replace") if t.len else ""
 
 
+cdef dict param_heads = {}  # JSON list of names → of each its JSON and a colon, or None
+
+
+cdef object heads_of(str names):
+    """None if the text is no list of names. A name that recurs has no head."""
+    found = param_heads.get(names, False)
+    if found is False:
+        found = None
+        try:
+            parsed = json.loads(names)
+        except ValueError:
+            parsed = None
+        if type(parsed) is list and all([type(name) is str for name in parsed]):
+            found = [
+                None if name in parsed[:i] else f"{json.dumps(name)}:"
+                for i, name in enumerate(parsed)]
+        if len(param_heads) > 4096:
+            param_heads.clear()
+        param_heads[names] = found
+    return found
+
+
+cdef str params_text(str names, frame_text values):
+    """A JSON object of the parameters; "" if they were not recorded, or not as csrc/params.h
+    says."""
+    cdef param value
+    cdef int left
+    if not names:
+        return ""
+    heads = heads_of(names)
+    if heads is None:
+        return ""
+    found = []
+    for head in heads:
+        if params_next(&values, &value) != 1:
+            return ""
+        if value.kind == PARAM_FLOAT:
+            number = repr(params_float(value))
+        elif value.kind == PARAM_BOOLEAN:
+            number = "true" if value.bits else "false"
+        elif value.kind == PARAM_INTEGER:
+            number = str(value.bits)
+        else:
+            number = str(-1 - <object>value.bits)
+        if head is not None:
+            found.append(<str>head + <str>number)
+    left = params_next(&values, &value)
+    return "" if left else "{" + ",".join(found) + "}"
+
+
 cdef tuple devices_tuple(const task_device *devices, int count):
     """The GPUs among the devices, as words by TASK_DEVICE_FIELDS; without page-locked memory."""
     return tuple([
@@ -84,7 +137,8 @@ cdef tuple running_tuple(running_task *t):
                 t.task.pinned_peak_bytes = t.gpu[i].peak_bytes
                 t.task.pinned_end_bytes = t.gpu[i].live_bytes
     return (words(&t.task, sizeof(task_fields) // 8), decoded(t.name), decoded(t.key),
-            decoded(t.inputs), "", gpu, None, "", decoded(t.operation), decoded(t.chain))
+            decoded(t.inputs), "", gpu, None, "", decoded(t.operation), decoded(t.chain),
+            params_text(decoded(t.params), t.params_values))
 
 
 cdef dict cells(const uint32_t *counts, int most):
@@ -134,13 +188,14 @@ cdef class Layout:
             words(&r.task, sizeof(task_fields) // 8), self.text_at(&r, TEXT_name, texts), key,
             self.text_at(&r, TEXT_inputs, texts), self.text_at(&r, TEXT_output, texts), gpu, oom,
             self.text_at(&r, TEXT_reason_detail, texts), self.text_at(&r, TEXT_operation, texts),
-            self.text_at(&r, TEXT_chain, texts))
+            self.text_at(&r, TEXT_chain, texts),
+            params_text(self.text_at(&r, TEXT_params, texts), r.texts[TEXT_params_values]))
 
     def unpack(self, bytes packed not None, list texts not None):
         """The frames as tuples (words, name, key, inputs, output, devices, failed allocation,
-        detail of the attribution's reason, operation, chain).
+        detail of the attribution's reason, operation, chain, parameters).
 
-        words: by TASK_FIELDS. inputs, output, chain: JSON. devices: each as words by
+        words: by TASK_FIELDS. inputs, output, chain, parameters: JSON. devices: each as words by
         TASK_DEVICE_FIELDS; None if device memory was not followed. failed allocation: words by
         OOM_FIELDS, or None. Boards before version 6 have JSON in place of the last two.
         """

@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 from csrc.board_layout cimport ABSENT
 
 cdef enum:
-    INPUTS_TEXT_MOST = 1968  # bytes of JSON that go into a record (TASK_INPUTS_MOST)
+    INPUTS_TEXT_MOST = 1952  # bytes of JSON that go into a record (TASK_INPUTS_MOST)
     VALUES_MOST = 256  # values that are described; with more, the total size is unknown
 
 cdef enum kind_of_type:

@@ -1,6 +1,7 @@
 # What graph_tasks.pyx uses of graph.pyx.
 from libc.stdint cimport uint64_t
 
+from csrc.params cimport params
 from dwsr_probe.binding.features cimport listing
 from dwsr_probe.binding.functions cimport Function
 from dwsr_probe.binding.tasks cimport OpenTask
@@ -21,11 +22,16 @@ cdef class Scope:
 
 cdef class Walk:
     cdef listing *inputs
-    cdef object root, data, sizes, value_key
+    cdef object root, data, sizes, value_key, value_task
     cdef dict done  # keys and ids of nodes that were visited → whether they are data
     cdef list names
     cdef Function operation
     cdef Function handed  # a function among the arguments of a library's function
+    cdef object handed_callable  # the same as an object
+    cdef tuple call  # positional arguments of the operation's call; None: no such call
+    cdef object call_function, call_kwargs
+    cdef object caller  # a function that passes the arguments on, or None
+    cdef Scope call_scope
     cdef int left  # nodes that may still be visited
     cdef int tasks, blocks  # so far
     cdef int again  # times so far that data was met that stands in the inputs already
@@ -54,6 +60,13 @@ cdef class Walk:
     cdef int visit_compose(
         self, object function, tuple args, object kwargs, Scope scope, int depth) except -1
     cdef int add_name(self, Function f) except -1
+    cdef int add_called(
+        self, Function f, object function, tuple args, object kwargs, Scope scope,
+        object caller) except -1
+    cdef int add_params(self, params *p) except -1
+    cdef tuple passed_on(
+        self, params *p, object caller, tuple args, dict kwargs, Scope scope)
+    cdef int add_param(self, params *p, bytes name, object node, Scope scope) except -1
     cdef object value_of(self, object node, Scope scope)
     cdef bint add_block(
         self, Function f, object source, object selection, Scope scope) except -1

@@ -13,12 +13,15 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from csrc.board_layout cimport ABSENT
+from csrc.params cimport PARAMS_MOST, params
 from dwsr_probe.binding.features cimport (
     add_value, close_listing, is_hashable_type, listing, module_of, open_listing)
 from dwsr_probe.binding.functions cimport (
-    APPLY, COMPOSE, CONCATENATE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, STORE, SUBGRAPH,
+    APPLY, COMPOSE, CONCATENATE, GETTER, HIDDEN, ITEM, LIBRARIES, PARTIAL, PLAIN, STORE, SUBGRAPH,
     SUBGRAPH_CALLABLE, TASK_LIST, Function, function_of, is_callable_object, may_be_function,
     shape_of, unwrapped)
+from dwsr_probe.binding.params cimport (
+    ARGUMENTS_MOST, add_number, kind_of_number_of, name_at, name_of_keyword, names_of_arguments)
 from dwsr_probe.binding.selection cimport add_selection, is_lazy
 
 cdef enum:
@@ -156,6 +159,7 @@ cdef class Walk:
         self.done = {}
         self.names = []
         self.operation = self.handed = None
+        self.handed_callable = self.call = None
         self.left = NODES_MOST
         self.tasks = self.blocks = self.again = 0
         self.sources = None
@@ -285,7 +289,7 @@ cdef class Walk:
         if f.name and (
                 self.handed is None or f.ours > self.handed.ours
                 or f.names_task > self.handed.names_task):
-            self.handed = f
+            self.handed, self.handed_callable = f, function
         return 0
 
     cdef int visit_key(self, object key, Scope scope, bint in_library, int depth) except -1:
@@ -386,26 +390,26 @@ cdef class Walk:
             self.add_name(f)
             return 0
         in_library = not f.ours
-        outer = self.handed
-        self.handed = None
+        given = <tuple>args
+        outer, outer_callable = self.handed, self.handed_callable
+        self.handed = self.handed_callable = None
         if type(kwargs) is dict and kwargs:
             args = (*<tuple>args, *[
                 item for name, item in (<dict>kwargs).items()
                 if name != "_meta" and name != "meta"])  # an empty example of the result
         self.visit_siblings(args, scope, in_library, depth)
         if self.handed is not None and (self.handed.names_task or f.role == HIDDEN):
-            self.add_name(self.handed)
-        self.handed = outer
+            self.add_called(self.handed, self.handed_callable, given, kwargs, scope, function)
+        self.handed, self.handed_callable = outer, outer_callable
         if f.role == CONCATENATE and is_rechunk(self.root.key if key is None else key):
             self.names.append(RECHUNK)
         else:
-            self.add_name(f)
+            self.add_called(f, function, given, kwargs, scope, None)
         return 0
 
     cdef int visit_applied(self, tuple args, Scope scope, int depth) except -1:
         """apply(function, arguments, keyword arguments), each perhaps a node of the graph."""
         arguments = args[1] if len(args) > 1 else ()
-        named = data_of(args[2]) if len(args) > 2 else None
         if kind_of_node(type(arguments)) == NODE_TASK:  # makes a list or a tuple
             arguments = arguments.args
         if type(arguments) is list:
@@ -413,7 +417,7 @@ cdef class Walk:
         function = self.value_of(args[0], scope)
         return self.visit_task(
             args[0] if function is None else function, arguments,
-            named if type(named) is dict else None, scope, depth)
+            keywords_of(args[2]) if len(args) > 2 else None, scope, depth)
 
     cdef int visit_compose(
             self, object function, tuple args, object kwargs, Scope scope, int depth) except -1:
@@ -430,19 +434,88 @@ cdef class Walk:
             self.operation = f
         return 0
 
+    cdef int add_called(
+            self, Function f, object function, tuple args, object kwargs, Scope scope,
+            object caller) except -1:
+        """add_name, and remember the call if it is the operation's, or the first one as long as
+        there is no operation. caller: the function that is given `function`, or None."""
+        cdef Function before = self.operation
+        self.add_name(f)
+        if self.operation is not before or (
+                before is None and self.call is None and f.role == PLAIN):
+            self.call, self.call_kwargs = args, kwargs
+            self.call_function, self.call_scope, self.caller = function, scope, caller
+        return 0
+
+    cdef int add_params(self, params *p) except -1:
+        """Add the arguments of the operation or, without one, of the task's only function."""
+        cdef Scope scope
+        cdef tuple args, names
+        cdef Py_ssize_t i = 0
+        cdef int depth = DEPTH_MOST
+        if self.call is None or self.operation is None and len(self.names) != 1:
+            return 0
+        function, scope, args = self.call_function, self.call_scope, self.call
+        kwargs = self.call_kwargs if type(self.call_kwargs) is dict else {}
+        if self.caller is not None:
+            args, kwargs = self.passed_on(p, self.caller, args, kwargs, scope)
+            while shape_of(type(function)) == PARTIAL and depth > 0:
+                args = (*function.args, *args)
+                kwargs = {**function.keywords, **kwargs}
+                function = function.func
+                depth -= 1
+        names = names_of_arguments(function)
+        for i in range(min(len(args), ARGUMENTS_MOST)):
+            self.add_param(p, name_at(names, i), args[i], scope)
+        for name, node in (<dict>kwargs).items():
+            if i >= 2 * ARGUMENTS_MOST or p.count == PARAMS_MOST:
+                break
+            i += 1
+            self.add_param(p, name_of_keyword(name), node, scope)
+        return 0
+
+    cdef tuple passed_on(
+            self, params *p, object caller, tuple args, dict kwargs, Scope scope):
+        """(args, kwargs) with which a library's function calls the one that it is given. Its own
+        arguments are added."""
+        cdef tuple names
+        cdef Py_ssize_t i
+        name = getattr(caller, "__name__", None) if may_be_function(caller) else None
+        if name == "_pass_extra_kwargs" and len(args) > 1:
+            keys = self.value_of(args[1], scope)
+            return args[2 + len(items_of(self.value_task if keys is None else keys)):], kwargs
+        if name == "map_chunk":
+            found = kwargs.get("kwargs", args[3] if len(args) > 3 else None)
+            return (), keywords_of(found)
+        names = names_of_arguments(caller)
+        for i in range(min(len(names), len(args))):
+            self.add_param(p, name_at(names, i), args[i], scope)
+        return args[len(names):], kwargs
+
+    cdef int add_param(self, params *p, bytes name, object node, Scope scope) except -1:
+        cdef int kind
+        if name is None or p.count == PARAMS_MOST:
+            return 0
+        kind = kind_of_number_of(node)
+        if not kind:
+            node = self.value_of(node, scope)
+            kind = kind_of_number_of(node)
+        return add_number(p, name, node, kind) if kind else 0
+
     cdef object value_of(self, object node, Scope scope):
         """The constant or the dependency behind a node; None if a task makes it.
 
-        value_key: the key of the dependency, or None.
+        value_key: the key of the dependency, or None. value_task: the task, or None.
         """
         cdef int kind, left = DEPTH_MOST
-        self.value_key = None
+        self.value_key = self.value_task = None
         while left > 0:
             left -= 1
             kind = kind_of_node(type(node))
             if kind == NODE_DATA:
                 return node.value
             if kind == NODE_TASK:
+                self.value_task = node
                 return None
             if kind == NODE_REFERENCE:
                 key = target_of(node)
@@ -491,6 +564,44 @@ cdef bint is_rechunk(object key):
 cdef object data_of(object node):
     """The value of a data node; anything else as it is."""
     return node.value if kind_of_node(type(node)) == NODE_DATA else node
+
+
+cdef dict keywords_of(object node):
+    """Keyword arguments, in any of the forms that a graph has for a dict."""
+    node = data_of(node)
+    if type(node) is dict:
+        return node
+    try:
+        return dict(pairs_of(node))
+    except Exception:  # a form that is not known
+        return {}
+
+
+cdef object pairs_of(object node):
+    """(name, value) of each item of a dict that a graph makes."""
+    found = ()
+    if kind_of_node(type(node)) == NODE_TASK:
+        constructor = getattr((node.kwargs or {}).get("constructor"), "__qualname__", None)
+        if constructor == "Dict.constructor":  # name, value, name, value ...
+            return zip(map(data_of, node.args[::2]), node.args[1::2])
+        # before Dask 2024.12: values ..., names
+        if getattr(node.func, "__name__", None) == "_to_dict":
+            return zip(node.args[-1], node.args)
+        found = node.args if node.func is dict else ()
+    elif type(node) is tuple and node and node[0] is dict:
+        found = node[1:]  # (dict, [[name, value], ...])
+    return [items_of(pair) for pair in items_of(found[0])] if len(found) == 1 else ()
+
+
+cdef object items_of(object node):
+    """The items of a list or a tuple in a graph."""
+    node = data_of(node)
+    if kind_of_node(type(node)) == NODE_TASK:
+        if node.func is list or node.func is tuple:
+            return items_of(node.args[0]) if len(node.args) == 1 else ()
+        if getattr(node.func, "__name__", None) in ("_identity_cast", "to_container"):
+            node = node.args
+    return node if type(node) is list or type(node) is tuple else ()
 
 
 cdef Scope subgraph_of(Function f, tuple args, Scope outer):

@@ -5,11 +5,13 @@ from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
 from csrc.board_layout cimport ABSENT, REASON_NONE
+from csrc.params cimport params, params_close, params_open
 from csrc.probe cimport probe_active
 from dwsr_probe.binding.features cimport (
     SEQUENCE, VALUES_MOST, add_items, add_value, byte_count, close_listing, describe_returned,
     listing, omit_rest_if_full, open_listing, reopen_listing)
 from dwsr_probe.binding.graph cimport Walk, add_late_value
+from dwsr_probe.binding.params cimport is_recording
 from dwsr_probe.binding.tasks cimport OpenTask, as_bytes, begin_task, end_task
 
 cdef object split_key = None  # dask.utils.key_split
@@ -102,6 +104,15 @@ cdef int expect_late_inputs(OpenTask opened, Walk walk, const listing *l) except
     return 0
 
 
+cdef void list_params(params *p, Walk walk) noexcept:
+    params_open(p)
+    try:
+        walk.add_params(p)
+    except Exception:  # arguments of the job's own classes
+        pass
+    params_close(p)
+
+
 def begin_graph_task(object key, object node, object data, object worker=None, int reason=0):
     """Begin a task; return an OpenTask for end_graph_task, or None without a probe.
 
@@ -110,8 +121,10 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
     reason: why its figures are shared (REASON_COROUTINE, REASON_EVENT_LOOP), or 0.
     """
     cdef listing l
+    cdef params given
     cdef Walk walk
     cdef OpenTask opened
+    cdef bint has_params
     if not probe_active():
         return None
     try:
@@ -126,8 +139,12 @@ def begin_graph_task(object key, object node, object data, object worker=None, i
             sizes = input_sizes(worker, key)
             if type(sizes) is dict:
                 walk = list_graph_inputs(&l, node, data, sizes)
+        has_params = node is not None and is_recording()
+        if has_params:
+            list_params(&given, walk)
         opened = begin_task(
-            prefix_of(key), as_bytes(key), &l, walk.operation_text(), walk.chain(), reason,
+            prefix_of(key), as_bytes(key), &l, &given if has_params else NULL,
+            walk.operation_text(), walk.chain(), reason,
             ABSENT if index is None else <uint64_t>index)
         if (walk.sources is not None or walk.makes_output) and reason == REASON_NONE:
             expect_late_inputs(opened, walk, &l)

@@ -2,6 +2,7 @@
 from libc.stdint cimport uint64_t
 
 from csrc.handle cimport task_handle
+from csrc.params cimport params
 from dwsr_probe.binding.contexts cimport Context
 from dwsr_probe.binding.features cimport listing
 
@@ -20,8 +21,8 @@ ctypedef int (*begin_check)() except -1
 
 cdef bytes as_bytes(object value)
 cdef OpenTask begin_task(
-    bytes name, bytes key, const listing *inputs, bytes operation, bytes chain, int reason,
-    uint64_t worker)
+    bytes name, bytes key, const listing *inputs, const params *given, bytes operation, bytes chain,
+    int reason, uint64_t worker)
 cdef int end_task(
     OpenTask opened, const listing *inputs, bytes output, uint64_t output_bytes, bint cancelled,
     object error) except -1

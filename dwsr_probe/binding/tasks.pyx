@@ -14,6 +14,7 @@ from csrc.board_layout cimport (
 from csrc.frame cimport text
 from csrc.handle cimport NOBODY, is_somebody, task_handle
 from csrc.hold cimport hold
+from csrc.params cimport params, params_close, params_open
 from csrc.probe cimport (
     probe_active, probe_adopt, probe_instance, probe_live_bytes, probe_task_begin,
     probe_task_detach, probe_task_end)
@@ -23,6 +24,7 @@ from dwsr_probe._core cimport report_missing_room
 from dwsr_probe.binding.contexts cimport (
     SWITCH_CERTAIN, SWITCH_NONE, Context, current_context, switch)
 from dwsr_probe.binding.features cimport byte_count, describe_returned, fill_listing, listing
+from dwsr_probe.binding.params cimport add_arguments, add_features, is_recording
 
 from dwsr_probe import outcome
 
@@ -144,9 +146,9 @@ cdef class OpenTask:
 
 
 cdef OpenTask begin_task(
-        bytes name, bytes key, const listing *inputs, bytes operation, bytes chain, int reason,
-        uint64_t worker):
-    """inputs may be NULL. operation, chain: of a graph's task, or empty.
+        bytes name, bytes key, const listing *inputs, const params *given, bytes operation,
+        bytes chain, int reason, uint64_t worker):
+    """inputs and given may be NULL. operation, chain: of a graph's task, or empty.
 
     reason: not REASON_NONE if other work runs in the thread meanwhile.
     """
@@ -162,6 +164,10 @@ cdef OpenTask begin_task(
     b.key = text(at=<const char *>key, len=len(key))
     b.operation = text(at=<const char *>operation, len=len(operation))
     b.chain = text(at=<const char *>chain, len=len(chain))
+    b.params = b.params_values = text(at=NULL, len=0)
+    if given != NULL:
+        b.params = text(at=&given.names[0], len=given.names_len)
+        b.params_values = text(at=<const char *>&given.values[0], len=given.values_len)
     b.inputs = text(at=NULL, len=0)
     b.input_bytes = ABSENT
     b.input_count = b.inputs_omitted = 0
@@ -331,29 +337,64 @@ cdef class task:
     name: what the table groups by.
     inputs: arrays that the work reads. Their types, shapes and sizes are recorded, never their
     contents, and they are not kept alive.
+    features: numbers and booleans that are known about the data, as in {"nnz": n}: recorded as
+    `params`.
     key: names this one execution.
     output: assign the result to this attribute inside the block to have its size recorded.
 
-    As a decorator, `@task("glcm")`: the arguments are the inputs and the returned value is the
-    output (not for generator functions: they return at once). Blocks may nest and may run in any
-    thread. A block in a coroutine that is suspended meanwhile has no figures of its own. Without a
-    probe in the process a block does nothing.
+    As a decorator, `@task("glcm")`: the arguments are the inputs, numbers and booleans among them
+    are `params`, and the returned value is the output (not for generator functions: they return at
+    once). Blocks may nest and may run in any thread. A block in a coroutine that is suspended
+    meanwhile has no figures of its own. Without a probe in the process a block does nothing.
     """
     cdef object name, inputs, key
+    cdef dict features
     cdef public object output
     # Kept for the next time that the same block is entered: the inputs themselves may be gone.
     cdef listing *described
+    cdef params *given
     cdef list entered  # an OpenTask per time: a block may be entered again, and in several threads
 
-    def __init__(self, name, inputs=None, *, key=None):
+    def __init__(self, name, inputs=None, *, features=None, key=None):
         if callable(name) and not isinstance(name, type):
             raise TypeError("a task needs a name: write @dwsr_probe.task('name')")
         self.name = name
+        if features is not None and not isinstance(features, dict):
+            raise TypeError(
+                f"the features of a task are a dict of numbers, not a {type(features).__name__}")
         self.inputs = inputs
+        self.features = None if features is None else dict(features)
         self.key = key
 
     def __dealloc__(self):
         free(self.described)
+        free(self.given)
+
+    cdef int list_params(self, object function, tuple args, dict kwargs, Py_ssize_t first):
+        """List the features, and the arguments of a call from position `first` on. function: None
+        for a block."""
+        cdef params *found
+        if not is_recording() or self.given != NULL:
+            return 0
+        found = <params *>malloc(sizeof(params))
+        if found == NULL:
+            return 0
+        params_open(found)
+        try:
+            if self.features is not None:
+                wrong = add_features(found, self.features)
+                if wrong is not None:
+                    say_wrong_features(self.name, wrong)
+            if function is not None:
+                add_arguments(found, function, args, kwargs, first)
+        except Exception:  # the job comes first
+            pass
+        params_close(found)
+        with cython.critical_section(self):
+            if self.given == NULL:
+                self.given, found = found, NULL
+        free(found)  # another thread has entered the block meanwhile
+        return 0
 
     def __enter__(self):
         cdef OpenTask opened
@@ -364,13 +405,14 @@ cdef class task:
                 self.described = <listing *>malloc(sizeof(listing))
                 if self.described != NULL:
                     fill_listing(self.described, self.inputs)
+            self.list_params(None, None, None, 0)
             try:
                 context, reason = current_context(), REASON_NONE
             except Exception:  # what cannot be known is not exact
                 context, reason = None, REASON_COROUTINE
             opened = begin_task(
                 as_bytes(self.name), b"" if self.key is None else as_bytes(self.key),
-                self.described, b"", b"", reason, ABSENT)
+                self.described, self.given, b"", b"", reason, ABSENT)
             if context is not None:
                 enter_context(opened, context)
             with cython.critical_section(self):
@@ -407,7 +449,24 @@ cdef class task:
 
     def __call__(self, function):
         from dwsr_probe.decorator import wrap_function
-        return wrap_function(function, self.name, self.inputs, self.key)
+        return wrap_function(function, self.name, self.inputs, self.key, self.features)
+
+
+def call_block(
+        task block not None, object function, tuple args not None, dict kwargs not None,
+        Py_ssize_t first):
+    """The block, with the numbers among the arguments of a call as parameters. first: the position
+    of the first argument that is no `self`."""
+    block.list_params(function, args, kwargs, first)
+    return block
+
+
+cdef void say_wrong_features(object name, object wrong):
+    from dwsr_probe.say import say_once
+    say_once(
+        "features",
+        f"task {as_bytes(name).decode('utf-8', 'replace')[:64]!r}: {wrong}: this feature is left"
+        " out of the record")
 
 
 cdef class adopt:

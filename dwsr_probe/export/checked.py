@@ -8,6 +8,7 @@ out, so that a record in memory is never much larger than its line.
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from dwsr_probe.live.wire import DEVICE_FIELDS, RUNNING_FIELDS
@@ -16,6 +17,7 @@ _NAME_MOST, _TEXT_MOST = 10_000, 256  # characters
 _INPUTS_MOST, _AXES_MOST, _DEVICES_MOST = 256, 64, 64
 _AXES_TOTAL_MOST = 1_024  # of all inputs together: a board has room for fewer
 _CHAIN_MOST, _COUNT_MOST = 256, 1 << 20  # functions; equal inputs in succession
+_PARAMS_MOST = 16
 _VALUE_MOST = 1 << 62  # of any number, bytes included: no machine has more
 
 _TEXTS = ("host", "process", "state", "kind", "attribution")
@@ -70,6 +72,8 @@ def checked_record(record: dict[str, Any]) -> dict[str, Any]:
         found["operation"] = operation
     if (chain := record.get("chain")) is not None:
         found["chain"] = _chain(chain)
+    if (params := record.get("params")) is not None:
+        found["params"] = _params(params)
     if (
         sum(
             len(shape)
@@ -196,6 +200,26 @@ def _chain(given: Any) -> list[str]:
     ):
         raise ValueError("not a chain")
     return given
+
+
+def _params(given: Any) -> dict[str, float]:
+    """Numbers and booleans by name."""
+    if (
+        not isinstance(given, dict)
+        or len(given) > _PARAMS_MOST
+        or sum(map(len, given)) > _NAME_MOST
+        or not all(map(_is_finite, given.values()))
+    ):
+        raise ValueError("not parameters")
+    return given
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether this is a boolean, or a number that a float can hold."""
+    try:
+        return type(value) in (bool, int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _array(given: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _NAMES_OF_TYPES: dict[Types, str] = {
     (list,): "a list",
     (dict,): "an object",
     (bytes,): "bytes",
+    (bool, int, float): "a number",
 }
 _SCALARS: dict[str, Types] = {
     name: _NUMBER if kind is float else (kind,)
@@ -38,6 +39,7 @@ _RECORD = _SCALARS | {
     "gpu": (list,),
     "oom": (dict,),
     "chain": (list,),
+    "params": (dict,),
 }
 _ROW = tuple(_SCALARS.get(name, (str,)) for name in FIELDS)  # nested fields are JSON text there
 _META: dict[str, Types] = {
@@ -119,6 +121,9 @@ class NestedParser:
             _check_devices("gpu of a task", value, ("peak_bytes",))
         else:
             _check(f"{name} of a task", value, (dict,))
+            if name == "params":
+                for number in (value or {}).values():
+                    _check("a parameter of a task", number, (bool, *_NUMBER))
         if len(self._parsed) >= self._MOST:
             self._parsed.clear()
         self._parsed[name, text] = value

@@ -11,12 +11,12 @@ from tests.bench import PY, Section, in_fresh_python, kernel, spread
 
 def fused_task(arrays):
     """A task of four functions, as Dask fuses them: reads a block of a mapped file, and adds
-    another array to it. arrays: keys of two arrays in memory."""
+    another array to it, with two parameters. arrays: keys of two arrays in memory."""
     import numpy as np
     from dask._task_spec import Task, TaskRef
     from dask.array.core import getter
 
-    def first(values, *_):
+    def first(values, *_, **__):
         return values
 
     with tempfile.TemporaryFile(dir="/dev/shm") as file:
@@ -24,7 +24,7 @@ def fused_task(arrays):
     keys = [(f"{word}-1", 0, 0) for word in ("getitem", "smooth", "gradient", "sum")]
     return Task.fuse(
         Task(keys[0], getter, mapped, (slice(10, 20), slice(0, 20))),
-        Task(keys[1], first, TaskRef(keys[0]), TaskRef(arrays[0])),
+        Task(keys[1], first, TaskRef(keys[0]), TaskRef(arrays[0]), sigma=1.5, window=5),
         Task(keys[2], first, TaskRef(keys[1]), TaskRef(arrays[1])),
         Task(keys[3], len, TaskRef(keys[2])),
     )

@@ -390,6 +390,75 @@ static void texts_that_recur(void)
     close_all();
 }
 
+static int params_are(const struct record *r, const char *names, uint64_t names_len,
+                      const char *values, uint64_t values_len)
+{
+    const struct text n = r->texts[TEXT_params], v = r->texts[TEXT_params_values];
+    return (r->numbers[TEXT_params] != ABSENT
+            || (n.len == names_len && !memcmp(n.at, names, names_len)))
+           && r->numbers[TEXT_params_values] == ABSENT && v.len == values_len
+           && !memcmp(v.at, values, values_len);
+}
+
+/* The names of parameters are interned when they are met again, their values never. Both are left
+ * out if they are longer than params.c writes, or if other texts take the room. */
+static void parameters(void)
+{
+    static char huge[4096];
+    memset(huge, 'h', sizeof huge);
+    open_all();
+    struct task_begin b = { .name = { "p", 1 },
+                            .params = { "[\"n\"]", 5 },
+                            .params_values = { "\x21\x05", 2 } };
+    for (int i = 0; i < 3; i++) {
+        end(tasks_begin(&tasks, &b, NULL));
+        const struct record r = last_record('p');
+        CHECK(params_are(&r, "[\"n\"]", 5, "\x21\x05", 2)
+              && (r.numbers[TEXT_params] != ABSENT) == (i > 0));
+    }
+    const word texts_end = load_acquire(&board.live->texts_end);
+    char value[] = "\x21\x05";
+    b.params_values.at = value;
+    for (int i = 0; i < 1000; i++) {
+        value[1] = (char)(i % 200);
+        end(tasks_begin(&tasks, &b, NULL));
+        end(tasks_begin(&tasks, &b, NULL));
+    }
+    CHECK(load_acquire(&board.live->texts_end) == texts_end);
+    struct record r;
+    b = (struct task_begin){ .name = { "q", 1 }, .params = { huge, PARAMS_NAMES_MOST + 1 } };
+    end(tasks_begin(&tasks, &b, NULL));
+    r = last_record('q');
+    CHECK(params_are(&r, "", 0, "", 0));
+    /* the longest fit a record, but not together with the longest of all other texts */
+    b = (struct task_begin){ .name = { "q", 1 },
+                             .params = { huge, PARAMS_NAMES_MOST },
+                             .params_values = { huge, PARAMS_VALUES_MOST } };
+    end(tasks_begin(&tasks, &b, NULL));
+    r = last_record('q');
+    CHECK(params_are(&r, huge, PARAMS_NAMES_MOST, huge, PARAMS_VALUES_MOST));
+    b = (struct task_begin){ .name = { huge, TASK_NAME_MOST },
+                             .key = { huge, TASK_KEY_MOST },
+                             .inputs = { huge, TASK_INPUTS_MOST },
+                             .params = { huge, PARAMS_NAMES_MOST },
+                             .params_values = { huge, PARAMS_VALUES_MOST } };
+    end(tasks_begin(&tasks, &b, NULL));
+    r = last_record('h');
+    CHECK(params_are(&r, "", 0, "", 0) && r.texts[TEXT_inputs].len == TASK_INPUTS_MOST);
+    /* inputs that are known late: the frame has no room for all of them */
+    static char late[TASK_INPUTS_MOST], names[PARAMS_NAMES_MOST];
+    memset(late, 'l', sizeof late);
+    memset(names, 'n', sizeof names);
+    b.inputs.len = 0;
+    b.params.at = names;
+    tasks_end(&tasks, tasks_begin(&tasks, &b, NULL),
+              &(struct task_end){ .state = TASK_OK, .inputs = { late, sizeof late } }, NULL);
+    r = last_record('h');
+    CHECK(params_are(&r, "", 0, "", 0) && r.texts[TEXT_inputs].len == sizeof late
+          && r.texts[TEXT_key_rest].len == TASK_KEY_MOST);
+    close_all();
+}
+
 static void a_file_that_somebody_wrote_into(void)
 {
     open_all();
@@ -515,6 +584,7 @@ int main(void)
     RUN(more_tasks_than_slots);
     RUN(hostile_texts);
     RUN(texts_that_recur);
+    RUN(parameters);
     RUN(a_file_that_somebody_wrote_into);
     RUN(page_faults_of_the_own_thread);
     RUN(what_the_caller_holds);

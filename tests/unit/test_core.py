@@ -54,7 +54,9 @@ def test_units_are_loaded_when_they_are_needed():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_start, then, missing = done.stdout.splitlines()
     binding = "dwsr_probe.binding."
-    assert at_start.split() == [binding + "features", binding + "contexts", binding + "tasks"]
+    assert at_start.split() == [
+        binding + unit for unit in ("features", "contexts", "params", "tasks")
+    ]
     assert set(then.split()) - set(at_start.split()) == {
         binding + "board_layout",
         binding + "board_reader",

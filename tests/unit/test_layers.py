@@ -164,6 +164,7 @@ def test_the_boot_loads_nothing_else(cli):
         "dwsr_probe._core",
         "dwsr_probe.binding.contexts",
         "dwsr_probe.binding.features",
+        "dwsr_probe.binding.params",
         "dwsr_probe.binding.tasks",
         "dwsr_probe.advice",
         "dwsr_probe.outcome",

@@ -175,6 +175,7 @@ def test_the_new_fields_come_over_a_port():
         **record(1),
         "operation": "smooth",
         "chain": ["getitem", "smooth"],
+        "params": {"sigma": -1.5, "n": 2**70, "on": True},
         "inputs": [
             {**block(4, count=3, lazy=True), "evil": "x"},
             block(4, late=True, logical_bytes=5),
@@ -184,6 +185,7 @@ def test_the_new_fields_come_over_a_port():
     }
     found = checked_record(given)
     assert (found["operation"], found["chain"]) == ("smooth", ["getitem", "smooth"])
+    assert found["params"] == given["params"]
     first, second, third = found["inputs"]
     assert first == block(4, count=3, lazy=True)
     assert second == block(4, late=True, logical_bytes=5)
@@ -201,6 +203,13 @@ def test_the_new_fields_come_over_a_port():
         {"chain": [5]},
         {"chain": ["x"] * 257},
         {"chain": ["x" * 10_001]},
+        {"params": [1]},
+        {"params": {"name": "text"}},
+        {"params": {"x": float("nan")}},
+        {"params": {"x": 10**400}},
+        {"params": {"x": None}},
+        {"params": {str(i): i for i in range(17)}},
+        {"params": {"x" * 10_001: 1}},
         {"inputs": [block(4, count=0)]},
         {"inputs": [block(4, count=1 << 30)]},
         {"inputs": [block(4, count=2.0)]},
