@@ -34,10 +34,9 @@ class _Sources(NamedTuple):
 
 
 def fail_without_extra(error: ModuleNotFoundError) -> NoReturn:
-    """Exit with advice if numpy or scipy is missing, which come with an extra."""
-    missing = (error.name or "").split(".")[0]
-    if missing in ("numpy", "scipy"):
-        fail(f"forecasts need {missing}, which is not installed; pip install 'dwsr-probe[predict]'")
+    """Exit with advice if numpy is missing, which comes with an extra."""
+    if (error.name or "").split(".")[0] == "numpy":
+        fail("forecasts need numpy, which is not installed; pip install 'dwsr-probe[predict]'")
     raise error
 
 

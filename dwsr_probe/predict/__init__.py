@@ -6,11 +6,11 @@ observation on. docs/model.md.
     forecast = model.predict(inputs, "gaussian_filter")
     forecast.mean, forecast.upper(0.99), forecast.output, forecast.trust
 
-To be read in this order: `sizes` (what a peak may be proportional to), `posterior`, `calibration`,
-`censored` (values of tasks that ended early), `repeats` (tasks with the same shapes), `learner`
-(one kind of memory of one task name), `shapes` (of the output), `task` (one task name), `records`
-(what is used of a record), `model`, `forecast`. Then `history` (learn from a run) and `blocks`
-(inputs at another volume).
+To be read in this order: `sizes` (what a peak may be proportional to), `derived` (such functions
+that are found in the data), `cases` (what is kept of exact values), `posterior`, `mixture`,
+`calibration`, `censored` (values of tasks that ended early), `learner` (one kind of memory of one
+task name), `shapes` (of the output), `task` (one task name), `records` (what is used of a record),
+`model`, `forecast`. Then `history` (learn from a run) and `blocks` (inputs at another volume).
 
 The names below are loaded when they are first used, because `history` samples in processes that
 never need numpy.

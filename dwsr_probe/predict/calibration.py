@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dwsr_probe.predict.posterior import Predictive
+    from dwsr_probe.predict.mixture import Predictive
 
     Floats = NDArray[np.float64]
 
@@ -81,6 +81,7 @@ class Calibrated:
             cumulative = cumulative + np.cumsum(others)[:-1] * (weight / n)
             total = total + weight
         self._cumulative, self._total = cumulative, total
+        self._quantiles: dict[float, float] = {}
 
     def level(self, z: Any) -> Any:
         """P(y <= mean + z deviations), of a number or an array."""
@@ -90,6 +91,11 @@ class Calibrated:
         return (_POSTERIOR_WEIGHT * self.predictive.cdf(y) + scores) / total
 
     def quantile(self, q: float) -> float:
+        if q not in self._quantiles:
+            self._quantiles[q] = self._search(q)
+        return self._quantiles[q]
+
+    def _search(self, q: float) -> float:
         """Searched in three steps, each among a few points, because computing a level is expensive.
         A quantile of 95 % or more is not below the mean: a few improbable components with very
         large means could otherwise raise the mean above the quantile."""

@@ -122,7 +122,7 @@ class RunSample:
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> LearnedRun:
         """A model of the groups with these texts, or of all. progress: called with the records
-        learned so far, and their number. ImportError where numpy or scipy are not installed."""
+        learned so far, and their number. ImportError where numpy is not installed."""
         learned = LearnedRun()
         records = self.chosen(texts)
         for done, record in enumerate(records, 1):

@@ -1,5 +1,5 @@
-"""The learner of one kind of memory of one task name: sums of exact values, censored values, scores
-of past forecasts, and a sample of shapes. task.py has one learner per kind."""
+"""The learner of one kind of memory of one task name: cases of exact values, censored values, and
+scores of past forecasts. task.py has one learner per kind."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.cases import CaseSample
 from dwsr_probe.predict.censored import CensoredValue, undominated
-from dwsr_probe.predict.posterior import SufficientStatistics, posterior
-from dwsr_probe.predict.repeats import ShapeSample
+from dwsr_probe.predict.posterior import posterior
 from dwsr_probe.predict.sizes import (
     ALL_INPUTS,
     BYTES_MOST,
-    USES_AXES,
     axis_count,
     non_negative_int,
     parse_inputs,
     parse_numbers,
+    sizes_of,
 )
 from dwsr_probe.predict.unseen import UnseenCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dwsr_probe.predict.posterior import LowerBound, Mixture, Predictive
+    from dwsr_probe.predict.cases import CaseTable
+    from dwsr_probe.predict.mixture import LowerBound, Mixture, Predictive
     from dwsr_probe.predict.sizes import Arrays, Features
     from dwsr_probe.predict.unseen import Unseen
 
@@ -42,6 +43,7 @@ _SCORED_FROM = 3
 # guess, and one surprise would widen bounds twentyfold for long.
 _FULL_WEIGHT_FROM = 20
 _RENEW_FACTOR = 1.5  # the posterior for scoring is renewed when n has grown by this factor
+_NOISE_GROWTH = 1.5  # of sigma at such a renewal, from which on past scores are out of date
 _IMPLIED_PROBABILITY = 0.999  # P(y > bound) from which on a bound carries no information
 _CONTRADICTED_PROBABILITY = 1e-4  # P(y > bound) below which the task must have changed
 # The drift is the exponentially smoothed score: weight of the newest score, the value at which
@@ -52,13 +54,13 @@ _UNSEEN_SHARE = 0.01  # of tasks whose own peak may miss memory; up to it the 99
 
 
 class Observation(NamedTuple):
-    """An exact value of a task that finished. features: with the output that the task returned.
+    """An exact value of a task that finished. output_bytes: what the task returned.
     expected_features: with the output as it was estimated before, whose standard deviation is
     output_deviation. A forecast is scored by what was known when it was made."""
 
     arrays: Arrays
     bytes: int
-    features: Features
+    output_bytes: int
     expected_features: Features
     output_deviation: float
 
@@ -77,10 +79,10 @@ class ScoredForecast(NamedTuple):
 class Learner:
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.sums = SufficientStatistics(FLOORS[kind])
+        self.floor = FLOORS[kind]
+        self.cases = CaseSample()
         self.scores = Scores()
         self.censored: list[CensoredValue] = []
-        self.shapes = ShapeSample()
         self.n = 0  # exact values, ever
         self.shared_count = 0  # of them: values that include other tasks' memory
         self.unseen_counts = UnseenCounts()  # tasks that have no exact value
@@ -107,13 +109,11 @@ class Learner:
         of all tasks. Returns None while there are too few values to score."""
         scored = None
         if self.n >= _SCORED_FROM:
-            if self._scoring_posterior is None or self.n >= self._renew_at_n:
-                self._scoring_posterior, self._renew_at_n = (
-                    self._infer(bounds()),
-                    self.n * _RENEW_FACTOR,
-                )
+            mixture = self._scoring_posterior
+            if mixture is None or self.n >= self._renew_at_n:
+                mixture = self._renew_scoring(self._infer(bounds()), pooled)
             predictive = self.predictive(
-                self._scoring_posterior,
+                mixture,
                 observed.arrays,
                 observed.expected_features,
                 observed.output_deviation,
@@ -121,18 +121,31 @@ class Learner:
             reward = predictive.log_density(observed.bytes) + math.log(max(observed.bytes, 1))
             scored = self._scored(predictive, observed.bytes, reward, pooled)
             self._calibrate(predictive, observed.bytes, pooled)
-        self.sums.add(observed.features, observed.bytes)
+        sizes, version = sizes_of(observed.arrays), self.cases.version
+        self.cases.add(sizes, observed.output_bytes, observed.bytes)
         self.n += 1
-        if self.sums.n > _VALUES_MOST:
-            self.sums.discount(_VALUES_MOST / self.sums.n)
-        input_bytes = int(observed.features[ALL_INPUTS])
-        self.largest_bytes = max(self.largest_bytes, input_bytes)
+        self._fade()
+        self.largest_bytes = max(self.largest_bytes, sizes.total)
         axes = axis_count(observed.arrays)
         if axes is not None and len(self.axis_counts) < _AXIS_COUNTS_MOST:
             self.axis_counts.add(axes)
-        self.shapes.add(observed.arrays, input_bytes, observed.bytes)
-        self.invalidate()
+        if self.cases.version != version:
+            self.invalidate()
         return scored
+
+    def _renew_scoring(self, mixture: Mixture, pooled: Scores) -> Mixture:
+        """Forecasts that did not know how large the noise is have scores that say nothing about
+        those that follow."""
+        before = self._scoring_posterior
+        if before is not None and mixture.sigma_mean > _NOISE_GROWTH * before.sigma_mean:
+            self.scores.forget_outliers(pooled)
+        self._scoring_posterior, self._renew_at_n = mixture, self.n * _RENEW_FACTOR
+        return mixture
+
+    def _fade(self) -> None:
+        """Now and then, because it takes long."""
+        if self.cases.n > 1.1 * _VALUES_MOST:
+            self.cases.discount(_VALUES_MOST / self.cases.n)
 
     def _scored(
         self, predictive: Predictive, actual: float, reward: float, pooled: Scores
@@ -153,8 +166,7 @@ class Learner:
     def _forget_past(self, pooled: Scores) -> None:
         """The task has changed: what was learned before counts little."""
         self.scores.forget_outliers(pooled)
-        self.sums = self.sums.discounted_to(_VALUES_AFTER_CHANGE)
-        self.shapes = ShapeSample()
+        self.cases.discount(min(1.0, _VALUES_AFTER_CHANGE / max(self.cases.n, 1e-9)))
         self.drift, self.changed_at, self._renew_at_n = 0.0, self.n, 0
 
     def learn_censored(
@@ -218,19 +230,25 @@ class Learner:
             self._running_posterior[0], running
         ):
             informative, least = self._informative_bounds(self._posterior, running)
-            sums = (
-                self.sums.discounted_to(_VALUES_AFTER_CHANGE)
-                if self.n >= _SCORED_FROM and least < _CONTRADICTED_PROBABILITY
-                else self.sums
+            table = self._table()
+            if table is not None and least < _CONTRADICTED_PROBABILITY and self.n >= _SCORED_FROM:
+                table = table.discounted_to(_VALUES_AFTER_CHANGE)
+            mixture = (
+                posterior(table, self.floor, [*bounds, *informative])
+                if informative
+                else self._posterior
             )
-            mixture = posterior(sums, [*bounds, *informative]) if informative else self._posterior
             self._running_posterior = running, mixture
         return self._running_posterior[1]
 
     def _infer(self, bounds: Sequence[LowerBound]) -> Mixture:
-        mixture = posterior(self.sums)
+        table = self._table()
+        mixture = posterior(table, self.floor)
         informative = self._informative_bounds(mixture, bounds)[0] if bounds else []
-        return posterior(self.sums, informative) if informative else mixture
+        return posterior(table, self.floor, informative) if informative else mixture
+
+    def _table(self) -> CaseTable | None:
+        return self.cases.table() if len(self.cases) else None
 
     def _informative_bounds(
         self, mixture: Mixture, bounds: Sequence[LowerBound]
@@ -255,7 +273,7 @@ class Learner:
     ) -> Predictive:
         """For these inputs and their size features, not calibrated."""
         if self.has_unseen_axes(arrays):
-            mixture = mixture.without_functions(USES_AXES)
+            mixture = mixture.without_axes()
         return mixture.predict(features, self.size_ratio(features), output_deviation)
 
     def size_ratio(self, features: Features) -> float:
@@ -269,7 +287,7 @@ class Learner:
 
     def trust(self, arrays: Arrays, mixture: Mixture) -> tuple[str, tuple[str, ...]]:
         """A word of forecast.TRUST, and notes on why it is no better."""
-        noise, sigma = self.shapes.noise_deviation(self.sums.floor), mixture.sigma_mean
+        noise, sigma = self.cases.noise_deviation(self.floor), mixture.sigma_mean
         input_bytes = sum(array.nbytes for array in arrays)
         notes = []
         if self.n == 0 and self.censored:
@@ -298,7 +316,7 @@ class Learner:
         if (
             self.n < _SCORED_FROM
             or sigma > 0.2
-            or ("no-shape" in notes and mixture.probability_of(USES_AXES) > 0.5)
+            or ("no-shape" in notes and mixture.probability_of_axes() > 0.5)
         ):
             return "low", tuple(notes)
         return ("fair" if doubts & {*notes} or self.n < 10 else "good"), tuple(notes)
@@ -306,12 +324,10 @@ class Learner:
     # -- merge and save
 
     def merge(self, other: Learner) -> None:
-        self.sums.merge(other.sums)
-        if self.sums.n > _VALUES_MOST:
-            self.sums.discount(_VALUES_MOST / self.sums.n)
+        self.cases.merge(other.cases)
+        self._fade()
         self.scores.merge(other.scores)
         self.censored = undominated(self.censored + other.censored)
-        self.shapes.merge(other.shapes)
         since_change = min(
             (
                 learner.n - learner.changed_at
@@ -331,13 +347,11 @@ class Learner:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "scalars": self.sums.scalars.tolist(),
-            "vectors": self.sums.vectors.tolist(),
+            "cases": self.cases.to_dict(),
             "scores": self.scores.counts.tolist(),
             "killed": [
                 [value.arrays, float(value.bytes), value.is_tight] for value in self.censored
             ],
-            "shapes": self.shapes.to_dict(),
             "n": self.n,
             "shared": self.shared_count,
             "unseen": self.unseen_counts.to_dict(),
@@ -352,16 +366,13 @@ class Learner:
         """ValueError if to_dict cannot have given this: a forecast from it would not be a
         number."""
         self = cls(kind)
-        for ours, name in (
-            (self.sums.scalars, "scalars"),
-            (self.sums.vectors, "vectors"),
-            (self.scores.counts, "scores"),
-        ):
-            ours[...] = parse_numbers(saved[name], ours.shape, name)
-        if not self.sums.is_consistent():
-            raise ValueError("a damaged model: sums of no values")
+        self.cases = (
+            CaseSample.from_dict(saved["cases"])
+            if "cases" in saved
+            else CaseSample.from_sums(saved["scalars"], saved["vectors"])
+        )
+        self.scores.counts[...] = parse_numbers(saved["scores"], self.scores.counts.shape, "scores")
         self.censored = undominated(map(_parse_censored, saved["killed"]))
-        self.shapes = ShapeSample.from_dict(saved["shapes"])
         self.n = non_negative_int(saved["n"], "n")
         self.shared_count = non_negative_int(saved["shared"], "shared")
         self.unseen_counts = UnseenCounts.from_dict(saved.get("unseen"))
@@ -374,7 +385,7 @@ class Learner:
         self.drift = float(np.clip(saved["drift"], -_DRIFT_CLIP, _DRIFT_CLIP))
         if saved["changed_at"] is not None:
             self.changed_at = non_negative_int(saved["changed_at"], "changed_at")
-        if math.isnan(self.drift) or (self.n > 0) != (self.sums.n > 0):
+        if math.isnan(self.drift) or (self.n > 0) != (len(self.cases) > 0):
             raise ValueError("a damaged model: n")
         return self
 

@@ -1,10 +1,10 @@
 """The model: two verbs, learn(record) and predict(inputs, task_name). One learner per group of
-tasks (group.py) and kind of memory; numpy and scipy only. Groups are kept by their text.
+tasks (group.py) and kind of memory; numpy only. Groups are kept by their text.
 
 A record of a finished task is an exact value. A record of a killed, failed or cancelled task is a
 lower bound, which is kept; so is the growth of the process, if the own peak may miss memory. A
 record of a running task is a lower bound, too: it is replaced as the peak rises and dropped when
-the task ends. Memory is bounded: sums, a few lower bounds and a sample of shapes are kept.
+the task ends. Memory is bounded: a sample of cases and a few lower bounds are kept.
 
 Means do not depend on the order of arrival, with two exceptions: forgetting (after 1,000 values of
 a task, or when it changed), and calibration, which compares each value with the forecast before it.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.sizes import Arrays
 
 KINDS = tuple(FLOORS)
-FORMAT, VERSION = "dwsr-probe model", 1
+FORMAT, VERSION = "dwsr-probe model", 2
 _GROUPS_MOST = 1024
 _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
 _TEXT_CHARS_MOST = 3 * NAME_CHARS_MOST  # of a group: its name, its chain, arrows
@@ -149,7 +149,7 @@ class Model:
             observed = Observation(
                 arrays,
                 peak,
-                size_features(arrays, actual.bytes),
+                actual.bytes,
                 size_features(arrays, expected.bytes),
                 expected.deviation,
             )
@@ -257,7 +257,7 @@ class Model:
             estimate = NO_OUTPUT if kind == "output" else OutputEstimate(given.nbytes, 0.0)
         else:
             output = task.output.predict(arrays)
-            estimate = NO_OUTPUT if kind == "output" else task.estimate_output(arrays)
+            estimate = NO_OUTPUT if kind == "output" else task.estimate_of(output, arrays)
         features = size_features(arrays, estimate.bytes)
         asked = task.learners.get(kind) or Learner(kind)
         unseen, least = asked.unseen, 0.0
@@ -338,7 +338,7 @@ class Model:
         """(input bytes, mean peak, count) of some shapes, smallest first; of all groups that are
         meant."""
         learners = [task.learners[kind] for task in self._meant(task_name) if kind in task.learners]
-        return sorted(found for learner in learners for found in learner.shapes.seen())
+        return sorted(found for learner in learners for found in learner.cases.seen())
 
     def _meant(self, asked: str | Group) -> list[TaskModel]:
         text = asked.text if isinstance(asked, Group) else asked
@@ -382,7 +382,7 @@ class Model:
         """ValueError if to_dict cannot have given this."""
         if not isinstance(saved, dict) or saved.get("format") != FORMAT:
             raise ValueError("not a model of dwsr-probe")
-        if saved.get("version") != VERSION or saved.get("functions") != [
+        if saved.get("version") not in (1, VERSION) or saved.get("functions") != [
             name for name, _ in SIZE_FUNCTIONS
         ]:
             raise ValueError("a model of another version of dwsr-probe; learn again from the runs")

@@ -10,6 +10,7 @@ disagree about the inputs in question, the answer is unknown, not a guess.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ def _sources(arrays: Arrays) -> dict[Source, int]:
     return found
 
 
-def _rules(sources: dict[Source, int], length: int) -> set[Rule]:
+def _rules(sources: dict[Source, int], length: int) -> frozenset[Rule]:
     """All rules that give this length."""
     rules: set[Rule] = {("constant", length)}
     for source, source_length in sources.items():
@@ -65,7 +66,7 @@ def _rules(sources: dict[Source, int], length: int) -> set[Rule]:
                 if _apply(rule := ("scaled", source, numerator, denominator, rounding), sources)
                 == length
             )
-    return rules
+    return frozenset(rules)
 
 
 def _ratios(length: int, source_length: int) -> Iterator[tuple[int, int]]:
@@ -114,25 +115,37 @@ def _rank(rule: Rule, axis: int, shift: int) -> tuple[Any, ...]:
     )
 
 
-def _agree(length: int, rules: set[Rule], sources: dict[Source, int], axis: int | None) -> bool:
+def _agree(
+    length: int, rules: frozenset[Rule], sources: dict[Source, int], axis: int | None
+) -> bool:
     """Do all rules give about this length here? If not, the shapes seen were too alike to tell the
     rules apart (cubes: which axis was reduced?), and the learner of the bytes is the better guess.
     A rule that keeps this axis is believed at once, because most operators keep the shape. axis:
     None if inputs and output have different numbers of axes."""
-    keeping = (
-        [rule for rule in rules if rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"]
-        if axis is not None
-        else []
-    )
-    found = [other for rule in keeping or rules if (other := _apply(rule, sources)) is not None]
+    found = [
+        other for rule in _believed(rules, axis) if (other := _apply(rule, sources)) is not None
+    ]
     return all(abs(other - length) <= max(1, _TOLERANCE * length) for other in found)
+
+
+@lru_cache(maxsize=4096)
+def _believed(rules: frozenset[Rule], axis: int | None) -> tuple[Rule, ...]:
+    keeping = [
+        rule for rule in rules if rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"
+    ]
+    return tuple(keeping or rules)
+
+
+def _explaining(rules: frozenset[Rule], length: int, sources: dict[Source, int]) -> frozenset[Rule]:
+    kept = [rule for rule in rules if _apply(rule, sources) == length]
+    return rules if len(kept) == len(rules) else frozenset(kept)
 
 
 class OutputShape:
     """The output of one task name."""
 
     def __init__(self) -> None:
-        self.dimensions: list[set[Rule]] | None = None  # None: nothing seen
+        self.dimensions: list[frozenset[Rule]] | None = None  # None: nothing seen
         self.dtype: str | None = None
         self.type: str | None = None
         self.same_dtype = True  # always that of the first input
@@ -158,7 +171,7 @@ class OutputShape:
             self.unknown = True
         else:
             self.dimensions = [
-                {rule for rule in rules if _apply(rule, sources) == length}
+                _explaining(rules, length, sources)
                 for rules, length in zip(self.dimensions, shape, strict=True)
             ]
             self.unknown = not all(self.dimensions)
@@ -260,10 +273,10 @@ class OutputShape:
                 raise ValueError("a damaged model: bytes per element")
         if saved["dimensions"] is not None:
             self.dimensions = [
-                {
+                frozenset(
                     tuple(tuple(part) if isinstance(part, list) else part for part in rule)
                     for rule in rules
-                }
+                )
                 for rules in saved["dimensions"]
             ]
             if (
@@ -277,7 +290,8 @@ class OutputShape:
         return self
 
 
-def _preferred(rules: set[Rule], axis: int, shift: int) -> Rule:
+@lru_cache(maxsize=4096)
+def _preferred(rules: frozenset[Rule], axis: int, shift: int) -> Rule:
     return min(rules, key=lambda rule: _rank(rule, axis, shift))
 
 

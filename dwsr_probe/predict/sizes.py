@@ -62,6 +62,7 @@ SIZE_FUNCTIONS: list[tuple[str, float]] = (
     + [("constant", -3.0)]
 )
 FUNCTION_COUNT = len(SIZE_FUNCTIONS)
+FUNCTION_NUMBER = {name: number for number, (name, _) in enumerate(SIZE_FUNCTIONS)}
 LOG_PRIOR = np.array([weight for _, weight in SIZE_FUNCTIONS])
 # Places in the vector: the bytes of all inputs, the elements, the first function with a halo.
 ALL_INPUTS, _ELEMENTS, _FIRST_HALO = 0, 3, 4 + len(_OUTPUT_COEFFICIENTS)
@@ -191,6 +192,34 @@ def input_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays)
 
 
+class InputSizes(NamedTuple):
+    """All that the size functions use of the inputs. total, elements: bytes of all inputs, as they
+    are and with eight bytes for each element. largest: the largest input."""
+
+    total: int
+    elements: int
+    largest: Array
+
+    @classmethod
+    def parse(cls, total: Any, elements: Any, largest: Any) -> InputSizes:
+        """From a file."""
+        shape, nbytes, dtype = largest
+        (array,) = parse_inputs([{"shape": shape, "nbytes": nbytes, "dtype": dtype}])
+        return cls(
+            non_negative_int(total, "bytes", _INPUTS_MOST * BYTES_MOST),
+            non_negative_int(elements, "elements", 8 * _INPUTS_MOST * BYTES_MOST),
+            array,
+        )
+
+
+@lru_cache(maxsize=4096)
+def sizes_of(arrays: Arrays) -> InputSizes:
+    elements = sum(
+        math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays
+    )
+    return InputSizes(input_bytes(arrays), elements, _largest_array(arrays))
+
+
 def _largest_array(arrays: Arrays) -> Array:
     return max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
 
@@ -201,16 +230,17 @@ def axis_count(arrays: Arrays) -> int | None:
     return None if shape is None else len(shape)
 
 
-@lru_cache(maxsize=4096)
 def size_features(arrays: Arrays, output_bytes: int) -> Features:
     """All size functions of these inputs, float64, read-only. output_bytes: 0 if unknown."""
-    total = float(sum(array.nbytes for array in arrays))
+    return features_of(sizes_of(arrays), output_bytes)
+
+
+@lru_cache(maxsize=4096)
+def features_of(sizes: InputSizes, output_bytes: int) -> Features:
+    """size_features of inputs that are known by their sizes."""
+    total, largest = float(sizes.total), sizes.largest
     features = np.zeros(FUNCTION_COUNT)
-    elements = sum(
-        math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays
-    )
-    largest = _largest_array(arrays)
-    features[:4] = total, largest.nbytes, output_bytes, elements
+    features[:4] = total, largest.nbytes, output_bytes, sizes.elements
     features[4:_FIRST_HALO] = [
         total + coefficient * output_bytes for coefficient in _OUTPUT_COEFFICIENTS
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dwsr_probe.predict.group import Group, chain_text
 from dwsr_probe.predict.learner import FLOORS, Learner
-from dwsr_probe.predict.posterior import LowerBound
+from dwsr_probe.predict.mixture import LowerBound
 from dwsr_probe.predict.records import NAME_CHARS_MOST, parse_chain
 from dwsr_probe.predict.shapes import OutputShape
 from dwsr_probe.predict.sizes import input_bytes, parse_inputs, size_features
@@ -129,12 +129,13 @@ class TaskModel:
         return self
 
     def invalidate(self) -> None:
-        """Drop everything inferred, after another exact value, bound or output. Size features
-        contain the output, so the posteriors of all kinds are dropped."""
+        """Drop what was inferred from lower bounds: their size functions contain the output, whose
+        estimate changes with every value."""
         self._bounds.clear()
         self._running_bounds.clear()
         for learner in self.learners.values():
-            learner.invalidate()
+            if learner.censored:
+                learner.invalidate()
 
     def set_running(self, identity: Identity, task: RunningPeaks) -> None:
         self.running[identity] = task
@@ -147,8 +148,12 @@ class TaskModel:
     def estimate_output(self, arrays: Arrays) -> OutputEstimate:
         """What the task will return: by the rules of its shape, else by the learner of its
         bytes."""
-        if found := self.output.predict(arrays):
-            return OutputEstimate(found["nbytes"], 0.0)
+        return self.estimate_of(self.output.predict(arrays), arrays)
+
+    def estimate_of(self, output: dict[str, Any] | None, arrays: Arrays) -> OutputEstimate:
+        """The same, if the answer of the rules is at hand."""
+        if output is not None:
+            return OutputEstimate(output["nbytes"], 0.0)
         learner = self.learners.get("output")
         if learner is None or not learner.n:
             return NO_OUTPUT

@@ -39,7 +39,7 @@ class Curve:
 
 class Outlook:
     """A model of some groups of one run. name: the text of a group (predict/group.py). Without
-    numpy and scipy, `from_sample` returns None."""
+    numpy, `from_sample` returns None."""
 
     def __init__(self, learned: LearnedRun) -> None:
         self._model, self._varying_axes = learned.model, learned.varying_axes

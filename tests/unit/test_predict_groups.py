@@ -153,7 +153,7 @@ def test_a_model_that_an_earlier_version_saved():
     assert model.task_names("store-map") == ["store-map"] and model.operation("smooth") is None
     given = [{"dtype": "float64", "shape": [MIB]}]
     assert model.predict(given, "store-map").mean == pytest.approx(40 * MIB, rel=0.02)
-    assert model.predict(given, "smooth").mean == pytest.approx(58124476.8, rel=1e-6)
+    assert 26 * MIB < model.predict(given, "smooth").mean < 40 * MIB  # half the block took 13 MiB
     for given in operators():
         model.learn(given)
     assert len(model.groups("store-map")) == 6 and model.predict(BLOCK, "store-map").n == 12

@@ -14,7 +14,7 @@ import pytest
 
 from dwsr_probe.predict import KINDS, Model
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import Predictive
+from dwsr_probe.predict.mixture import Predictive
 from dwsr_probe.record import TaskRecord
 from tests.unit.test_predict_model import answers, inputs, learned, many, record
 

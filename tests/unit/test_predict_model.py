@@ -295,8 +295,10 @@ def test_what_is_no_model_is_refused(tmp_path, content):
 def test_a_damaged_model_is_refused(tmp_path):
     kept = learned(many(10)).to_dict()
     for damage in (
-        lambda k: k["tasks"]["filter"]["learners"]["alloc"].pop("vectors"),
-        lambda k: k["tasks"]["filter"]["learners"]["alloc"].update(scalars=[1, 2]),
+        lambda k: k["tasks"]["filter"]["learners"]["alloc"].pop("cases"),
+        lambda k: k["tasks"]["filter"]["learners"]["alloc"]["cases"].update(
+            cases=[[1, 1, [[1], 1, None], 0, 2, 2, 1]]
+        ),
         lambda k: k["scores"].pop("gpu"),
         lambda k: k["tasks"]["filter"].pop("output"),
         lambda k: k["tasks"].update(filter=3),

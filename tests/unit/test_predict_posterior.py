@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.posterior import LowerBound, Predictive, SufficientStatistics, posterior
+from dwsr_probe.predict.cases import CaseTable
+from dwsr_probe.predict.mixture import LowerBound, Predictive
+from dwsr_probe.predict.posterior import posterior
 from dwsr_probe.predict.sizes import FUNCTION_COUNT, SIZE_FUNCTIONS, Array, size_features
 
 FLOOR = 64 << 10
@@ -26,11 +28,14 @@ def features(shape, output_bytes=None):
     )
 
 
-def sums_of(pairs):
-    sums = SufficientStatistics(FLOOR)
-    for size, y in pairs:
-        sums.add(size, y)
-    return sums
+def cases_of(pairs):
+    sizes, values = zip(*pairs, strict=True)
+    ones = np.ones(len(values))
+    return CaseTable(np.array(sizes), np.array(values), 0 * ones, ones)
+
+
+def posterior_of(cases, bounds=()):
+    return posterior(cases, FLOOR, bounds)
 
 
 # -- exact values
@@ -50,7 +55,7 @@ def test_as_scikit_learn_on_exact_values(k, c, noise):
     ridge = linear_model.BayesianRidge(fit_intercept=False, tol=1e-9, max_iter=1000)
     # relative: every value is one of itself
     ridge.fit(np.stack((unit / y, s / y), axis=1), np.ones_like(y))
-    mixture = posterior(sums_of(zip(seen, y, strict=True)))
+    mixture = posterior_of(cases_of(zip(seen, y, strict=True)))
     for side in (100, 300, 600):
         size = features((side, side, side))
         ours = mixture.predict(size)
@@ -65,19 +70,19 @@ def test_as_scikit_learn_on_exact_values(k, c, noise):
 
 
 def test_exact_by_brute_force():
-    """The same evidence and moments as summing over a fine grid of (c, k), for one function and
-    one noise."""
+    """The same moments as summing over a fine grid of (c, k), for one function and one noise."""
     from dwsr_probe.predict import posterior as module
 
     chance = np.random.default_rng(2)
-    seen = [features(shape) for shape in shapes(6, chance, 60, 120)]
+    seen = [features(shape) for shape in shapes(3, chance, 60, 120)]
     y = np.array([3e6 + 4 * size[0] * (1 + 0.03 * chance.standard_normal()) for size in seen])
-    sums = sums_of(zip(seen, y, strict=True))
-    table, sigma_index = module._regressions(sums), 6
+    cases = cases_of(zip(seen, y, strict=True))
+    table, sigma_index = module._regressions(cases, FLOOR, all_functions=True), 6
     sigma = module.SIGMAS[sigma_index]
     part = 0 * len(module.SIGMAS) + sigma_index
     c, k = np.meshgrid(np.linspace(-4e7, 4e7, 1501), np.linspace(0.01, 9, 1501), indexing="ij")
-    y_unit, k_unit = math.sqrt(sums.n / sums.scalars[1]), sums.vectors[2, 0] / sums.vectors[1, 0]
+    weight, s = 1 / (y**2 + FLOOR**2), np.array([size[0] for size in seen])
+    y_unit, k_unit = math.sqrt(3 / weight.sum()), (weight * s * y).sum() / (weight * s * s).sum()
     variance_c = module._PRIOR_C_DEVIATION**2 + 0.25 * y_unit**2
     log = -0.5 * c**2 / variance_c - 0.5 * ((k - 0.7 * k_unit) / k_unit) ** 2
     for size, value in zip(seen, y, strict=True):
@@ -109,7 +114,7 @@ def test_each_size_function_is_recognised(function):
         (size(shape), 2e6 + 3 * size(shape)[j] * (1 + 1e-3 * chance.standard_normal()))
         for shape in seen
     ]
-    mixture = posterior(sums_of(pairs))
+    mixture = posterior_of(cases_of(pairs))
     larger = size((100,) * axes)
     assert mixture.predict(larger).mean == pytest.approx(2e6 + 3 * larger[j], rel=0.02)
 
@@ -118,8 +123,10 @@ def test_noise_is_found():
     for noise in (0.001, 0.01, 0.1):
         chance = np.random.default_rng(4)
         seen = [features(shape) for shape in shapes(200, chance)]
-        mixture = posterior(
-            sums_of([(size, 3 * size[0] * (1 + noise * chance.standard_normal())) for size in seen])
+        mixture = posterior_of(
+            cases_of(
+                [(size, 3 * size[0] * (1 + noise * chance.standard_normal())) for size in seen]
+            )
         )
         assert mixture.sigma_mean == pytest.approx(noise, rel=0.4)
 
@@ -138,15 +145,15 @@ def test_as_lifelines_on_lower_bounds(seed):
     y = 4 * s * np.exp(0.12 * chance.standard_normal(100))
     limit = y * np.where(chance.random(100) < 0.45, chance.uniform(0.7, 1.0, 100), 2)
     ended = y <= limit
-    mixture = posterior(
-        sums_of([(size, value) for size, value, end in zip(seen, y, ended, strict=True) if end]),
+    mixture = posterior_of(
+        cases_of([(size, value) for size, value, end in zip(seen, y, ended, strict=True) if end]),
         [
             LowerBound(size, bound)
             for size, bound, end in zip(seen, limit, ended, strict=True)
             if not end
         ],
     )
-    naive = posterior(sums_of(zip(seen, np.minimum(y, limit), strict=True)))
+    naive = posterior_of(cases_of(zip(seen, np.minimum(y, limit), strict=True)))
     frame = pd.DataFrame(
         {"duration": np.minimum(y, limit) / 1e6, "event": ended, "log_bytes": np.log(s / 1e6)}
     )
@@ -172,16 +179,16 @@ def test_as_lifelines_on_lower_bounds(seed):
 def test_one_bound_by_brute_force():
     """Moments after one bound, against a sum over a grid."""
     chance = np.random.default_rng(5)
-    sums = sums_of(
+    cases = cases_of(
         [
             (features(shape), 3 * features(shape)[0] * (1 + 0.1 * chance.standard_normal()))
             for shape in shapes(5, chance, 60, 100)
         ]
     )
-    before = posterior(sums)
+    before = posterior_of(cases)
     size = features((200, 200, 200))
     bound = before.predict(size).mean * 1.1
-    after = posterior(sums, [LowerBound(size, bound)])
+    after = posterior_of(cases, [LowerBound(size, bound)])
     draws = np.random.default_rng(6)
     part = draws.choice(len(before.function), 200_000, p=before.weight / before.weight.sum())
     cov = np.stack([[before.cov[0], before.cov[1]], [before.cov[1], before.cov[2]]])[:, :, part]
@@ -205,14 +212,14 @@ def test_one_bound_by_brute_force():
 
 def test_a_bound_far_below_changes_nothing_and_one_far_above_does_not_break():
     chance = np.random.default_rng(7)
-    sums = sums_of([(features(shape), 3 * features(shape)[0]) for shape in shapes(10, chance)])
+    cases = cases_of([(features(shape), 3 * features(shape)[0]) for shape in shapes(10, chance)])
     size = features((200, 200, 200))
-    plain = posterior(sums).predict(size)
-    assert posterior(sums, [LowerBound(size, 1e6)]).predict(size).mean == pytest.approx(
+    plain = posterior_of(cases).predict(size)
+    assert posterior_of(cases, [LowerBound(size, 1e6)]).predict(size).mean == pytest.approx(
         plain.mean, rel=1e-9
     )
     for bound in (10 * plain.mean, 1e6 * plain.mean):
-        far = posterior(sums, [LowerBound(size, bound)] * 5).predict(size)
+        far = posterior_of(cases, [LowerBound(size, bound)] * 5).predict(size)
         assert (
             np.isfinite([far.mean, far.deviation]).all()
             and np.isfinite(far.means).all()
@@ -222,7 +229,7 @@ def test_a_bound_far_below_changes_nothing_and_one_far_above_does_not_break():
 
 def test_bounds_come_in_any_order():
     chance = np.random.default_rng(8)
-    sums = sums_of(
+    cases = cases_of(
         [
             (features(shape), 3 * features(shape)[0] * (1 + 0.1 * chance.standard_normal()))
             for shape in shapes(4, chance)
@@ -231,8 +238,8 @@ def test_bounds_come_in_any_order():
     bounds = [LowerBound(features(shape), 3.3 * features(shape)[0]) for shape in shapes(6, chance)]
     size = features((300, 300, 300))
     assert (
-        posterior(sums, bounds).predict(size).mean
-        == posterior(sums, bounds[::-1]).predict(size).mean
+        posterior_of(cases, bounds).predict(size).mean
+        == posterior_of(cases, bounds[::-1]).predict(size).mean
     )
 
 

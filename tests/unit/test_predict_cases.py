@@ -1,0 +1,167 @@
+"""The cases that a learner keeps, and what follows from keeping cases instead of sums: outliers do
+not outweigh the rest, merged models are equal, thresholds and sums of two sizes are found."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from dwsr_probe.predict import Model
+from dwsr_probe.predict.cases import CaseSample
+from dwsr_probe.predict.sizes import Array, sizes_of
+
+MB = 1_000_000
+
+
+def file_of(size):
+    return [{"nbytes": size}]
+
+
+def task(size, peak, name="program", **others):
+    return {"task_name": name, "inputs": file_of(size), "alloc_peak_bytes": round(peak), **others}
+
+
+def learned(records):
+    model = Model()
+    for record in records:
+        model.learn(record)
+    return model
+
+
+def sizes(length):
+    return sizes_of((Array((length,), 4 * length, "float32"),))
+
+
+# -- the sample
+
+
+def test_the_sample_is_bounded_and_does_not_depend_on_the_order():
+    lengths = [random.Random(0).randrange(1, 1 << 40) for _ in range(5_000)]
+    samples = []
+    for seed in range(3):
+        sample = CaseSample()
+        for length in random.Random(seed).sample(lengths, len(lengths)):
+            sample.add(sizes(length), 0, 3.0 * length)
+        samples.append(sample)
+    one, *others = (sample.to_dict() for sample in samples)
+    assert all(other == one for other in others)
+    assert len(samples[0]) <= 72 and samples[0].n == len(lengths)
+    assert max(lengths) * 4 in [total for total, *_ in samples[0].seen()]
+
+
+def test_merged_samples_are_the_sample_of_all():
+    chance = random.Random(1)
+    values = [(chance.randrange(1, 300), chance.uniform(1, 2)) for _ in range(3_000)]
+    parts, whole = [CaseSample() for _ in range(3)], CaseSample()
+    for i, (length, y) in enumerate(values):
+        parts[i % 3].add(sizes(length), 0, y)
+        whole.add(sizes(length), 0, y)
+    first, *rest = parts
+    for part in rest:
+        first.merge(part)
+    assert first.n == whole.n
+    for ours, theirs in zip(first.to_dict()["cases"], whole.to_dict()["cases"], strict=True):
+        assert ours[:4] == theirs[:4]
+        assert ours[4:] == pytest.approx(theirs[4:], rel=1e-12)
+
+
+def test_merged_models_have_the_bounds_of_one_that_learned_everything():
+    chance = random.Random(2)
+    records = [
+        task(size := chance.randrange(MB, 200 * MB), (5 * MB + 4 * size) * chance.gauss(1, 0.03))
+        for _ in range(400)
+    ]
+    one = learned(records)
+    merged = learned(records[0::2])
+    merged.merge(learned(records[1::2]))
+    for size in (10 * MB, 100 * MB, 1000 * MB):
+        ours, theirs = (model.predict(file_of(size), "program") for model in (merged, one))
+        assert ours.mean == pytest.approx(theirs.mean, rel=1e-9)
+        assert ours.upper(0.99) == pytest.approx(theirs.upper(0.99), rel=0.05)
+
+
+def test_a_model_that_was_forgotten_and_learned_anew_is_saved_and_loaded():
+    model = learned(task(n * MB, 3 * n * MB) for n in range(1, 100))
+    for n in range(1, 60):
+        model.learn(task(n * MB, 9 * n * MB))
+    kept = Model.from_dict(json.loads(json.dumps(model.to_dict())))
+    question = file_of(50 * MB)
+    assert kept.predict(question, "program").mean == model.predict(question, "program").mean
+    assert kept.predict(question, "program").mean == pytest.approx(450 * MB, rel=0.05)
+
+
+# -- outliers
+
+
+@pytest.mark.parametrize(("size", "factors"), [(905 * MB, (1, 1.5)), (MB, (1, 2, 10))])
+def test_one_tiny_value_among_many_large_ones_changes_little(size, factors):
+    """With weights of 1/y^2 it would count a million times as much as any other."""
+    chance = random.Random(3)
+    records = [
+        task(round(chance.gauss(900, 5) * MB), chance.gauss(5000, 50) * MB) for _ in range(107)
+    ]
+    plain = learned(records)
+    records.insert(50, task(size, 3 * MB))
+    disturbed = learned(records)
+    for factor in factors:
+        ours, theirs = (
+            model.predict(file_of(round(factor * 900 * MB)), "program")
+            for model in (disturbed, plain)
+        )
+        assert ours.upper(0.99) == pytest.approx(theirs.upper(0.99), rel=0.2)
+        assert ours.mean == pytest.approx(theirs.mean, rel=0.15)
+
+
+# -- more than one line
+
+
+def spread(count, low=1, high=200):
+    """In random order: growing sizes could also be a task that changes."""
+    found = [int(size * MB) for size in np.geomspace(low, high, count)]
+    return random.Random(0).sample(found, count)
+
+
+@pytest.mark.parametrize(
+    "peak",
+    [
+        lambda size: 15 * MB + 4 * min(size, 30 * MB),  # a buffer of limited size
+        lambda size: max(90 * MB + size / 2, 3 * size),  # the larger of two needs
+        lambda size: (3 if size < 10 * MB else 2) * size,  # temporary arrays that are reused
+    ],
+    ids=["saturation", "two regimes", "a step"],
+)
+def test_tasks_that_behave_in_another_way_from_a_size_on(peak):
+    chance = random.Random(4)
+    model = learned(task(size, peak(size) * chance.gauss(1, 0.002)) for size in spread(60))
+    for size in (2 * MB, 150 * MB, 400 * MB):
+        forecast = model.predict(file_of(size), "program")
+        assert forecast.mean == pytest.approx(peak(size), rel=0.08)
+        assert peak(size) < forecast.upper(0.99) < 1.5 * peak(size)
+
+
+def test_two_unrelated_sizes_are_added():
+    """Three bytes for each of the input's, and seven for each of the output's."""
+    chance = random.Random(5)
+
+    def resample(rows, kept, peak=None):
+        given = [{"dtype": "float64", "shape": [rows, 10]}]
+        output = {"type": "ndarray", "dtype": "float64", "shape": [kept], "nbytes": 8 * kept}
+        return {
+            "task_name": "resample",
+            "inputs": given,
+            "output": output,
+            "output_bytes": output["nbytes"],
+            "alloc_peak_bytes": 3 * 80 * rows + 7 * output["nbytes"],
+        }
+
+    records = [
+        resample(chance.randrange(100_000, 2_000_000), chance.randrange(100_000, 9_000_000))
+        for _ in range(40)
+    ]
+    model = learned(records)
+    asked = resample(1_234_567, 7_654_321)
+    forecast = model.predict(asked["inputs"], "resample", output=asked["output"])
+    assert forecast.mean == pytest.approx(asked["alloc_peak_bytes"], rel=0.02)
+    assert math.isfinite(forecast.upper(0.99))
