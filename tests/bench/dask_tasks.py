@@ -73,6 +73,29 @@ def hot_path(count=4000, fused=False):
     return min(bare), min(ours), calls
 
 
+def begin_and_end(count=20_000, passes=15):
+    """Microseconds of a begin and an end of the fused task, which does not run: its own time and
+    noise are ten times what is measured."""
+    import numpy as np
+    from dask.utils import key_split
+
+    import dwsr_probe
+    from dwsr_probe import _core
+
+    data = {("x-1", 0, 0): np.ones((10, 20)), ("y-1", 0, 0): np.ones((10, 20))}
+    node = fused_task(list(data))
+    _core.use_key_split(key_split)
+    assert dwsr_probe.start(period_ms=1000)
+    times = []
+    for _ in range(passes):
+        begin = time.thread_time()
+        for _ in range(count):
+            _core.end_graph_task(_core.begin_graph_task(node.key, node, data), 1, 28)
+        times.append((time.thread_time() - begin) / count * 1e6)
+    dwsr_probe.stop()
+    return min(times)
+
+
 END_TO_END = """
 import json, sys, time
 from distributed import Client, LocalCluster
