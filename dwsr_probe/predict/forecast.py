@@ -44,7 +44,7 @@ class Round:
 class Forecast:
     """Bytes. notes: words for what makes the forecast less sure than it could be. unseen: the tasks
     whose own peak may miss memory, or is not known. least_bytes: what a task with smaller inputs
-    has taken."""
+    has taken; or what the task returns, if tasks of its group took that much."""
 
     task_name: str
     kind: str
@@ -79,7 +79,7 @@ class Forecast:
         _checked_level(q)
         if self.is_lower_bound:
             return math.inf
-        return max(0.0, float(self.calibrated.quantile(q)))
+        return max(self.least_bytes, 0.0, float(self.calibrated.quantile(q)))
 
     @property
     def is_trusted(self) -> bool:

@@ -87,6 +87,7 @@ class Learner:
         self.shared_count = 0  # of them: values that include other tasks' memory
         self.unseen_counts = UnseenCounts()  # tasks that have no exact value
         self.largest_bytes = 0  # of the inputs of one task
+        self.least_per_output = math.inf  # peak by output, of the task with the least
         self.axis_counts: set[int] = set()  # of the largest inputs
         self.drift = 0.0  # smoothed score: far from zero when forecasts err on one side
         self.changed_at: int | None = None  # n when the task was last seen to have changed
@@ -126,6 +127,9 @@ class Learner:
         self.n += 1
         self._fade()
         self.largest_bytes = max(self.largest_bytes, sizes.total)
+        if observed.output_bytes:
+            ratio = observed.bytes / observed.output_bytes
+            self.least_per_output = min(self.least_per_output, ratio)
         axes = axis_count(observed.arrays)
         if axes is not None and len(self.axis_counts) < _AXIS_COUNTS_MOST:
             self.axis_counts.add(axes)
@@ -209,6 +213,10 @@ class Learner:
     @property
     def unseen(self) -> Unseen:
         return self.unseen_counts.among(self.n)
+
+    def makes_its_output(self) -> bool:
+        """Whether every task took as much as it returned, so that the next one will, too."""
+        return 1 <= self.least_per_output < math.inf
 
     def least_bytes(self, arrays: Arrays) -> float:
         """The largest lower bound of a task whose inputs were no larger than these; 0: none."""
@@ -341,6 +349,7 @@ class Learner:
         self.shared_count += other.shared_count
         self.unseen_counts.merge(other.unseen_counts)
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
+        self.least_per_output = min(self.least_per_output, other.least_per_output)
         self.axis_counts = set(sorted(self.axis_counts | other.axis_counts)[:_AXIS_COUNTS_MOST])
         self._scoring_posterior = None
         self.invalidate()
@@ -356,6 +365,7 @@ class Learner:
             "shared": self.shared_count,
             "unseen": self.unseen_counts.to_dict(),
             "largest_bytes": self.largest_bytes,
+            "per_output": None if math.isinf(self.least_per_output) else self.least_per_output,
             "axes": sorted(self.axis_counts),
             "drift": self.drift,
             "changed_at": self.changed_at,
@@ -379,6 +389,10 @@ class Learner:
         self.largest_bytes = non_negative_int(
             saved["largest_bytes"], "largest_bytes", 64 * BYTES_MOST
         )
+        # Of a model that an earlier version saved it is not known.
+        per_output = saved.get("per_output", 0)
+        if per_output is not None:
+            self.least_per_output = float(parse_numbers([per_output], (1,), "per_output")[0])
         self.axis_counts = {
             non_negative_int(axes, "axes") for axes in saved["axes"][:_AXIS_COUNTS_MOST]
         }

@@ -265,6 +265,8 @@ class Model:
         if unseen.is_most:  # own peaks say too little: what the process grew by says more
             learner = task.learners.get("rss") or Learner("rss")
             least = asked.least_bytes(arrays)
+        elif kind == "alloc" and learner.makes_its_output():
+            least = estimate.bytes
         without = parse_identity(field_getter(running)) if running else None
         mixture = learner.posterior(
             task.bounds(learner.kind), task.running_bounds(learner.kind, without)

@@ -165,3 +165,24 @@ def test_two_unrelated_sizes_are_added():
     forecast = model.predict(asked["inputs"], "resample", output=asked["output"])
     assert forecast.mean == pytest.approx(asked["alloc_peak_bytes"], rel=0.02)
     assert math.isfinite(forecast.upper(0.99))
+
+
+def test_a_task_that_makes_its_output_takes_that_much():
+    """Reads of parts of one stored chunk cost the same, whatever they return."""
+
+    def read(side):
+        output = {"type": "ndarray", "dtype": "float32", "shape": [side] * 3, "nbytes": 4 * side**3}
+        given = [{"dtype": "float32", "shape": [side] * 3, "nbytes": 4 * side**3}]
+        own = max(3 * MB, round(2.2 * output["nbytes"]))
+        return {
+            "task_name": "read",
+            "inputs": given,
+            "output": output,
+            "output_bytes": output["nbytes"],
+            "alloc_peak_bytes": own,
+        }
+
+    model = learned(read(side) for side in (24, 32, 48, 56, 64, 40, 44))
+    asked = read(128)
+    forecast = model.predict(asked["inputs"], "read")
+    assert forecast.mean >= asked["output_bytes"] and forecast.upper(0.99) >= forecast.mean
