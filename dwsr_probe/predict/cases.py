@@ -161,6 +161,13 @@ class CaseSample:
             for sizes, (count, total, _) in self._by_inputs().items()
         )
 
+    def has_one_size(self) -> bool:
+        """Whether all inputs had the same sizes, as far as the sample tells."""
+        if self._sums or not self._cases:
+            return False
+        first = next(iter(self._cases.values())).sizes
+        return all(case.sizes == first for case in self._cases.values())
+
     def noise_deviation(self, floor: int) -> float | None:
         """Relative standard deviation among tasks with inputs of the same sizes; None if too few
         were repeated. floor: bytes below which a difference means nothing."""

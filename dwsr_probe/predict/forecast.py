@@ -44,7 +44,8 @@ class Round:
 class Forecast:
     """Bytes. notes: words for what makes the forecast less sure than it could be. unseen: the tasks
     whose own peak may miss memory, or is not known. least_bytes: what a task with smaller inputs
-    has taken; or what the task returns, if tasks of its group took that much."""
+    has taken; or what the task returns, if tasks of its group took that much. guess_bytes: the
+    median, if nothing was learned of such tasks."""
 
     task_name: str
     kind: str
@@ -55,6 +56,7 @@ class Forecast:
     notes: tuple[str, ...] = ()
     unseen: Unseen = NOTHING_UNSEEN
     least_bytes: float = 0.0
+    guess_bytes: float | None = None
 
     @property
     def is_lower_bound(self) -> bool:
@@ -72,7 +74,8 @@ class Forecast:
 
     @property
     def mean(self) -> float:
-        return max(self.least_bytes, self.calibrated.predictive.mean)
+        guess = self.calibrated.predictive.mean if self.guess_bytes is None else self.guess_bytes
+        return max(self.least_bytes, guess)
 
     def upper(self, q: float = 0.99) -> float:
         """The quantile: exceeded with probability 1 - q. Infinite for a lower bound."""

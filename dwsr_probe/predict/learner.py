@@ -50,6 +50,8 @@ _CONTRADICTED_PROBABILITY = 1e-4  # P(y > bound) below which the task must have 
 # scores are clipped, and the drift above which the task has changed.
 _DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
 _BOUND_LEVEL = 0.99  # of ScoredForecast.bound
+# Beyond so many times the largest inputs seen, trust is fair at most; beyond its square, low.
+_FAR_RATIO = 10.0
 _UNSEEN_SHARE = 0.01  # of tasks whose own peak may miss memory; up to it the 99 % bound holds
 
 
@@ -308,6 +310,8 @@ class Learner:
             notes.append("drifting")
         if self.n and input_bytes > 1.5 * self.largest_bytes:
             notes.append("extrapolating")
+        if self.n > 1 and arrays and self.cases.has_one_size():
+            notes.append("one-size")
         if 2 * self.shared_count > self.n > 0:
             notes.append("shared")
         if self.unseen.share > _UNSEEN_SHARE:
@@ -320,10 +324,23 @@ class Learner:
             notes.append("uncalibrated")
         if self.n == 0:
             return ("low" if self.censored else "none"), tuple(notes)
-        doubts = {"value-dependent", "non-linear", "drifting", "shared", "unseen", "no-shape"}
+        doubts = {
+            "value-dependent",
+            "non-linear",
+            "drifting",
+            "shared",
+            "unseen",
+            "no-shape",
+            "one-size",
+        }
+        far = input_bytes > _FAR_RATIO * self.largest_bytes
+        if far:
+            doubts.add("extrapolating")
         if (
             self.n < _SCORED_FROM
             or sigma > 0.2
+            or (far and "one-size" in notes)
+            or input_bytes > _FAR_RATIO**2 * self.largest_bytes
             or ("no-shape" in notes and mixture.probability_of_axes() > 0.5)
         ):
             return "low", tuple(notes)

@@ -215,11 +215,17 @@ class Predictive:
 
     def cdf(self, y: ArrayLike) -> Any:
         """P(y' <= y), of a number or an array of numbers."""
-        return normal.cdf((np.asarray(y)[..., None] - self.means) / self.deviations) @ self.weight
+        return (
+            normal.cdf((np.asarray(y, float)[..., None] - self.means) / self.deviations)
+            @ self.weight
+        )
 
     def survival(self, y: ArrayLike) -> Any:
         """P(y' > y)."""
-        return normal.cdf((self.means - np.asarray(y)[..., None]) / self.deviations) @ self.weight
+        return (
+            normal.cdf((self.means - np.asarray(y, float)[..., None]) / self.deviations)
+            @ self.weight
+        )
 
     def log_density(self, y: float) -> float:
         z = (y - self.means) / self.deviations

@@ -17,6 +17,7 @@ import json
 import os
 import tempfile
 from collections import OrderedDict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
 _TEXT_CHARS_MOST = 3 * NAME_CHARS_MOST  # of a group: its name, its chain, arrows
 _ENDED_EARLY = ("error", "cancelled", "killed")
 _STATES = ("ok", "running", *_ENDED_EARLY)
+_WIDE_BOUND = 2.0  # a bound of so many times the mean or more is not trusted
 _BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width of an upper bound
 
 
@@ -266,7 +268,7 @@ class Model:
             learner = task.learners.get("rss") or Learner("rss")
             least = asked.least_bytes(arrays)
         elif kind == "alloc" and learner.makes_its_output():
-            least = estimate.bytes
+            least = float(estimate.bytes)
         without = parse_identity(field_getter(running)) if running else None
         mixture = learner.posterior(
             task.bounds(learner.kind), task.running_bounds(learner.kind, without)
@@ -278,7 +280,14 @@ class Model:
             trust = min(trust, "low", key=TRUST.index)
             notes = (*(note for note in notes if note not in _BOUND_NOTES), "unseen")
         name = task_name.text if isinstance(task_name, Group) else task_name
-        return Forecast(name, kind, calibrated, output, learner.n, trust, notes, unseen, least)
+        # A guess that is open to one side: its mean would be one of few improbable large needs.
+        guess = calibrated.quantile(0.5) if trust == "none" else None
+        forecast = Forecast(
+            name, kind, calibrated, output, learner.n, trust, notes, unseen, least, guess
+        )
+        if trust == "good" and forecast.upper(0.99) > _WIDE_BOUND * forecast.mean:
+            forecast = replace(forecast, trust="fair")
+        return forecast
 
     def _find(self, asked: str | Group) -> TaskModel | None:
         """A group, or the one group that is meant; None: nothing was learned of it."""

@@ -32,6 +32,7 @@ NOTE_TEXT = {
     "uncalibrated": "too few forecasts were scored to confirm the bound",
     "shared": "figures of several tasks at once that cannot be separated",
     "unseen": "own peaks may miss memory",
+    "one-size": "all tasks seen had inputs of one size; a second size would tell more",
     "no-inputs": "the task has no inputs of known size",
     "no-shape": "no input with this number of axes was seen: the forecast uses bytes only",
 }

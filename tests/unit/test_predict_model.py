@@ -609,3 +609,38 @@ def test_rounds_compare_each_value_with_what_was_forecast():
     )
     (killed,) = model.learn(record([300, 300, 300], k=5, state="killed"))
     assert killed.censored and killed.reward < 0
+
+
+# -- honest with little
+
+
+def test_one_size_seen_says_that_a_second_would_tell():
+    model = learned([record([100, 100, 100])] * 50)
+    same, larger, far = (model.predict(inputs(n, n, n), "filter") for n in (100, 150, 300))
+    assert (same.trust, larger.trust, far.trust) == ("fair", "fair", "low")
+    assert all("one-size" in forecast.notes for forecast in (same, larger, far))
+    for n in range(120, 170, 3):
+        model.learn(record([n, n, n]))
+    same, larger = (model.predict(inputs(n, n, n), "filter") for n in (100, 150))
+    assert same.trust == larger.trust == "good" and "one-size" not in same.notes + larger.notes
+
+
+def test_trust_falls_with_the_distance_beyond_what_was_seen():
+    model = learned([record([n, n, n]) for n in range(40, 100)])
+    found = [model.predict(inputs(n, n, n), "filter").trust for n in (99, 150, 300, 1000)]
+    assert found == ["good", "good", "fair", "low"]
+
+
+def test_trust_is_never_good_while_the_bound_is_twice_the_mean():
+    chance = random.Random(0)
+    model = learned([record([n, n, n], noise=chance.gauss(0, 0.04)) for n in range(40, 90)])
+    for side in (50, 89, 120, 180):
+        forecast = model.predict(inputs(side, side, side), "filter")
+        assert forecast.trust != "good" or forecast.upper(0.99) <= 2 * forecast.mean
+
+
+def test_nothing_seen_is_answered_by_the_median():
+    """The mean of the prior is that of a few tasks that need very much."""
+    forecast = Model().predict(inputs(100, 100, 100), "never")
+    assert forecast.mean == pytest.approx(forecast.upper(0.5))
+    assert forecast.mean < forecast.calibrated.predictive.mean

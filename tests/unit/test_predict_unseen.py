@@ -138,7 +138,7 @@ def test_few_among_many_exact_ones():
     text = "\n".join(answer_lines(found))
     assert "(not promised)" in text and "in 30 of 330 tasks" in text
     one = learned([*exact, unseen(301, 2 * MIB)])
-    assert asked(one)["promised"] and asked(one)["trust"] == "good"
+    assert asked(one)["promised"] and asked(one)["trust"] == asked(model)["trust"]
     # what they took is not forgotten among the exact ones
     more = learned([*exact, *(unseen(301 + n, 50 * MIB) for n in range(5))])
     assert asked(more)["upper_bytes"] > 50 * MIB
