@@ -11,6 +11,7 @@ gradually. Counts are additive, so models merge. Old counts fade, so changes are
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,6 +83,17 @@ class Calibrated:
             total = total + weight
         self._cumulative, self._total = cumulative, total
         self._quantiles: dict[float, float] = {}
+
+    def of(self, predictive: Predictive) -> Calibrated:
+        """Another forecast with the same scores."""
+        other = copy(self)
+        other.predictive, other._quantiles = predictive, {}
+        return other
+
+    def quantiles(self, q: Floats) -> Floats:
+        """Many quantiles at once, interpolated between the edges of the histogram."""
+        levels = np.maximum.accumulate(self.level(EDGES))
+        return self.predictive.mean + np.interp(q, levels, EDGES) * self.predictive.deviation
 
     def level(self, z: Any) -> Any:
         """P(y <= mean + z deviations), of a number or an array."""

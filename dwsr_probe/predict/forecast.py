@@ -79,7 +79,7 @@ class Forecast:
 
     def upper(self, q: float = 0.99) -> float:
         """The quantile: exceeded with probability 1 - q. Infinite for a lower bound."""
-        _checked_level(q)
+        checked_level(q)
         if self.is_lower_bound:
             return math.inf
         return max(self.least_bytes, 0.0, float(self.calibrated.quantile(q)))
@@ -92,7 +92,7 @@ class Forecast:
     def promised(self, q: float = 0.99) -> bool:
         """Were enough forecasts of this task scored to calibrate this quantile, and was all memory
         seen of enough tasks?"""
-        return self.calibrated.n >= 1 / (1 - _checked_level(q)) - 1 and self.unseen.share <= 1 - q
+        return self.calibrated.n >= 1 / (1 - checked_level(q)) - 1 and self.unseen.share <= 1 - q
 
     def exceeds(self, limit: float, above: float = 0.0) -> float:
         """Probability that the task needs more than `limit`, given that it has needed `above`
@@ -113,7 +113,7 @@ class Forecast:
         return float(self.calibrated.survival(y)) + _NOVELTY_PROBABILITY * min(1.0, scale / y)
 
 
-def _checked_level(q: float) -> float:
+def checked_level(q: float) -> float:
     if not 0 < q < 1:
         raise ValueError(f"a quantile is between 0 and 1, not {q!r}")
     return q

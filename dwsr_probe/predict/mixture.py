@@ -185,7 +185,8 @@ class Mixture:
         if output_deviation:
             output_contribution = self._output_coefficient * output_deviation * self.mean[1]
             variance = variance + output_contribution**2
-        return Predictive(self.weight, mean, np.sqrt(variance))
+        shared = np.maximum(variance - self.sigma**2 * (mean**2 + self.floor**2), 0)
+        return Predictive(self.weight, mean, np.sqrt(variance), np.sqrt(shared))
 
     def _extrapolation_variance(self, log_ratio: Any) -> Any:
         """Relative variance at `log_ratio` factors of e beyond the largest input seen: the noise of
@@ -205,10 +206,18 @@ class Mixture:
 
 class Predictive:
     """Weighted normals of y: means and deviations of the components, mean and deviation of
-    the mixture."""
+    the mixture. shared_deviations: the part of the deviations that is not the noise of one task,
+    so that it is the same for all tasks of the group."""
 
-    def __init__(self, weight: Floats, means: Floats, deviations: Floats) -> None:
+    def __init__(
+        self,
+        weight: Floats,
+        means: Floats,
+        deviations: Floats,
+        shared_deviations: Floats | None = None,
+    ) -> None:
         self.weight, self.means, self.deviations = weight, means, deviations
+        self.shared_deviations = deviations if shared_deviations is None else shared_deviations
         self.mean = float(weight @ means)
         variance = float(weight @ (deviations**2 + means**2)) - self.mean**2
         self.deviation = float(np.sqrt(max(variance, 1e-12 * self.mean**2 + 1)))

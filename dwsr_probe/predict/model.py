@@ -47,8 +47,11 @@ from dwsr_probe.predict.sizes import (
     size_features,
 )
 from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningPeaks, TaskModel
+from dwsr_probe.predict.together import Member, Together
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dwsr_probe.predict.learner import ScoredForecast
     from dwsr_probe.predict.records import Identity, Peaks, TaskNames
     from dwsr_probe.predict.sizes import Arrays
@@ -288,6 +291,19 @@ class Model:
         if trust == "good" and forecast.upper(0.99) > _WIDE_BOUND * forecast.mean:
             forecast = replace(forecast, trust="fair")
         return forecast
+
+    def together(
+        self, questions: Iterable[tuple[Any, str | Group]], kind: str = "alloc"
+    ) -> Together:
+        """What several tasks need at the same time. questions: (inputs, task_name) of each, as for
+        `predict`."""
+        members = []
+        for inputs, name in questions:
+            task = self._find(name)
+            text = name.text if isinstance(name, Group) else name
+            text = text if task is None else task.group.text
+            members.append(Member(text, self.predict(inputs, name, kind)))
+        return Together(members)
 
     def _find(self, asked: str | Group) -> TaskModel | None:
         """A group, or the one group that is meant; None: nothing was learned of it."""
