@@ -284,7 +284,7 @@ def test_job(slurm, tmp_path, script, code, ending):
         assert wait_until(lambda: not list(targets.iterdir()), "its target to go")
         assert wait_until(lambda: not list(boards.iterdir()), "its boards to go")
         assert not list(tmp_path.glob(".dask-*"))
-        assert answers(url + "/-/healthy") is None
+        assert wait_until(lambda: answers(url + "/-/healthy") is None, "its exporter to end")
         if script == "job.sh":
             assert (tmp_path / "dwsr-runs" / f"slurm-{job}").is_dir()
     except BaseException:
