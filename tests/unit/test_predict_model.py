@@ -644,3 +644,21 @@ def test_nothing_seen_is_answered_by_the_median():
     forecast = Model().predict(inputs(100, 100, 100), "never")
     assert forecast.mean == pytest.approx(forecast.upper(0.5))
     assert forecast.mean < forecast.calibrated.predictive.mean
+
+
+def test_a_question_that_is_asked_again_is_answered_anew_after_anything_was_learned():
+    model, question = learned(many(30)), inputs(100, 100, 100)
+    first = model.predict(question, "filter")
+    assert model.predict(inputs(100, 100, 100), "filter") is first
+    question[0]["shape"] = [100, 100, 101]  # the list itself is not what is remembered
+    assert model.predict(question, "filter") is not first
+    model.learn(record([90, 90, 90], k=7))
+    assert model.predict(inputs(100, 100, 100), "filter") is not first
+    before = model.predict(inputs(100, 100, 100), "filter")
+    running = record([100, 100, 100], state="running", process="1-1", thread=1, start=1e9)
+    model.learn({**running, "alloc_peak_bytes": 10**9})
+    assert model.predict(inputs(100, 100, 100), "filter").mean > 2 * before.mean
+    model.forget_running()
+    assert model.predict(inputs(100, 100, 100), "filter").mean == before.mean
+    model.merge(learned(many(10)))
+    assert model.predict(inputs(100, 100, 100), "filter").n == before.n + 10
