@@ -28,17 +28,12 @@ from dwsr_probe.predict.forecast import TRUST, Forecast, Round
 from dwsr_probe.predict.group import Group, is_asked, labels
 from dwsr_probe.predict.learner import FLOORS, Learner, Observation
 from dwsr_probe.predict.records import (
+    ENDED_EARLY,
     NAME_CHARS_MOST,
     field_getter,
     parse_identity,
     parse_late,
-    parse_names,
-    parse_oom_peaks,
-    parse_output,
-    parse_peaks,
-    parse_unseen,
-    with_growth,
-    with_omitted,
+    parse_record,
 )
 from dwsr_probe.predict.sizes import (
     SIZE_FUNCTIONS,
@@ -63,8 +58,6 @@ _GROUPS_MOST = 1024
 _ANSWERS_MOST = 4096
 _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
 _TEXT_CHARS_MOST = 3 * NAME_CHARS_MOST  # of a group: its name, its chain, arrows
-_ENDED_EARLY = ("error", "cancelled", "killed")
-_STATES = ("ok", "running", *_ENDED_EARLY)
 _WIDE_BOUND = 2.0  # a bound of so many times the mean or more is not trusted
 _BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width of an upper bound
 
@@ -85,25 +78,16 @@ class Model:
     def learn(self, record: Any) -> list[Round]:
         """One record, finished or running, as TaskRecord or dict. Returns the rounds: each
         forecast beside the actual value. ValueError for impossible figures."""
-        get = field_getter(record)
-        names, state = parse_names(get), get("state", "ok")
-        if state not in _STATES:
-            raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
-        if get("kind", "task") != "task":
+        parsed = parse_record(record)
+        if parsed is None:
             return []
-        inputs = get("inputs") or []
-        arrays = with_omitted(
-            parse_inputs(inputs), inputs, get("input_bytes"), get("inputs_omitted") or 0
+        names, state, arrays, late = parsed.names, parsed.state, parsed.arrays, parsed.late
+        peaks, output, identity, unseen = (
+            parsed.peaks,
+            parsed.output,
+            parsed.identity,
+            parsed.unseen,
         )
-        late = parse_late(inputs)
-        peaks = parse_peaks(get)
-        output = parse_output(get("output"))
-        logical_bytes = output["nbytes"] if output and "logical_bytes" in get("output") else 0
-        oom_peaks = parse_oom_peaks(get("oom")) if state == "error" else {}
-        identity = parse_identity(get)
-        unseen = parse_unseen(get)
-        if unseen is not None:
-            peaks = with_growth(peaks)
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state != "ok":
             peaks.pop("output", None)
@@ -120,9 +104,9 @@ class Model:
             self._end(identity)
         task = self._task(names.group)
         task.add_names(names)
-        if state in _ENDED_EARLY:
+        if state in ENDED_EARLY:
             arrays = task.with_late(arrays, late)
-            return self._learn_censored(task, names, arrays, peaks, oom_peaks)
+            return self._learn_censored(task, names, arrays, peaks, parsed.oom_peaks)
         if late:
             task.add_late(late)
         rounds = []
@@ -130,8 +114,8 @@ class Model:
             own = peaks.pop("alloc", None)
             least = own if "rss" in peaks else None  # the growth of a task that ran alone
             rounds += self._learn_unseen(task, names, arrays, unseen, least)
-        rounds += self._learn_exact(task, names, arrays, peaks, logical_bytes)
-        if unseen is None and get("attribution") == "shared" and "alloc" in task.learners:
+        rounds += self._learn_exact(task, names, arrays, peaks, parsed.logical_bytes)
+        if parsed.is_shared and "alloc" in task.learners:
             task.learners["alloc"].shared_count += 1
         if output:
             task.output.learn(arrays, output)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Identity = tuple[Any, Any, Any]  # process, thread and start of a task
 Peaks = dict[str, int]  # bytes by kind
 NAME_CHARS_MOST = 10_000  # of a task name, an operation, or all names of a chain together
+ENDED_EARLY = ("error", "cancelled", "killed")
+_STATES = ("ok", "running", *ENDED_EARLY)
 _CHAIN_MOST = 256  # functions
 
 
@@ -32,6 +34,51 @@ class TaskNames(NamedTuple):
     @property
     def group(self) -> Group:
         return Group(self.operation or self.task_name, self.chain)
+
+
+class ParsedRecord(NamedTuple):
+    """A record of a task, checked: a model that has it can refuse nothing."""
+
+    names: TaskNames
+    state: str
+    arrays: Arrays  # the inputs
+    late: Arrays  # of these: those that only the end of the task tells
+    peaks: Peaks  # where the own peak may miss memory: with the growth of the process
+    output: dict[str, Any] | None
+    logical_bytes: int  # of an output that is a view; else 0
+    oom_peaks: Peaks
+    identity: Identity | None
+    unseen: str | None  # the reason why the own peak may miss memory
+    is_shared: bool  # the own peak may include memory of other tasks
+
+
+def parse_record(record: Any) -> ParsedRecord | None:
+    """A TaskRecord, or a dict with the same fields; None if it is not of a task. ValueError for
+    impossible figures."""
+    get = field_getter(record)
+    names, state = parse_names(get), get("state", "ok")
+    if state not in _STATES:
+        raise ValueError(f"state is {str(state)[:60]!r}, not one of {', '.join(_STATES)}")
+    if get("kind", "task") != "task":
+        return None
+    inputs = get("inputs") or []
+    arrays = with_omitted(
+        parse_inputs(inputs), inputs, get("input_bytes"), get("inputs_omitted") or 0
+    )
+    peaks, output, unseen = parse_peaks(get), parse_output(get("output")), parse_unseen(get)
+    return ParsedRecord(
+        names,
+        state,
+        arrays,
+        parse_late(inputs),
+        peaks if unseen is None else with_growth(peaks),
+        output,
+        output["nbytes"] if output and "logical_bytes" in get("output") else 0,
+        parse_oom_peaks(get("oom")) if state == "error" else {},
+        parse_identity(get),
+        unseen,
+        unseen is None and get("attribution") == "shared",
+    )
 
 
 def field_getter(record: Any) -> Get:
