@@ -1,5 +1,5 @@
-"""`dwsr-probe predict`: learn from a run or load a model, answer one question, print the forecast.
-`predict serve` is cli/predict_serve.py."""
+"""`dwsr-probe predict`: answer one question to a model, print the forecast. Where the model comes
+from is cli/predict_learn.py; `predict serve` is cli/predict_serve.py."""
 
 from __future__ import annotations
 
@@ -7,32 +7,24 @@ import json
 import os
 import sys
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dwsr_probe.cli import fail
+from dwsr_probe.cli.predict_learn import learn
 from dwsr_probe.cli.predict_serve import command as serve
 from dwsr_probe.cli.predict_serve import fail_without_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dwsr_probe.predict import Model
-    from dwsr_probe.predict.blocks import Inputs, VaryingAxes
+    from dwsr_probe.cli.predict_learn import Learned
+    from dwsr_probe.predict.blocks import Inputs
     from dwsr_probe.predict.group import Group
     from dwsr_probe.serve.question import Question
 
 _CURVE_POINTS = 60
 _NAMES_MOST = 10  # in the table
 _NAME_CHARS_MOST = 10_000
-
-
-class _Learned(NamedTuple):
-    model: Model
-    largest_inputs: Callable[[str, str], Inputs]  # seen of a group; by its text and the kind
-    varying_axes: dict[str, VaryingAxes]  # by the text of a group
 
 
 class _Predict(click.Command):
@@ -59,6 +51,23 @@ class _Predict(click.Command):
     ),
 )
 @click.argument("run", required=False, type=click.Path())
+@click.option(
+    "--learn",
+    "files",
+    multiple=True,
+    type=click.Path(readable=False),
+    metavar="FILE.jsonl",
+    help="Learn the records in this file, a JSON object per line, written by any program; - is"
+    " standard input. May be repeated, and is in addition to RUN.",
+)
+@click.option(
+    "--model",
+    "kept",
+    type=click.Path(readable=False),
+    metavar="FILE",
+    help="Keep the model in this file: it learns in addition to what it knows, and is saved. With"
+    " nothing to learn (no RUN, no --learn) it only answers.",
+)
 @click.option(
     "--task",
     metavar="NAME",
@@ -115,6 +124,8 @@ class _Predict(click.Command):
 )
 def command(
     run: str | None,
+    files: tuple[str, ...],
+    kept: str | None,
     task: str | None,
     shapes: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -125,7 +136,7 @@ def command(
     form: str,
 ) -> None:
     """How much memory will a task need? Learns from a run (the last one, or the one in directory
-    RUN, or a saved model) and says so."""
+    RUN, or a saved model), or from records that any program wrote, and says so."""
     try:
         from dwsr_probe.serve import question
     except ModuleNotFoundError as error:
@@ -140,7 +151,7 @@ def command(
             raise ValueError("--limit is for one task: --task NAME")
     except ValueError as error:
         fail(error, 2)
-    learned = _load(run) if run and os.path.isfile(run) else _learn(run)
+    learned = learn(run, files, kept)
     try:
         if task:
             _print_task(learned, asked, kind, form, limit.strip() if limit else None)
@@ -151,68 +162,12 @@ def command(
         fail(error, 2)
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _learn(run: str | None) -> _Learned:
-    """From a run directory; exits if there is none."""
-    import sqlite3
-
-    from dwsr_probe.predict.history import RunSample
-    from dwsr_probe.report.progress import Progress
-    from dwsr_probe.report.words import count_text
-    from dwsr_probe.runs import collect_leftovers, find_run
-    from dwsr_probe.say import say
-    from dwsr_probe.store import Store, StoreError
-
-    sample = RunSample()
-    try:
-        directory = find_run(run, say)
-        collect_leftovers(directory, say)
-        store = Store.open(directory)
-        with Progress() as progress:
-            total = store.task_count()
-            for done, record in enumerate(store.tasks()):
-                sample.add(record)
-                if done % 4096 == 0:
-                    progress("reading tasks", done, total)
-            learned = sample.learn(progress=partial(progress, "learning"))
-    except StoreError as error:
-        fail(error)
-    except sqlite3.Error as error:
-        fail(
-            f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on"
-            " another machine"
-        )
-    if learned.refused:
-        say(
-            f"left out {count_text(learned.refused, 'record', 'records', '1')} with figures that"
-            " cannot be"
-        )
-    largest_inputs = learned.largest_inputs
-    return _Learned(
-        learned.model, lambda text, kind: largest_inputs.get(text, []), learned.varying_axes
-    )
-
-
-def _load(path: str) -> _Learned:
-    """A saved model by itself, or the state of the service with a model in it."""
-    from dwsr_probe.predict import Model
-    from dwsr_probe.serve.ledger import Ledger
-
-    try:
-        with open(path, encoding="utf-8") as f:
-            found = json.load(f)
-        if isinstance(found, dict) and "model" in found and "ledger" in found:
-            model, ledger = Model.from_dict(found["model"]), Ledger.from_dict(found["ledger"])
-        else:
-            model, ledger = Model.from_dict(found), Ledger()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        fail(f"cannot read {path}: {error}; name a run directory or a model that was saved")
-    return _Learned(model, lambda text, kind: ledger.largest_inputs(text, model, kind), {})
+    if not learned.is_kept:
+        sys.exit(1)
 
 
 def _print_task(
-    learned: _Learned, asked: Question, kind: str | None, form: str, limit_text: str | None
+    learned: Learned, asked: Question, kind: str | None, form: str, limit_text: str | None
 ) -> None:
     """Answers for each group of tasks that is meant. kind: as the user wrote it, or None.
     limit_text: as the user wrote it."""
@@ -227,7 +182,7 @@ def _print_task(
         known = ", ".join(line_of(label, _NAME_CHARS_MOST) for label in model.labels().values())
         fail(
             f"no task {asked.task!r} was seen; "
-            + (f"there are {known}" if known else "the run has none")
+            + (f"there are {known}" if known else "there is none")
         )
     for number, group in enumerate(groups):
         kinds = model.kinds(group)
@@ -246,7 +201,7 @@ def _print_task(
 
 
 def _print_one(
-    learned: _Learned, asked: Question, group: Group, has_inputs: bool, limit_text: str | None
+    learned: Learned, asked: Question, group: Group, has_inputs: bool, limit_text: str | None
 ) -> None:
     """has_inputs: the user gave them. limit_text: as the user wrote it."""
     from dwsr_probe.predict.blocks import input_bytes, scaled
@@ -282,7 +237,7 @@ def _print_one(
     print("\n".join(plot(curve, seen, None if mean is None else (size, mean), asked.limit)))
 
 
-def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None:
+def _print_all(learned: Learned, kind: str | None, q: float, form: str) -> None:
     from dwsr_probe.predict import KINDS
     from dwsr_probe.predict.blocks import input_bytes
     from dwsr_probe.predict.group import chain_text
@@ -314,7 +269,7 @@ def _print_all(learned: _Learned, kind: str | None, q: float, form: str) -> None
     )
     if not asked:
         fail(
-            "the run has no task to learn from"
+            "there is no task to learn from"
             if not model.names()
             else f"no task has figures of the kind {kind or 'alloc'}"
         )

@@ -120,10 +120,12 @@ class RunSample:
         self,
         texts: Iterable[str] | None = None,
         progress: Callable[[int, int], object] = lambda done, total: None,
+        model: Model | None = None,
     ) -> LearnedRun:
         """A model of the groups with these texts, or of all. progress: called with the records
-        learned so far, and their number. ImportError where numpy is not installed."""
-        learned = LearnedRun()
+        learned so far, and their number. model: learns the sample in addition to what it knows.
+        ImportError where numpy is not installed."""
+        learned = LearnedRun(model)
         records = self.chosen(texts)
         for done, record in enumerate(records, 1):
             learned.add(record)
@@ -137,11 +139,11 @@ class LearnedRun:
     largest inputs. varying_axes: by the text of a group, the axes along which the inputs differ.
     refused: number of records that were left out because of impossible figures."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model | None = None) -> None:
         from dwsr_probe.predict.blocks import VaryingAxes
         from dwsr_probe.predict.model import Model
 
-        self.model: Model = Model()
+        self.model: Model = model or Model()
         self.largest_inputs: dict[str, list[dict[str, Any]]] = {}
         self.varying_axes: dict[str, VaryingAxes] = defaultdict(VaryingAxes)
         self.refused = 0

@@ -1,5 +1,5 @@
 """The fields of a record that the model uses, checked. ValueError for impossible figures: records
-may come from anywhere. Called by model.py."""
+may come from anywhere. Called by model.py and lines.py."""
 
 from __future__ import annotations
 
