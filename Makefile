@@ -77,7 +77,7 @@ dashboards: $(VENV)/.test ## rewrite dashboards/*.json from build.py
 	$(BIN)/python dashboards/build.py
 
 PYTHON_FILES := dwsr_probe tests examples dashboards deploy docs setup.py
-C_FILES := $(wildcard csrc/*.[ch] tests/*/*.[ch] tests/*/*.cpp)
+C_FILES := $(wildcard csrc/*.[ch] examples/*.c tests/*/*.[ch] tests/*/*.cpp)
 
 lint: $(VENV)/.test ## what the linters and formatters say, without changing anything
 	$(BIN)/ruff check $(PYTHON_FILES)

@@ -3,15 +3,18 @@ is kept."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dwsr_probe.predict import Model
-from tests.conftest import permitted
+from tests.conftest import permitted, require
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sort_records.c"
 MB = 1_000_000
 
 
@@ -48,6 +51,21 @@ def asked(cli, *words, size="1GB", task="sort", said="", **options):
 def fails(done, text, code=1, lines=1):
     assert (done.returncode, done.stdout) == (code, ""), done
     assert text in done.stderr and len(done.stderr.splitlines()) == lines, done.stderr
+
+
+def test_a_program_in_c(cli):
+    """The example: its records, and forecasts beside the formulas in its comments."""
+    require(shutil.which("cc"), "a C compiler: apt-get install gcc")
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2"]
+    subprocess.run(["cc", *flags, "-o", cli.cwd / "sort_records", EXAMPLE], check=True)
+    done = subprocess.run([cli.cwd / "sort_records"], capture_output=True, text=True, check=True)
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(records) == 18 and {one["task_name"] for one in records} == {"sort", "histogram"}
+    sort = asked(cli, "--learn", "-", input=done.stdout)
+    assert sort["mean_bytes"] == pytest.approx(2e9, rel=0.03)
+    assert 2e9 < sort["upper_bytes"] < 2.3e9 and sort["n"] == 9
+    histogram = asked(cli, "--learn", "-", task="histogram", input=done.stdout)
+    assert histogram["mean_bytes"] == pytest.approx(800_000, rel=0.03)
 
 
 def test_a_table_of_several_files(cli, file):
