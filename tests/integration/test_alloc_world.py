@@ -778,8 +778,10 @@ print("done")
 """
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    # The main thread may map an arena of the interpreter beside a task.
     own(records, "load", 8.2 * MB, 0, attributions=("exact", "shared"))
+    # Beside other load a few tasks are marked although their figures are right: a known fault.
+    marks = {record["attribution_reason"] for record in tasks(records, "load")}
+    assert marks <= {None, "foreign-allocator"}
     own(records, "afterwards", 48 * MB, 8 * MB)
 
 
