@@ -18,8 +18,8 @@ from dwsr_probe.cli.predict_serve import fail_without_extra
 
 if TYPE_CHECKING:
     from dwsr_probe.cli.predict_learn import Learned
-    from dwsr_probe.predict.blocks import Inputs
     from dwsr_probe.predict.group import Group
+    from dwsr_probe.predict.history import LargestTask
     from dwsr_probe.serve.question import Question
 
 _CURVE_POINTS = 60
@@ -97,6 +97,14 @@ class _Predict(click.Command):
     help="Size of an input without a shape, such as 500MB.",
 )
 @click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A number or true or false among the task's arguments, such as sigma=30; repeat it for"
+    " several.",
+)
+@click.option(
     "--kind",
     metavar="alloc|rss|gpu|output",
     help="Own peak, growth of the process, peak on a device, or size of the output. [alloc, or rss"
@@ -130,6 +138,7 @@ def command(
     shapes: tuple[str, ...],
     dtypes: tuple[str, ...],
     sizes: tuple[str, ...],
+    params: tuple[str, ...],
     kind: str | None,
     q: float,
     limit: str | None,
@@ -144,9 +153,10 @@ def command(
     try:
         # Checked before the run is read: that may take a while.
         inputs = question.inputs_from_text(shapes, dtypes, sizes)
-        asked = question.Question(task or "-", inputs, kind or "alloc", q, limit)
-        if inputs and not task:
-            raise ValueError("--shape, --dtype and --nbytes are for one task: --task NAME")
+        values = question.params_from_text(params)
+        asked = question.Question(task or "-", inputs, kind or "alloc", q, limit, params=values)
+        if (inputs or values) and not task:
+            raise ValueError("--shape, --dtype, --nbytes and --param are for one task: --task NAME")
         if limit and not task:
             raise ValueError("--limit is for one task: --task NAME")
     except ValueError as error:
@@ -184,6 +194,12 @@ def _print_task(
             f"no task {asked.task!r} was seen; "
             + (f"there are {known}" if known else "there is none")
         )
+    recorded = sorted({name for group in groups for name in model.params(group)})
+    if groups and (unknown := sorted(set(asked.params).difference(recorded))):
+        fail(
+            f"{asked.task} has no parameter {unknown[0]}; "
+            + (f"recorded: {', '.join(recorded)}" if recorded else "none was recorded")
+        )
     for number, group in enumerate(groups):
         kinds = model.kinds(group)
         # growth where allocations were not accounted
@@ -191,13 +207,27 @@ def _print_task(
             asked, kind=kind or ("alloc" if "alloc" in kinds or "rss" not in kinds else "rss")
         )
         if not asked.inputs:
-            one.inputs = learned.largest_inputs(group.text, one.kind)
+            largest = learned.largest(group.text, one.kind)
+            one.inputs, one.params = largest.inputs, {**(largest.params or {}), **asked.params}
         if form == "json":
             print(json.dumps(answer(model, one, group)))
             continue
         if number:
             print()
         _print_one(learned, one, group, bool(asked.inputs), limit_text)
+    if len(groups) > 1 and asked.inputs:
+        _print_mixture(answer(model, replace(asked, kind=kind or "alloc")), len(groups), form)
+
+
+def _print_mixture(found: dict[str, Any], groups: int, form: str) -> None:
+    """The answer for a task that may be of any of these groups."""
+    from dwsr_probe.report.forecast import answer_lines
+
+    if form == "json":
+        print(json.dumps(found))
+        return
+    print(f"\na task that may be of any of these {groups} groups")
+    print("\n".join(answer_lines(found)))
 
 
 def _print_one(
@@ -217,8 +247,9 @@ def _print_one(
         input_text({**one, "shape": None} if None in (one.get("shape") or ()) else one)
         for one in asked.inputs
     )
-    whose = "" if has_inputs else " (the largest seen)"
-    print(f"{line_of(model.labels()[group])} of {given or 'no inputs'}{whose}")
+    given = (given or "no inputs") + ("" if has_inputs else " (the largest seen)")
+    depends_on = [f"{n} {asked.params[n]:g}" for n in found["depends_on"] if n in asked.params]
+    print(f"{line_of(model.labels()[group])} of {', '.join([given, *depends_on])}")
     if group.chain:
         print(f"chain: {line_of(chain_text(group.chain), _NAME_CHARS_MOST)}")
     print("\n".join(answer_lines(found, limit_text)))
@@ -230,7 +261,7 @@ def _print_one(
     curve = []
     for point in range(1, _CURVE_POINTS + 1):
         inputs = scaled(asked.inputs, largest * point / _CURVE_POINTS, varying_axes)
-        forecast = model.predict(inputs, group, kind=asked.kind)
+        forecast = model.predict(inputs, group, kind=asked.kind, params=asked.params)
         curve.append(CurvePoint(input_bytes(inputs) or 0, forecast.mean, forecast.upper(asked.q)))
     mean = found["mean_bytes"]
     print()
@@ -247,26 +278,22 @@ def _print_all(learned: Learned, kind: str | None, q: float, form: str) -> None:
 
     model = learned.model
 
-    def largest_inputs_of(kinds: tuple[str, ...]) -> list[tuple[Group, str, Inputs]]:
+    def largest_of(kinds: tuple[str, ...]) -> list[tuple[Group, str, LargestTask]]:
         return [
-            (group, k, learned.largest_inputs(group.text, k))
+            (group, k, learned.largest(group.text, k))
             for group in model.groups()
             for k in model.kinds(group)
             if k in kinds
         ]
 
     if form == "json":
-        for group, k, inputs in largest_inputs_of((kind,) if kind else KINDS):
-            one = Question(group.text, [], k, q)
-            one.inputs = inputs  # as they were recorded
+        for group, k, largest in largest_of((kind,) if kind else KINDS):
+            one = Question(group.text, [], k, q, params=largest.params or {})
+            one.inputs = largest.inputs  # as they were recorded
             print(json.dumps(answer(model, one, group)))
         return
     # Own peaks; in a run without accounting, growth of the process.
-    asked = (
-        largest_inputs_of((kind,))
-        if kind
-        else largest_inputs_of(("alloc", "gpu")) or largest_inputs_of(("rss",))
-    )
+    asked = largest_of((kind,)) if kind else largest_of(("alloc", "gpu")) or largest_of(("rss",))
     if not asked:
         fail(
             "there is no task to learn from"
@@ -275,13 +302,18 @@ def _print_all(learned: Learned, kind: str | None, q: float, form: str) -> None:
         )
     labels = model.labels()
     rows = [
-        ForecastRow(labels[group], k, input_bytes(inputs), model.predict(inputs, group, kind=k))
-        for group, k, inputs in asked
+        ForecastRow(
+            labels[group],
+            k,
+            input_bytes(largest.inputs),
+            model.predict(largest.inputs, group, kind=k, params=largest.params),
+        )
+        for group, k, largest in asked
     ]
-    largest: dict[str, float] = {}
+    means: dict[str, float] = {}
     for row in rows:
-        largest[row.task_name] = max(largest.get(row.task_name, 0.0), row.forecast.mean)
-    names = sorted(largest, key=lambda name: (-largest[name], name))
+        means[row.task_name] = max(means.get(row.task_name, 0.0), row.forecast.mean)
+    names = sorted(means, key=lambda name: (-means[name], name))
     shown = names[:_NAMES_MOST]
     print_names([row for name in shown for row in rows if row.task_name == name], q, sys.stdout)
     for group, label in labels.items():

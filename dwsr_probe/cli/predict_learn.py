@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from dwsr_probe.predict import Model
-    from dwsr_probe.predict.blocks import Inputs, VaryingAxes
-    from dwsr_probe.predict.history import LearnedRun, RunSample
+    from dwsr_probe.predict.blocks import VaryingAxes
+    from dwsr_probe.predict.history import LargestTask, LearnedRun, RunSample
     from dwsr_probe.report.progress import Progress
     from dwsr_probe.serve.ledger import Ledger
 
@@ -28,7 +28,7 @@ _EVERY = 4096  # records between two steps of the progress bar
 
 class Learned(NamedTuple):
     model: Model
-    largest_inputs: Callable[[str, str], Inputs]  # seen of a group; by its text and the kind
+    largest: Callable[[str, str], LargestTask]  # of a group; by its text and the kind
     varying_axes: dict[str, VaryingAxes]  # by the text of a group
     is_kept: bool = True  # False: the model could not be saved
 
@@ -70,25 +70,26 @@ def learn(run: str | None, files: tuple[str, ...], kept: str | None) -> Learned:
     is_kept = _save(run_learned.model, kept) if kept else True
     return Learned(
         run_learned.model,
-        partial(_largest_inputs, run_learned, saved),
+        partial(_largest, run_learned, saved),
         run_learned.varying_axes,
         is_kept,
     )
 
 
-def _largest_saved(saved: _Saved, text: str, kind: str) -> Inputs:
-    return saved.ledger.largest_inputs(text, saved.model, kind)
+def _largest_saved(saved: _Saved, text: str, kind: str) -> LargestTask:
+    return saved.ledger.largest(text, saved.model, kind)
 
 
-def _largest_inputs(learned: LearnedRun, saved: _Saved | None, text: str, kind: str) -> Inputs:
+def _largest(learned: LearnedRun, saved: _Saved | None, text: str, kind: str) -> LargestTask:
     """The largest inputs of a group, of what was learned now and of what was known before."""
     from dwsr_probe.predict.blocks import input_bytes
+    from dwsr_probe.predict.history import LargestTask
 
-    new = learned.largest_inputs.get(text, [])
+    new = learned.largest.get(text, LargestTask([]))
     if saved is None:
         return new
     old = _largest_saved(saved, text, kind)
-    return old if (input_bytes(old) or 0) > (input_bytes(new) or 0) else new
+    return old if (input_bytes(old.inputs) or 0) > (input_bytes(new.inputs) or 0) else new
 
 
 def _learn_new(

@@ -10,8 +10,8 @@ To be read in this order: `sizes` (what a peak may be proportional to), `derived
 that are found in the data), `cases` (what is kept of exact values), `posterior`, `mixture`,
 `calibration`, `censored` (values of tasks that ended early), `learner` (one kind of memory of one
 task name), `shapes` (of the output), `task` (one task name), `records` (what is used of a record),
-`model`, `forecast`, `together` (several tasks at once). Then `history` (learn from a run) and
-`blocks` (inputs at another volume).
+`model`, `forecast`, `together` (several tasks at once), `many` and `columns` (many questions at
+once). Then `history` (learn from a run) and `blocks` (inputs at another volume).
 
 The names below are loaded when they are first used, because `history` samples in processes that
 never need numpy.

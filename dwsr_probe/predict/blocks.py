@@ -17,6 +17,7 @@ from dwsr_probe.predict.sizes import parse_inputs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dwsr_probe.predict.forecast import Forecast
     from dwsr_probe.predict.model import Model
 
 Inputs = list[dict[str, Any]]
@@ -129,19 +130,25 @@ def largest_scale(
     room_bytes: float,
     kind: str = "alloc",
     varying_axes: VaryingAxes | None = None,
+    params: dict[str, float] | None = None,
 ) -> float | None:
     """How many times the volume of these inputs fits into `room_bytes` with 99 % probability, at
     most 8; None if the model's trust is too low to say so, or if nothing fits.
 
-    On the host (kind alloc) the inputs themselves take part of the room. task_name: as in
-    Model.predict."""
-    if room_bytes <= 0 or not inputs or not model.predict(inputs, task_name, kind).is_trusted:
+    On the host (kind alloc) the inputs themselves take part of the room. So does what the first
+    task in a thread takes in addition. task_name: as in Model.predict."""
+
+    def forecast(block: Inputs) -> Forecast:
+        return model.predict(block, task_name, kind, params=params)
+
+    if room_bytes <= 0 or not inputs or not forecast(inputs).is_trusted:
         return None
 
     def fits(scale: float) -> bool:
         block = scaled(inputs, scale, varying_axes)
         held = held_bytes(block) if kind == "alloc" else 0
-        return held + model.predict(block, task_name, kind).upper(0.99) <= room_bytes
+        found = forecast(block)
+        return held + found.upper(0.99) + found.first_call_bytes <= room_bytes
 
     low, high = 0.0, _SCALE_MOST
     for _ in range(_HALVINGS):

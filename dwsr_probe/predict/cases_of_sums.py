@@ -24,6 +24,8 @@ class SumsCase:
 
     __slots__ = ("count", "features", "squares", "total")
 
+    params = ()
+
     def __init__(self, features: Features, count: float, total: float, squares: float) -> None:
         self.features = features
         self.count, self.total, self.squares = count, total, squares

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dwsr_probe.predict.sizes import Arrays
+    from dwsr_probe.predict.params import Given, Params
 
 _CENSORED_MOST = 32
 # Lengths and sizes in all censored values of a learner: thousands of names, with tens of inputs of
@@ -20,30 +20,32 @@ class CensoredValue(NamedTuple):
     """The task with these inputs needed more than `bytes`. is_tight: an allocation that failed
     named its size, so the need is not much more."""
 
-    arrays: Arrays
+    given: Given
     bytes: float
     is_tight: bool
 
     @property
     def input_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays)
+        return sum(array.nbytes for array in self.given.arrays)
 
     @property
     def _number_count(self) -> int:
-        return sum(3 + len(array.shape or ()) for array in self.arrays)
+        axes = sum(3 + len(array.shape or ()) for array in self.given.arrays)
+        return axes + len(self.given.params)
 
 
 def undominated(values: Iterable[CensoredValue]) -> list[CensoredValue]:
-    """Without the values that another value implies, by more bytes with smaller inputs. If too many
-    remain, those with the most bytes per byte of input are kept. The result does not depend on the
-    order of `values`."""
+    """Without the values that another value implies, by more bytes with smaller inputs and the same
+    parameters. If too many remain, those with the most bytes per byte of input are kept. The result
+    does not depend on the order of `values`."""
     kept: list[CensoredValue] = []
-    largest = {False: -1.0, True: -1.0}  # by is_tight
+    largest: dict[tuple[bool, Params], float] = {}
     for value in sorted(
-        values, key=lambda one: (one.input_bytes, -one.bytes, one.is_tight, repr(one.arrays))
+        values, key=lambda one: (one.input_bytes, -one.bytes, one.is_tight, repr(one))
     ):
-        if value.bytes > largest[value.is_tight]:
-            largest[value.is_tight] = value.bytes
+        comparable = value.is_tight, value.given.params
+        if value.bytes > largest.get(comparable, -1.0):
+            largest[comparable] = value.bytes
             kept.append(value)
     if len(kept) > _CENSORED_MOST or sum(one._number_count for one in kept) > _NUMBERS_MOST:
         kept = sorted(kept, key=lambda one: -one.bytes / (1 + one.input_bytes))[:_CENSORED_MOST]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dwsr_probe.predict.sizes import ALL_INPUTS, FUNCTION_NUMBER, OUTPUT_COEFFICIENT, USES_AXES
+from dwsr_probe.predict.two_slopes import two_slopes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,12 +124,8 @@ def derive(
     total = weight.sum()
     centred_y = y - weight @ y / total
     first, second = first - weight @ first / total, second - weight @ second / total
-    g11, g12, g22 = weight @ (first * first), weight @ (first * second), weight @ (second * second)
-    r1, r2 = (weight * centred_y) @ first, (weight * centred_y) @ second
-    determinant = g11 * g22 - g12 * g12
-    solvable = determinant > 1e-9 * g11 * g22
-    determinant = np.where(solvable, determinant, 1.0)
-    alpha, beta = (g22 * r1 - g12 * r2) / determinant, (g11 * r2 - g12 * r1) / determinant
+    slopes = two_slopes(first, second, centred_y, weight)
+    g11, g12, g22, r1, r2, alpha, beta, solvable = slopes
     # Memory does not fall with the size: a falling second slope is a saturation.
     bends = tried.kind == _BEND
     flat = bends & (alpha + beta < 0)

@@ -45,7 +45,13 @@ class Forecast:
     """Bytes. notes: words for what makes the forecast less sure than it could be. unseen: the tasks
     whose own peak may miss memory, or is not known. least_bytes: what a task with smaller inputs
     has taken; or what the task returns, if tasks of its group took that much. guess_bytes: the
-    median, if nothing was learned of such tasks."""
+    median, if nothing was learned of such tasks. params: names of the parameters that the group's
+    peaks depend on. is_beyond: the inputs are of another order of magnitude or kind than any seen,
+    so nothing is extrapolated. first_call_bytes: what the first task in a thread has taken in
+    addition. It is not in the mean or the bounds, unless it may_be_first: a task that runs in a
+    thread that is new to its group. Then the bounds and `exceeds` include it. reserve_most_bytes:
+    see `reserve`. is_mixed: the task may be of several kinds (mixed.py); or tasks with the same
+    inputs needed amounts so different that they may be several operations."""
 
     task_name: str
     kind: str
@@ -57,14 +63,20 @@ class Forecast:
     unseen: Unseen = NOTHING_UNSEEN
     least_bytes: float = 0.0
     guess_bytes: float | None = None
+    params: tuple[str, ...] = ()
+    is_beyond: bool = False
+    reserve_most_bytes: float = math.inf
+    first_call_bytes: int = 0
+    may_be_first: bool = False
+    is_mixed: bool = False
 
     @property
     def is_lower_bound(self) -> bool:
-        """The own peaks of most tasks may miss memory, or are not known (null). The forecast is
-        then made from the growth of the process in tasks that ran alone. The mean, and the
-        probability to exceed a limit, are at least what is said. There is no upper bound: that the
-        task fits cannot be concluded."""
-        return self.unseen.is_most
+        """The mean, and the probability to exceed a limit, are at least what is said. There is no
+        upper bound: that the task fits cannot be concluded. So it is if the own peaks of most tasks
+        may miss memory, or are not known (null): the forecast is then made from the growth of the
+        process in tasks that ran alone. And so it is for inputs that are like none seen."""
+        return self.unseen.is_most or self.is_beyond
 
     @property
     def is_unknown(self) -> bool:
@@ -82,7 +94,16 @@ class Forecast:
         checked_level(q)
         if self.is_lower_bound:
             return math.inf
-        return max(self.least_bytes, 0.0, float(self.calibrated.quantile(q)))
+        return max(self.least_bytes, 0.0, float(self.calibrated.quantile(q))) + self._added_bytes
+
+    @property
+    def _added_bytes(self) -> int:
+        return self.first_call_bytes if self.may_be_first else 0
+
+    def reserve(self, q: float = 0.99) -> float:
+        """What to reserve if a task that needs more fails and is repeated with twice as much: the
+        bound, or less where that has cost less so far (experts.py). Not a quantile."""
+        return max(self.least_bytes, min(self.upper(q), self.reserve_most_bytes))
 
     @property
     def is_trusted(self) -> bool:
@@ -91,8 +112,13 @@ class Forecast:
 
     def promised(self, q: float = 0.99) -> bool:
         """Were enough forecasts of this task scored to calibrate this quantile, and was all memory
-        seen of enough tasks?"""
-        return self.calibrated.n >= 1 / (1 - checked_level(q)) - 1 and self.unseen.share <= 1 - q
+        seen of enough tasks? Never of a mixture: past tasks do not tell what the next one is."""
+        return (
+            not self.is_beyond
+            and not self.is_mixed
+            and self.calibrated.n >= 1 / (1 - checked_level(q)) - 1
+            and self.unseen.share <= 1 - q
+        )
 
     def exceeds(self, limit: float, above: float = 0.0) -> float:
         """Probability that the task needs more than `limit`, given that it has needed `above`
@@ -102,7 +128,8 @@ class Forecast:
             raise ValueError(f"limit and peak are bytes, not {limit!r} and {above!r}")
         if max(above, self.least_bytes) >= limit:
             return 1.0
-        return min(1.0, self._survival(limit) / self._survival(above))
+        added = self._added_bytes
+        return min(1.0, self._survival(limit - added) / self._survival(above - added))
 
     def _survival(self, y: float) -> float:
         if y <= 0:

@@ -1,8 +1,9 @@
 """Learn from the records of a whole run: the one sampling of a run, and the one loop that feeds it
-to a model. Used by `dwsr-probe predict`, by the report's views and by `dwsr_probe.load(...).model`.
+to a model. Used by `dwsr-probe predict`, by the report's views and by `dwsr_probe.load(...).model`:
+all of them learn the same sample, so they print the same bounds.
 
 A model needs some hundred tasks of a group (group.py), not all of them: learning takes about
-0.3 ms for a record, the model weights 1,000 values and the calibration 500 scores. The sample of
+0.3 ms for a record, the model keeps 72 cases and the calibration 500 scores. The sample of
 each group has
 
 - tasks that finished (or still run), evenly spread over the run, so that a change is seen;
@@ -19,7 +20,7 @@ while it reads, and loads numpy only if a task was killed.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 
 from dwsr_probe.predict.group import group_of
 
@@ -31,8 +32,19 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.blocks import VaryingAxes
     from dwsr_probe.predict.model import Model
 
-# Finished tasks of each group: as many as there are scores in the calibration.
+# Finished tasks of each group: as many as there are scores in the calibration. If there are many
+# groups, fewer of each, so that a view of any run is there within about a second.
 SAMPLE_MOST = 500
+_SAMPLE_OF_ALL_GROUPS, _SAMPLE_LEAST = 3000, 10
+
+
+class LargestTask(namedtuple("LargestTask", ("inputs", "params"), defaults=((), None))):
+    """Inputs and parameters of the task with the largest inputs of its group."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        inputs: list[dict[str, Any]]
+        params: dict[str, float] | None
 
 
 class _EvenSample:
@@ -54,8 +66,8 @@ class _EvenSample:
                 self._kept, self._stride = self._kept[::2], 2 * self._stride
         self._count += 1
 
-    def chosen(self) -> list[tuple[int, Any]]:
-        kept, most = self._kept, self._most
+    def chosen(self, most: int) -> list[tuple[int, Any]]:
+        kept = self._kept
         return kept if len(kept) <= most else [kept[i * len(kept) // most] for i in range(most)]
 
 
@@ -71,8 +83,8 @@ class _GroupSample:
         self.largest: tuple[int, Any] | None = None
         self.largest_bytes = -1
 
-    def chosen(self) -> dict[int, Any]:
-        found = dict(self.finished.chosen() + self.ended_early.chosen())
+    def chosen(self, most: int) -> dict[int, Any]:
+        found = dict(self.finished.chosen(most) + self.ended_early.chosen(max(1, most // 4)))
         if self.largest is not None:
             found.setdefault(*self.largest)
         return found
@@ -107,26 +119,23 @@ class RunSample:
         sample = self._groups.get(text)
         return sample.largest_bytes if sample is not None else 0
 
-    def chosen(self, texts: Iterable[str] | None = None) -> list[Any]:
-        """The records to learn from, of the groups with these texts or of all, in the order of
-        their arrival."""
+    def chosen(self) -> list[Any]:
+        """The records to learn from, in the order of their arrival."""
+        of_each = max(_SAMPLE_LEAST, _SAMPLE_OF_ALL_GROUPS // max(1, len(self._groups)))
         found: dict[int, Any] = {}
-        for text in self._groups if texts is None else texts:
-            if text in self._groups:
-                found.update(self._groups[text].chosen())
+        for group in self._groups.values():
+            found.update(group.chosen(min(self._most, of_each)))
         return [found[arrival] for arrival in sorted(found)]
 
     def learn(
         self,
-        texts: Iterable[str] | None = None,
         progress: Callable[[int, int], object] = lambda done, total: None,
         model: Model | None = None,
     ) -> LearnedRun:
-        """A model of the groups with these texts, or of all. progress: called with the records
-        learned so far, and their number. model: learns the sample in addition to what it knows.
-        ImportError where numpy is not installed."""
+        """progress: called with the records learned so far, and their number. model: learns the
+        sample in addition to what it knows. ImportError where numpy is not installed."""
         learned = LearnedRun(model)
-        records = self.chosen(texts)
+        records = self.chosen()
         for done, record in enumerate(records, 1):
             learned.add(record)
             if done % 64 == 0:
@@ -135,19 +144,18 @@ class RunSample:
 
 
 class LearnedRun:
-    """model: of a run's sample. largest_inputs: by the text of a group, of the task with the
-    largest inputs. varying_axes: by the text of a group, the axes along which the inputs differ.
-    refused: number of records that were left out because of impossible figures."""
+    """model: of a run's sample. largest, varying_axes (along which the inputs differ): by the text
+    of a group. refused: number of records that were left out because of impossible figures."""
 
     def __init__(self, model: Model | None = None) -> None:
         from dwsr_probe.predict.blocks import VaryingAxes
         from dwsr_probe.predict.model import Model
 
         self.model: Model = model or Model()
-        self.largest_inputs: dict[str, list[dict[str, Any]]] = {}
+        self.largest: dict[str, LargestTask] = {}
         self.varying_axes: dict[str, VaryingAxes] = defaultdict(VaryingAxes)
         self.refused = 0
-        self._largest_bytes: dict[str, int] = {}
+        self._largest_bytes: dict[str, tuple[int, int]] = {}  # of inputs; own peak
 
     def add(self, record: Any) -> None:
         try:
@@ -159,10 +167,11 @@ class LearnedRun:
         text, inputs = group_of(*names).text, _inputs_of(record)
         if state != "ok" and self.model.reads_late(text):
             return  # what the task read is not known: it has not ended well
-        size = known_input_bytes(record) or 0
+        size = known_input_bytes(record) or 0, _field(record, "alloc_peak_bytes") or 0
         self.varying_axes[text].add(inputs)
-        if size >= self._largest_bytes.get(text, -1):
-            self._largest_bytes[text], self.largest_inputs[text] = size, inputs
+        if size >= self._largest_bytes.get(text, (-1, 0)):
+            self._largest_bytes[text] = size
+            self.largest[text] = LargestTask(inputs, _field(record, "params"))
 
 
 def learn_run(records: Iterable[Any], most: int = SAMPLE_MOST) -> LearnedRun:
@@ -188,13 +197,17 @@ def _names_of(record: Any) -> tuple[tuple[str, str | None, list[str] | None], st
 
 
 def _inputs_of(record: Any) -> list[dict[str, Any]]:
-    return (record.get("inputs") if isinstance(record, dict) else record.inputs) or []
+    return _field(record, "inputs") or []
+
+
+def _field(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, dict) else getattr(record, name)
 
 
 def known_input_bytes(record: Any) -> int | None:
     """Bytes of all inputs, or of those whose size is known, as the model counts (sizes.py); None if
     none is known."""
-    total = record.get("input_bytes") if isinstance(record, dict) else record.input_bytes
+    total = _field(record, "input_bytes")
     inputs = [given for given in _inputs_of(record) if isinstance(given, dict)]
     if total is not None:
         for given in inputs:

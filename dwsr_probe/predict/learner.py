@@ -1,24 +1,44 @@
-"""The learner of one kind of memory of one task name: cases of exact values, censored values, and
-scores of past forecasts. task.py has one learner per kind."""
+"""The learner of one kind of memory of one group: cases of exact values, censored values, and what
+is inferred from them. scoring.py compares its forecasts with what became of them. task.py has one
+learner per kind."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.calibration import Calibrated
+from dwsr_probe.predict.case import CaseKey
 from dwsr_probe.predict.cases import CaseSample
 from dwsr_probe.predict.censored import CensoredValue, undominated
-from dwsr_probe.predict.posterior import posterior
+from dwsr_probe.predict.experts import (
+    CAPPED_BELOW,
+    LARGEST_SEEN,
+    SINGLE_SIZES,
+    bound_of_largest,
+)
+from dwsr_probe.predict.first_calls import COMPARED_FROM, Settled, settle
+from dwsr_probe.predict.fitted import ParamNames, fit, names_in
+from dwsr_probe.predict.mixed import Mixed, Possible, joined
+from dwsr_probe.predict.moments import FirstMoments
+from dwsr_probe.predict.params import Given, parse_params, values_of
+from dwsr_probe.predict.scoring import (
+    BOUND_LEVEL,
+    SCORED_FROM,
+    VALUES_AFTER_CHANGE,
+    ScoredForecast,
+    Scoring,
+)
 from dwsr_probe.predict.sizes import (
     ALL_INPUTS,
     BYTES_MOST,
     axis_count,
     non_negative_int,
     parse_inputs,
-    parse_numbers,
+    parse_row,
+    size_features,
     sizes_of,
 )
 from dwsr_probe.predict.unseen import UnseenCounts
@@ -26,56 +46,23 @@ from dwsr_probe.predict.unseen import UnseenCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dwsr_probe.predict.cases import CaseTable
+    from dwsr_probe.predict.calibration import Scores
+    from dwsr_probe.predict.fitted import Fitted
     from dwsr_probe.predict.mixture import LowerBound, Mixture, Predictive
+    from dwsr_probe.predict.outputs import OutputEstimate
+    from dwsr_probe.predict.params import Params
+    from dwsr_probe.predict.scoring import Observation
     from dwsr_probe.predict.sizes import Arrays, Features
     from dwsr_probe.predict.unseen import Unseen
 
 # Bytes below which a difference means nothing: an arena of Python's allocator, pages, the
 # granularity of the GPU pool, the header of an object.
 FLOORS = {"alloc": 512 << 10, "rss": 1 << 20, "gpu": 4096, "output": 512}
-_VALUES_MOST = 1000.0  # exact values that count; older ones fade
-_VALUES_AFTER_CHANGE = 0.5  # the weight of the past once a task has changed, in values
 _AXIS_COUNTS_MOST = 8
-# A forecast from fewer exact values is not scored.
-_SCORED_FROM = 3
-# A score counts in full from so many exact values on. Before, the deviation of a forecast is a
-# guess, and one surprise would widen bounds twentyfold for long.
-_FULL_WEIGHT_FROM = 20
-_RENEW_FACTOR = 1.5  # the posterior for scoring is renewed when n has grown by this factor
-_NOISE_GROWTH = 1.5  # of sigma at such a renewal, from which on past scores are out of date
 _IMPLIED_PROBABILITY = 0.999  # P(y > bound) from which on a bound carries no information
 _CONTRADICTED_PROBABILITY = 1e-4  # P(y > bound) below which the task must have changed
-# The drift is the exponentially smoothed score: weight of the newest score, the value at which
-# scores are clipped, and the drift above which the task has changed.
-_DRIFT_WEIGHT, _DRIFT_CLIP, _DRIFT_MOST = 0.3, 6.0, 4.0
-_BOUND_LEVEL = 0.99  # of ScoredForecast.bound
-# Beyond so many times the largest inputs seen, trust is fair at most; beyond its square, low.
-_FAR_RATIO = 10.0
-_UNSEEN_SHARE = 0.01  # of tasks whose own peak may miss memory; up to it the 99 % bound holds
-
-
-class Observation(NamedTuple):
-    """An exact value of a task that finished. output_bytes: what the task returned.
-    expected_features: with the output as it was estimated before, whose standard deviation is
-    output_deviation. A forecast is scored by what was known when it was made."""
-
-    arrays: Arrays
-    bytes: int
-    output_bytes: int
-    expected_features: Features
-    output_deviation: float
-
-
-class ScoredForecast(NamedTuple):
-    """A forecast, and the value that it was compared with. bound: 99 %. reward: the log score. n:
-    exact values known before."""
-
-    predicted: float
-    bound: float
-    actual: float
-    reward: float
-    n: int
+_KILLED_TIMES = 1.5  # a killed task is taken to need so many times what it had
+_SEVERAL_DEVIATION = 0.5  # of tasks that may be several operations, relative
 
 
 class Learner:
@@ -83,7 +70,9 @@ class Learner:
         self.kind = kind
         self.floor = FLOORS[kind]
         self.cases = CaseSample()
-        self.scores = Scores()
+        self.cases_with_params = CaseSample()  # of tasks that have some
+        self.param_names = ParamNames()
+        self.scoring = Scoring()
         self.censored: list[CensoredValue] = []
         self.n = 0  # exact values, ever
         self.shared_count = 0  # of them: values that include other tasks' memory
@@ -91,14 +80,17 @@ class Learner:
         self.largest_bytes = 0  # of the inputs of one task
         self.least_per_output = math.inf  # peak by output, of the task with the least
         self.axis_counts: set[int] = set()  # of the largest inputs
-        self.drift = 0.0  # smoothed score: far from zero when forecasts err on one side
-        self.changed_at: int | None = None  # n when the task was last seen to have changed
-        # Scoring has a posterior of its own: `predict` must not change the scores.
-        self._scoring_posterior: Mixture | None = None
-        self._renew_at_n = 0.0  # n at which the posterior for scoring is computed again
+        self._settled: tuple[tuple[Any, ...], Settled] | None = None  # by states of the cases
         # Given the censored values; and given the running tasks as well. None: to be computed.
-        self._posterior: Mixture | None = None
-        self._running_posterior: tuple[Sequence[LowerBound], Mixture] | None = None
+        self._posterior: Fitted | None = None
+        self._running_posterior: tuple[Sequence[LowerBound], Fitted] | None = None
+
+    def features(self, given: Given, output_bytes: int) -> Features:
+        """The size functions, and the parameters that this learner knows."""
+        found = size_features(given.arrays, output_bytes)
+        if not self.param_names:
+            return found
+        return np.concatenate((found, values_of(given.params, self.param_names)))
 
     # -- learn
 
@@ -110,87 +102,54 @@ class Learner:
     ) -> ScoredForecast | None:
         """Learn an exact value. bounds: gives the censored values as lower bounds. pooled: scores
         of all tasks. Returns None while there are too few values to score."""
+        arrays, params = observed.given
         scored = None
-        if self.n >= _SCORED_FROM:
-            mixture = self._scoring_posterior
-            if mixture is None or self.n >= self._renew_at_n:
-                mixture = self._renew_scoring(self._infer(bounds()), pooled)
-            predictive = self.predictive(
-                mixture,
-                observed.arrays,
-                observed.expected_features,
-                observed.output_deviation,
-            )
-            reward = predictive.log_density(observed.bytes) + math.log(max(observed.bytes, 1))
-            scored = self._scored(predictive, observed.bytes, reward, pooled)
-            self._calibrate(predictive, observed.bytes, pooled)
-        sizes, version = sizes_of(observed.arrays), self.cases.version
-        self.cases.add(sizes, observed.output_bytes, observed.bytes)
+        if self.n >= SCORED_FROM:
+            scored = self.scoring.compare(self, observed, bounds, pooled)
+        version = self.cases.version
+        key = CaseKey(sizes_of(arrays), observed.output_bytes, (), observed.output_kind)
+        first = (
+            None
+            if observed.first_kept is None
+            else FirstMoments.of(observed.bytes, observed.first_kept)
+        )
+        self.cases.add(key, observed.bytes, first)
+        if params:
+            self.cases_with_params.add(key._replace(params=params), observed.bytes, first)
         self.n += 1
-        self._fade()
-        self.largest_bytes = max(self.largest_bytes, sizes.total)
+        if self.cases.first_n and 0 < self.cases.n - self.cases.first_n <= COMPARED_FROM:
+            self.scoring.renew_soon()
+        self.largest_bytes = max(self.largest_bytes, key.sizes.total)
         if observed.output_bytes:
             ratio = observed.bytes / observed.output_bytes
             self.least_per_output = min(self.least_per_output, ratio)
-        axes = axis_count(observed.arrays)
+        axes = axis_count(arrays)
         if axes is not None and len(self.axis_counts) < _AXIS_COUNTS_MOST:
             self.axis_counts.add(axes)
         if self.cases.version != version:
             self.invalidate()
         return scored
 
-    def _renew_scoring(self, mixture: Mixture, pooled: Scores) -> Mixture:
-        """Forecasts that did not know how large the noise is have scores that say nothing about
-        those that follow."""
-        before = self._scoring_posterior
-        if before is not None and mixture.sigma_mean > _NOISE_GROWTH * before.sigma_mean:
-            self.scores.forget_outliers(pooled)
-        self._scoring_posterior, self._renew_at_n = mixture, self.n * _RENEW_FACTOR
-        return mixture
-
-    def _fade(self) -> None:
-        """Now and then, because it takes long."""
-        if self.cases.n > 1.1 * _VALUES_MOST:
-            self.cases.discount(_VALUES_MOST / self.cases.n)
-
-    def _scored(
-        self, predictive: Predictive, actual: float, reward: float, pooled: Scores
-    ) -> ScoredForecast:
-        bound = float(Calibrated(predictive, self.scores, pooled).quantile(_BOUND_LEVEL))
-        return ScoredForecast(predictive.mean, bound, actual, reward, self.n)
-
-    def _calibrate(self, predictive: Predictive, y: float, pooled: Scores) -> None:
-        z = (y - predictive.mean) / predictive.deviation
-        weight = min(1.0, self.n / _FULL_WEIGHT_FROM)
-        self.scores.add(z, weight)
-        pooled.add(z, weight)
-        clipped = max(-_DRIFT_CLIP, min(_DRIFT_CLIP, z))
-        self.drift = (1 - _DRIFT_WEIGHT) * self.drift + _DRIFT_WEIGHT * clipped
-        if abs(self.drift) > _DRIFT_MOST:
-            self._forget_past(pooled)
-
-    def _forget_past(self, pooled: Scores) -> None:
-        """The task has changed: what was learned before counts little."""
-        self.scores.forget_outliers(pooled)
-        self.cases.discount(min(1.0, _VALUES_AFTER_CHANGE / max(self.cases.n, 1e-9)))
-        self.drift, self.changed_at, self._renew_at_n = 0.0, self.n, 0
-
     def learn_censored(
         self,
         value: CensoredValue,
-        features: Features,
+        estimate: OutputEstimate,
         bounds: Sequence[LowerBound],
         pooled: Scores,
     ) -> ScoredForecast:
-        """Learn a lower bound, which is kept. bounds: the censored values so far."""
-        predictive = self.predictive(self.posterior(bounds), value.arrays, features)
+        """Learn a lower bound, which is kept. estimate: of the output. bounds: the censored values
+        so far."""
+        shares = self.shares(self.posterior(bounds), value.given, estimate)
+        predictive = joined(shares)
         probability = float(predictive.survival(value.bytes))
-        scored = self._scored(predictive, value.bytes, math.log(max(probability, 1e-300)), pooled)
-        if self.n >= _SCORED_FROM and probability < _CONTRADICTED_PROBABILITY:
-            self._forget_past(pooled)
+        reward = math.log(max(probability, 1e-300))
+        bound = float(self.calibrated(shares, pooled).quantile(BOUND_LEVEL))
+        scored = ScoredForecast(predictive.mean, bound, value.bytes, reward, self.n)
+        if self.n >= SCORED_FROM and probability < _CONTRADICTED_PROBABILITY:
+            self.scoring.forget_past(self, pooled)
         self.censored = undominated([*self.censored, value])
         if value.is_tight or probability < _IMPLIED_PROBABILITY:
-            self._scoring_posterior = None
+            self.scoring.invalidate()
         self.invalidate()
         return scored
 
@@ -204,9 +163,10 @@ class Learner:
         kept = undominated([*self.censored, value])
         if kept == self.censored:
             return False
-        if self.n >= _SCORED_FROM:
+        if self.n >= SCORED_FROM:
             return True
-        self.censored, self._scoring_posterior = kept, None
+        self.censored = kept
+        self.scoring.invalidate()
         self.invalidate()
         return False
 
@@ -228,43 +188,90 @@ class Learner:
             default=0.0,
         )
 
+    def least_input_bytes(self) -> int:
+        """Of the cases."""
+        return min((size for size, *_ in self.seen()), default=0)
+
+    def largest_peak(self) -> float:
+        """The largest mean of a case."""
+        return max((mean for _, mean, _ in self.seen()), default=0.0)
+
+    def know_params(self, params: Params) -> bool:
+        """Of an exact value, before it is learned. Returns whether vectors of features made before
+        are out of date."""
+        return self.param_names.add(names_in(params))
+
+    def mixture(self, fitted: Fitted, features: Features) -> Mixture:
+        """What answers a question with these size features: with derived functions, unless past
+        forecasts were better without."""
+        found, single = fitted.given(features), fitted.single_sizes
+        if found is not fitted.plain or single is None:
+            return found
+        return single if self.scoring.costs.expert((True, True, False)) == SINGLE_SIZES else found
+
+    def reserve_most(self, given: Given) -> float:
+        """No more than this should be reserved: the bound of the largest peak, with few values
+        always, later if it would have cost less than others."""
+        bound = self.bound_of_largest(given)
+        if bound is None:
+            return math.inf
+        if self.n < CAPPED_BELOW or self.scoring.costs.expert((True, False, True)) == LARGEST_SEEN:
+            return bound
+        return math.inf
+
+    def bound_of_largest(self, given: Given) -> float | None:
+        """By the largest peak seen; None where it says nothing: for inputs with shapes."""
+        if not self.n or self.axis_counts or axis_count(given.arrays) is not None:
+            return None
+        killed = max((value.bytes for value in self.censored), default=0.0)
+        return bound_of_largest(max(self.largest_peak(), _KILLED_TIMES * killed), self.n)
+
     def posterior(
         self, bounds: Sequence[LowerBound] = (), running: Sequence[LowerBound] = ()
-    ) -> Mixture:
+    ) -> Fitted:
         """bounds: of tasks that ended early. running: of tasks that run now."""
         if self._posterior is None:
-            self._posterior = self._infer(bounds)
+            self._posterior = self.infer(bounds)
         if not running:
             return self._posterior
         if self._running_posterior is None or not _same_objects(
             self._running_posterior[0], running
         ):
             informative, least = self._informative_bounds(self._posterior, running)
-            table = self._table()
-            if table is not None and least < _CONTRADICTED_PROBABILITY and self.n >= _SCORED_FROM:
-                table = table.discounted_to(_VALUES_AFTER_CHANGE)
-            mixture = (
-                posterior(table, self.floor, [*bounds, *informative])
-                if informative
-                else self._posterior
+            tables = self.settled.tables
+            if least < _CONTRADICTED_PROBABILITY and self.n >= SCORED_FROM:
+                tables = tables.discounted_to(VALUES_AFTER_CHANGE)
+            fitted = (
+                fit(tables, self.floor, [*bounds, *informative]) if informative else self._posterior
             )
-            self._running_posterior = running, mixture
+            self._running_posterior = running, fitted
         return self._running_posterior[1]
 
-    def _infer(self, bounds: Sequence[LowerBound]) -> Mixture:
-        table = self._table()
-        mixture = posterior(table, self.floor)
-        informative = self._informative_bounds(mixture, bounds)[0] if bounds else []
-        return posterior(table, self.floor, informative) if informative else mixture
+    def infer(self, bounds: Sequence[LowerBound]) -> Fitted:
+        tables = self.settled.tables
+        fitted = self.settled.fitted or fit(tables, self.floor)
+        informative = self._informative_bounds(fitted, bounds)[0] if bounds else []
+        return fit(tables, self.floor, informative) if informative else fitted
 
-    def _table(self) -> CaseTable | None:
-        return self.cases.table() if len(self.cases) else None
+    @property
+    def settled(self) -> Settled:
+        """The cases that count: without first calls that are above the other tasks."""
+        of = self.cases.state, self.cases_with_params.state, len(self.param_names)
+        if self._settled is None or self._settled[0] != of:
+            found = settle(self.cases, self.cases_with_params, self.param_names, self.floor)
+            self._settled = of, found
+        return self._settled[1]
+
+    def seen(self) -> list[tuple[int, float, int]]:
+        """(input bytes, mean, count) of each size of the inputs that counts, smallest first."""
+        _ = self.settled
+        return self.cases.seen()
 
     def _informative_bounds(
-        self, mixture: Mixture, bounds: Sequence[LowerBound]
+        self, fitted: Fitted, bounds: Sequence[LowerBound]
     ) -> tuple[list[LowerBound], float]:
-        """The bounds that the mixture does not imply; and the least P(y > bound) of all."""
-        probabilities = mixture.probabilities_above(
+        """The bounds that the posterior does not imply; and the least P(y > bound) of all."""
+        probabilities = fitted.probabilities_above(
             bounds, [self.size_ratio(bound.features) for bound in bounds]
         )
         informative = [
@@ -278,105 +285,107 @@ class Learner:
         """Drop the posteriors. They are computed again when they are needed."""
         self._posterior = self._running_posterior = None
 
-    def predictive(
-        self, mixture: Mixture, arrays: Arrays, features: Features, output_deviation: float = 0.0
-    ) -> Predictive:
-        """For these inputs and their size features, not calibrated."""
-        if self.has_unseen_axes(arrays):
-            mixture = mixture.without_axes()
-        return mixture.predict(features, self.size_ratio(features), output_deviation)
+    def shares(
+        self,
+        fitted: Fitted,
+        given: Given,
+        estimate: OutputEstimate,
+        output_kind: str = "",
+    ) -> list[tuple[float, Predictive]]:
+        """What is predicted for these inputs, not calibrated: one answer, or the shares of several
+        variants (variants.py) and the answer of each. estimate: of the output."""
+        found = []
+        for part in fitted.parts(axis_count(given.arrays), output_kind):
+            output = estimate
+            if part.variant is not None and estimate.guess is not None:
+                output = estimate.guess.of(given, part.variant.output_kind)
+            features = self.features(given, output.bytes)
+            mixture = self.mixture(part.fitted, features)
+            predictive = self.predictive(mixture, given, features, output, part.largest_bytes)
+            found.append((part.share, predictive))
+        return found
 
-    def size_ratio(self, features: Features) -> float:
+    def calibrated(self, shares: Sequence[tuple[float, Predictive]], pooled: Scores) -> Calibrated:
+        """pooled: scores of all tasks."""
+        scores = self.scoring.scores
+        found = [Possible(share, Calibrated(one, scores, pooled)) for share, one in shares]
+        return found[0].calibrated if len(found) == 1 else Mixed(found)
+
+    def predictive(
+        self,
+        mixture: Mixture,
+        given: Given,
+        features: Features,
+        output: OutputEstimate,
+        largest_bytes: float | None = None,
+    ) -> Predictive:
+        """Of one mixture. output: as it was estimated for the features. largest_bytes: of the
+        inputs that it was made from; None: of all."""
+        if self.has_unseen_axes(given.arrays):
+            mixture = mixture.without_axes
+        ratio = self.size_ratio(features, largest_bytes)
+        return mixture.predict(features, ratio, output.deviation, output.guess)
+
+    def size_ratio(self, features: Features, largest_bytes: float | None = None) -> float:
         """How many times larger than the largest inputs seen."""
-        return features[ALL_INPUTS] / self.largest_bytes if self.largest_bytes else 1.0
+        largest = self.largest_bytes if largest_bytes is None else largest_bytes
+        return features[ALL_INPUTS] / largest if largest else 1.0
 
     def has_unseen_axes(self, arrays: Arrays) -> bool:
         """Has the largest input a number of axes that was never seen, or no shape although shapes
         were seen? Functions of single axes would mean something else."""
         return bool(arrays and self.axis_counts) and axis_count(arrays) not in self.axis_counts
 
-    def trust(self, arrays: Arrays, mixture: Mixture) -> tuple[str, tuple[str, ...]]:
-        """A word of forecast.TRUST, and notes on why it is no better."""
-        noise, sigma = self.cases.noise_deviation(self.floor), mixture.sigma_mean
-        input_bytes = sum(array.nbytes for array in arrays)
-        notes = []
-        if self.n == 0 and self.censored:
-            notes.append("bounds-only")
-        if noise is not None and noise > 0.05:
-            notes.append("value-dependent")
-        elif self.n >= 5 and sigma > 0.05:
-            notes.append("non-linear")
-        if self.changed_at is not None and self.n - self.changed_at < 20:
-            notes.append("drifting")
-        if self.n and input_bytes > 1.5 * self.largest_bytes:
-            notes.append("extrapolating")
-        if self.n > 1 and arrays and self.cases.has_one_size():
-            notes.append("one-size")
-        if 2 * self.shared_count > self.n > 0:
-            notes.append("shared")
-        if self.unseen.share > _UNSEEN_SHARE:
-            notes.append("unseen")
-        if not arrays:
-            notes.append("no-inputs")
-        if self.has_unseen_axes(arrays):
-            notes.append("no-shape")
-        if self.scores.n < 99:
-            notes.append("uncalibrated")
-        if self.n == 0:
-            return ("low" if self.censored else "none"), tuple(notes)
-        doubts = {
-            "value-dependent",
-            "non-linear",
-            "drifting",
-            "shared",
-            "unseen",
-            "no-shape",
-            "one-size",
-        }
-        far = input_bytes > _FAR_RATIO * self.largest_bytes
-        if far:
-            doubts.add("extrapolating")
-        if (
-            self.n < _SCORED_FROM
-            or sigma > 0.2
-            or (far and "one-size" in notes)
-            or input_bytes > _FAR_RATIO**2 * self.largest_bytes
-            or ("no-shape" in notes and mixture.probability_of_axes() > 0.5)
-        ):
-            return "low", tuple(notes)
-        return ("fair" if doubts & {*notes} or self.n < 10 else "good"), tuple(notes)
+    def may_be_several(self, fitted: Fitted) -> bool:
+        """Whether tasks with the same inputs and parameters needed so different amounts that they
+        may be several operations, which nothing tells apart."""
+        noise = self.noise_deviation()
+        return noise is not None and min(noise, fitted.sigma_mean) > _SEVERAL_DEVIATION
+
+    def noise_deviation(self) -> float | None:
+        """Among tasks with the same inputs and parameters; among those with the same inputs, if
+        parameters were not repeated."""
+        noise = self.cases_with_params.noise_deviation(self.floor)
+        return self.cases.noise_deviation(self.floor) if noise is None else noise
+
+    def params_of(self, fitted: Fitted) -> tuple[str, ...]:
+        """Names of the parameters that peaks depend on."""
+        if fitted.with_params is None:
+            return ()
+        return tuple(self.param_names[place] for place in fitted.with_params.params)
 
     # -- merge and save
 
     def merge(self, other: Learner) -> None:
         self.cases.merge(other.cases)
-        self._fade()
-        self.scores.merge(other.scores)
+        self.cases_with_params.merge(other.cases_with_params)
+        self.param_names.add(other.param_names)
+        self.scoring.merge(other.scoring, self.n, other.n)
         self.censored = undominated(self.censored + other.censored)
-        since_change = min(
-            (
-                learner.n - learner.changed_at
-                for learner in (self, other)
-                if learner.changed_at is not None
-            ),
-            default=None,
-        )
         self.n += other.n
-        self.changed_at = None if since_change is None else self.n - since_change
         self.shared_count += other.shared_count
         self.unseen_counts.merge(other.unseen_counts)
         self.largest_bytes = max(self.largest_bytes, other.largest_bytes)
         self.least_per_output = min(self.least_per_output, other.least_per_output)
         self.axis_counts = set(sorted(self.axis_counts | other.axis_counts)[:_AXIS_COUNTS_MOST])
-        self._scoring_posterior = None
         self.invalidate()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "cases": self.cases.to_dict(),
-            "scores": self.scores.counts.tolist(),
+            "cases_with_params": (
+                self.cases_with_params.to_dict() if len(self.cases_with_params) else None
+            ),
+            "param_names": list(self.param_names),
+            **self.scoring.to_dict(),
             "killed": [
-                [value.arrays, float(value.bytes), value.is_tight] for value in self.censored
+                [
+                    value.given.arrays,
+                    float(value.bytes),
+                    value.is_tight,
+                    dict(value.given.params),
+                ]
+                for value in self.censored
             ],
             "n": self.n,
             "shared": self.shared_count,
@@ -384,8 +393,6 @@ class Learner:
             "largest_bytes": self.largest_bytes,
             "per_output": None if math.isinf(self.least_per_output) else self.least_per_output,
             "axes": sorted(self.axis_counts),
-            "drift": self.drift,
-            "changed_at": self.changed_at,
         }
 
     @classmethod
@@ -398,7 +405,10 @@ class Learner:
             if "cases" in saved
             else CaseSample.from_sums(saved["scalars"], saved["vectors"])
         )
-        self.scores.counts[...] = parse_numbers(saved["scores"], self.scores.counts.shape, "scores")
+        if saved.get("cases_with_params") is not None:
+            self.cases_with_params = CaseSample.from_dict(saved["cases_with_params"])
+            self.param_names.add(names_in(parse_params(dict.fromkeys(saved["param_names"], 0))))
+        self.scoring = Scoring.from_dict(saved)
         self.censored = undominated(map(_parse_censored, saved["killed"]))
         self.n = non_negative_int(saved["n"], "n")
         self.shared_count = non_negative_int(saved["shared"], "shared")
@@ -409,14 +419,11 @@ class Learner:
         # Of a model that an earlier version saved it is not known.
         per_output = saved.get("per_output", 0)
         if per_output is not None:
-            self.least_per_output = float(parse_numbers([per_output], (1,), "per_output")[0])
+            self.least_per_output = parse_row([per_output], 1, "per_output")[0]
         self.axis_counts = {
             non_negative_int(axes, "axes") for axes in saved["axes"][:_AXIS_COUNTS_MOST]
         }
-        self.drift = float(np.clip(saved["drift"], -_DRIFT_CLIP, _DRIFT_CLIP))
-        if saved["changed_at"] is not None:
-            self.changed_at = non_negative_int(saved["changed_at"], "changed_at")
-        if math.isnan(self.drift) or (self.n > 0) != (len(self.cases) > 0):
+        if (self.n > 0) != (len(self.cases) > 0):
             raise ValueError("a damaged model: n")
         return self
 
@@ -426,11 +433,13 @@ def _same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
 
 
 def _parse_censored(saved: Any) -> CensoredValue:
-    arrays, bound, is_tight = saved
+    arrays, bound, is_tight, *params = saved
     inputs = [
         {"shape": shape, "nbytes": non_negative_int(nbytes, "bytes"), "dtype": dtype}
         for shape, nbytes, dtype in arrays
     ]
     return CensoredValue(
-        parse_inputs(inputs), float(non_negative_int(bound, "a bound")), bool(is_tight)
+        Given(parse_inputs(inputs), parse_params(params[0]) if params else ()),
+        float(non_negative_int(bound, "a bound")),
+        bool(is_tight),
     )

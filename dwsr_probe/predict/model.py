@@ -6,27 +6,30 @@ lower bound, which is kept; so is the growth of the process, if the own peak may
 record of a running task is a lower bound, too: it is replaced as the peak rises and dropped when
 the task ends. Memory is bounded: a sample of cases and a few lower bounds are kept.
 
-Means do not depend on the order of arrival, with two exceptions: forgetting (after 1,000 values of
-a task, or when it changed), and calibration, which compares each value with the forecast before it.
-Predict changes nothing. Not safe for several threads at once.
+Means do not depend on the order of arrival, with three exceptions: forgetting (when a task has
+changed); calibration, which compares each value with the forecast before it;
+and which task of a thread is its first (first_calls.py). Predict changes nothing. Not safe for
+several threads at once.
 """
 
 from __future__ import annotations
 
-import json
 import marshal
 import os
-import tempfile
 from collections import OrderedDict
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dwsr_probe.predict.calibration import Calibrated, Scores
+from dwsr_probe.predict.answer import Asked, answer
+from dwsr_probe.predict.calibration import Scores
 from dwsr_probe.predict.censored import CensoredValue
-from dwsr_probe.predict.forecast import TRUST, Forecast, Round
+from dwsr_probe.predict.forecast import Round
 from dwsr_probe.predict.group import Group, is_asked, labels
-from dwsr_probe.predict.learner import FLOORS, Learner, Observation
+from dwsr_probe.predict.learner import FLOORS
+from dwsr_probe.predict.many import Questions, answer_many
+from dwsr_probe.predict.mixed import mixed_forecast
+from dwsr_probe.predict.model_file import no_collection, read_json, write_json
+from dwsr_probe.predict.params import Given, parse_params
 from dwsr_probe.predict.records import (
     ENDED_EARLY,
     NAME_CHARS_MOST,
@@ -35,22 +38,23 @@ from dwsr_probe.predict.records import (
     parse_late,
     parse_record,
 )
+from dwsr_probe.predict.room import Room, parse_ago
+from dwsr_probe.predict.scoring import Observation
 from dwsr_probe.predict.sizes import (
     SIZE_FUNCTIONS,
     non_negative_int,
     parse_inputs,
-    parse_numbers,
-    size_features,
 )
 from dwsr_probe.predict.task import NO_OUTPUT, OutputEstimate, RunningPeaks, TaskModel
 from dwsr_probe.predict.together import Member, Together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
-    from dwsr_probe.predict.learner import ScoredForecast
-    from dwsr_probe.predict.records import Identity, Peaks, TaskNames
-    from dwsr_probe.predict.sizes import Arrays
+    from dwsr_probe.predict.forecast import Forecast
+    from dwsr_probe.predict.many import Forecasts
+    from dwsr_probe.predict.records import Identity, ParsedRecord, Peaks, TaskNames
+    from dwsr_probe.predict.scoring import ScoredForecast
 
 KINDS = tuple(FLOORS)
 FORMAT, VERSION = "dwsr-probe model", 2
@@ -58,14 +62,15 @@ _GROUPS_MOST = 1024
 _ANSWERS_MOST = 4096
 _RUNNING_MOST = 4096  # tasks that run, and identities of tasks that ended
 _TEXT_CHARS_MOST = 3 * NAME_CHARS_MOST  # of a group: its name, its chain, arrows
-_WIDE_BOUND = 2.0  # a bound of so many times the mean or more is not trusted
-_BOUND_NOTES = ("value-dependent", "non-linear", "uncalibrated")  # on the width of an upper bound
 
 
 class Model:
-    def __init__(self) -> None:
-        # By the group's text; the one learned last at the end
-        self._tasks: OrderedDict[str, TaskModel] = OrderedDict()
+    """groups_most, answers_most: how many groups, and answers to questions, are kept."""
+
+    def __init__(self, groups_most: int = _GROUPS_MOST, answers_most: int = _ANSWERS_MOST) -> None:
+        self._answers_most = answers_most
+        self._tasks: dict[str, TaskModel] = {}  # by the group's text
+        self._room = Room(groups_most)
         self._labels: dict[Group, str] = {}  # of all groups; computed when asked for
         self._pooled_scores = {kind: Scores() for kind in KINDS}  # of all tasks
         self._running: OrderedDict[Identity, str] = OrderedDict()  # a group's text by identity
@@ -81,13 +86,8 @@ class Model:
         parsed = parse_record(record)
         if parsed is None:
             return []
-        names, state, arrays, late = parsed.names, parsed.state, parsed.arrays, parsed.late
-        peaks, output, identity, unseen = (
-            parsed.peaks,
-            parsed.output,
-            parsed.identity,
-            parsed.unseen,
-        )
+        names, state, given, peaks = parsed.names, parsed.state, parsed.given, parsed.peaks
+        late, identity, unseen = parsed.late, parsed.identity, parsed.unseen
         # Nothing is refused beyond this line, so that a refused record changes nothing.
         if state != "ok":
             peaks.pop("output", None)
@@ -96,84 +96,104 @@ class Model:
             if identity is not None and identity not in self._ended:
                 task = self._task(names.group)
                 task.add_names(names)
-                arrays = task.with_late(arrays, late)
-                self._set_running(identity, task, RunningPeaks(arrays, peaks))
+                self._set_running(identity, task, RunningPeaks(task.with_late(given, late), peaks))
             return []
         self._answers.clear()
         if identity is not None:
             self._end(identity)
         task = self._task(names.group)
         task.add_names(names)
+        first_kept = task.first_call(identity, peaks, parsed.kept)
         if state in ENDED_EARLY:
-            arrays = task.with_late(arrays, late)
-            return self._learn_censored(task, names, arrays, peaks, parsed.oom_peaks)
+            given = task.with_late(given, late)
+            return self._learn_censored(task, names, given, peaks, parsed.oom_peaks, first_kept)
         if late:
             task.add_late(late)
         rounds = []
         if unseen is not None:
             own = peaks.pop("alloc", None)
             least = own if "rss" in peaks else None  # the growth of a task that ran alone
-            rounds += self._learn_unseen(task, names, arrays, unseen, least)
-        rounds += self._learn_exact(task, names, arrays, peaks, parsed.logical_bytes)
+            rounds += self._learn_unseen(task, names, given, unseen, least)
+        rounds += self._learn_exact(task, parsed, given, peaks, first_kept)
         if parsed.is_shared and "alloc" in task.learners:
             task.learners["alloc"].shared_count += 1
-        if output:
-            task.output.learn(arrays, output)
+        if parsed.output:
+            task.output.learn(given.arrays, parsed.output)
         task.invalidate()
         return rounds
 
     def _learn_exact(
         self,
         task: TaskModel,
-        names: TaskNames,
-        arrays: Arrays,
+        parsed: ParsedRecord,
+        given: Given,
         peaks: Peaks,
-        logical_bytes: int,
+        first_kept: dict[str, int],
     ) -> list[Round]:
-        """logical_bytes: of an output that is a view; else 0. Such an output owns fewer bytes than
-        its shape tells, and the estimate is of the shape."""
+        """peaks: those that are exact. first_kept: what the task kept, by kind, if it is a first
+        call."""
         rounds = []
         # The output as `predict` estimates it: a forecast is scored by what was known before.
-        estimate = task.estimate_output(arrays)
-        returned = OutputEstimate(max(peaks.get("output", 0), logical_bytes), 0.0)
+        estimate = task.estimate_output(given)
+        # A view keeps fewer or more bytes than its shape tells, and the estimate is of the shape.
+        returned = OutputEstimate(parsed.logical_bytes or peaks.get("output", 0))
+        if "output" in peaks:
+            task.add_returned(returned.bytes, peaks["output"])
         for kind, peak in peaks.items():
-            learner = task.learners.setdefault(kind, Learner(kind))
+            learner = task.learner(kind)
+            if given.params and learner.know_params(given.params):
+                task.invalidate()
             actual, expected = (NO_OUTPUT, NO_OUTPUT) if kind == "output" else (returned, estimate)
             observed = Observation(
-                arrays,
+                given,
                 peak,
                 actual.bytes,
-                size_features(arrays, expected.bytes),
-                expected.deviation,
+                expected,
+                first_kept.get(kind),
+                parsed.output_kind,
             )
             scored = learner.learn(observed, partial(task.bounds, kind), self._pooled_scores[kind])
             if scored is not None:
-                rounds.append(_round(names, kind, scored))
+                rounds.append(_round(parsed.names, kind, scored))
         return rounds
 
     def _learn_unseen(
-        self, task: TaskModel, names: TaskNames, arrays: Arrays, reason: str, least: int | None
+        self,
+        task: TaskModel,
+        names: TaskNames,
+        given: Given,
+        reason: str,
+        least: int | None,
     ) -> list[Round]:
         """A task whose own peak may miss memory. least: what it took at least, a lower bound: pages
         that its process had before it began did not make the process grow. None: not known."""
-        learner = task.learners.setdefault("alloc", Learner("alloc"))
-        value = None if least is None else CensoredValue(arrays, least, False)
+        learner = task.learner("alloc")
+        value = None if least is None else CensoredValue(given, least, False)
         if not learner.learn_unseen(reason, value):
             return []
-        return self._learn_censored(task, names, arrays, {"alloc": least or 0}, {})
+        return self._learn_censored(task, names, given, {"alloc": least or 0}, {})
 
     def _learn_censored(
-        self, task: TaskModel, names: TaskNames, arrays: Arrays, peaks: Peaks, oom_peaks: Peaks
+        self,
+        task: TaskModel,
+        names: TaskNames,
+        given: Given,
+        peaks: Peaks,
+        oom_peaks: Peaks,
+        first_kept: Collection[str] = (),
     ) -> list[Round]:
+        """first_kept: kinds of which the task may have taken what only first calls take."""
         rounds = []
         for kind in sorted(peaks.keys() | oom_peaks.keys()):
             bound, is_tight = max((peaks.get(kind, 0), False), (oom_peaks.get(kind, 0), True))
             if bound <= 0:
                 continue
-            learner = task.learners.setdefault(kind, Learner(kind))
+            learner = task.learner(kind)
+            if kind in first_kept:
+                bound = max(1, bound - learner.settled.first_calls.bytes)
             scored = learner.learn_censored(
-                CensoredValue(arrays, bound, is_tight),
-                task.features(kind, arrays),
+                CensoredValue(given, bound, is_tight),
+                task.estimate_for(kind, given),
                 task.bounds(kind),
                 self._pooled_scores[kind],
             )
@@ -187,13 +207,18 @@ class Model:
         if task is None:
             task = self._tasks[text] = TaskModel(group)
             self._labels = {}
-            while len(self._tasks) > _GROUPS_MOST:
-                _, evicted = self._tasks.popitem(last=False)
-                for identity in evicted.running:
-                    self._running.pop(identity, None)
-                self.evicted += 1
-        self._tasks.move_to_end(text)
+        self._make_room(text)
         return task
+
+    def _make_room(self, text: str, ago: int | None = None) -> None:
+        """For a group that is used; ago: see Room."""
+        leaving = self._room.use(text, ago)
+        if leaving is None:
+            return
+        self._labels = {}
+        for identity in self._tasks.pop(leaving).running:
+            self._running.pop(identity, None)
+        self.evicted += 1
 
     def _set_running(self, identity: Identity, task: TaskModel, peaks: RunningPeaks) -> None:
         self._answers.clear()
@@ -233,21 +258,24 @@ class Model:
         kind: str = "alloc",
         output: dict[str, Any] | None = None,
         running: Any = None,
+        params: dict[str, float] | None = None,
     ) -> Forecast:
-        """What a task would need for these inputs. task_name: a group or its text, or anything
-        that means one group (`groups`); ValueError if several groups are meant. output: what the
-        task returns, if the caller knows. running: the record of this very task, if it runs; its
-        own lower bound is left out (Forecast.exceeds takes it as `above`)."""
+        """What a task would need for these inputs and parameters. task_name: a group or its text,
+        or anything that means a group (`groups`). If it means several, they answer together, with
+        the note "mixture". output: what the task returns, if the caller knows. running: the record
+        of this very task, if it runs; its own lower bound is left out (Forecast.exceeds takes it as
+        `above`)."""
         try:  # half a microsecond; inputs that are no plain lists and dicts are not remembered
-            key = task_name, kind, marshal.dumps((inputs, output, running), 2)
+            key = task_name, kind, marshal.dumps((inputs, output, running, params), 2)
             found = self._answers.get(key)
         except (ValueError, TypeError):
-            return self._predict(inputs, task_name, kind, output, running)
+            return self._predict(inputs, task_name, kind, output, running, params)
         if found is None:
-            found = self._predict(inputs, task_name, kind, output, running)
-            if len(self._answers) >= _ANSWERS_MOST:
+            found = self._predict(inputs, task_name, kind, output, running, params)
+            if len(self._answers) >= self._answers_most:
                 self._answers.clear()
-            self._answers[key] = found
+            if self._answers_most:
+                self._answers[key] = found
         return found
 
     def _predict(
@@ -257,62 +285,62 @@ class Model:
         kind: str,
         output: dict[str, Any] | None,
         running: Any,
+        params: dict[str, float] | None,
     ) -> Forecast:
+        given = Given(parse_inputs(inputs), parse_params(params))
+        identity = parse_identity(field_getter(running)) if running else None
+        text = task_name.text if isinstance(task_name, Group) else task_name
+        forecasts = []
+        for task in self._asked(task_name, kind):
+            completed = task.with_late(given, parse_late(inputs)) if running else given
+            asked = Asked(text, kind, completed, output, identity)
+            forecasts.append(answer(task, asked, self._pooled_scores))
+        return forecasts[0] if len(forecasts) == 1 else mixed_forecast(text, forecasts)
+
+    def _asked(self, task_name: str | Group, kind: str) -> list[TaskModel]:
+        """All groups that are meant; a new one if nothing was learned of it."""
         if kind not in KINDS:
             raise ValueError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
-        arrays = parse_inputs(inputs)
-        task = self._find(task_name)
-        if task is None:
-            task = TaskModel(task_name if isinstance(task_name, Group) else Group(task_name))
-        if running:
-            arrays = task.with_late(arrays, parse_late(inputs))
-        known_output = parse_inputs([output]) if output is not None else ()
-        if known_output:
-            (given,) = known_output
-            estimate = NO_OUTPUT if kind == "output" else OutputEstimate(given.nbytes, 0.0)
-        else:
-            output = task.output.predict(arrays)
-            estimate = NO_OUTPUT if kind == "output" else task.estimate_of(output, arrays)
-        features = size_features(arrays, estimate.bytes)
-        asked = task.learners.get(kind) or Learner(kind)
-        unseen, least = asked.unseen, 0.0
-        learner = asked
-        if unseen.is_most:  # own peaks say too little: what the process grew by says more
-            learner = task.learners.get("rss") or Learner("rss")
-            least = asked.least_bytes(arrays)
-        elif kind == "alloc" and learner.makes_its_output():
-            least = float(estimate.bytes)
-        without = parse_identity(field_getter(running)) if running else None
-        mixture = learner.posterior(
-            task.bounds(learner.kind), task.running_bounds(learner.kind, without)
-        )
-        predictive = learner.predictive(mixture, arrays, features, estimate.deviation)
-        calibrated = Calibrated(predictive, learner.scores, self._pooled_scores[learner.kind])
-        trust, notes = learner.trust(arrays, mixture)
-        if unseen.is_most:
-            trust = min(trust, "low", key=TRUST.index)
-            notes = (*(note for note in notes if note not in _BOUND_NOTES), "unseen")
-        name = task_name.text if isinstance(task_name, Group) else task_name
-        # A guess that is open to one side: its mean would be one of few improbable large needs.
-        guess = calibrated.quantile(0.5) if trust == "none" else None
-        forecast = Forecast(
-            name, kind, calibrated, output, learner.n, trust, notes, unseen, least, guess
-        )
-        if trust == "good" and forecast.upper(0.99) > _WIDE_BOUND * forecast.mean:
-            forecast = replace(forecast, trust="fair")
-        return forecast
+        if not isinstance(task_name, (str, Group)):
+            raise ValueError(f"task name is {str(task_name)[:60]!r}, not a text")
+        group = task_name if isinstance(task_name, Group) else Group(task_name)
+        return self._meant(task_name) or [TaskModel(group)]
+
+    def predict_many(
+        self,
+        questions: Iterable[Any],
+        task_name: str | Group,
+        kind: str = "alloc",
+        params: dict[str, float] | Sequence[dict[str, float] | None] | None = None,
+    ) -> Forecasts:
+        """Expected bytes and bounds of many tasks of one group, as NumPy arrays: the figures that
+        `predict` gives for each, in a few microseconds each for arrays that differ in their
+        lengths. questions: the inputs of each task. params: of all tasks, or a list of those of
+        each."""
+        asked = Questions.parse(questions, params)
+
+        def ask(place: int) -> Forecast:
+            given = dict(asked.params[place])
+            return self.predict(asked.inputs[place], task_name, kind, params=given)
+
+        tasks = self._asked(task_name, kind)
+        return answer_many(tasks, kind, asked, self._pooled_scores, ask)
 
     def together(
-        self, questions: Iterable[tuple[Any, str | Group]], kind: str = "alloc"
+        self,
+        questions: Iterable[tuple[Any, str | Group] | tuple[Any, str | Group, Any]],
+        kind: str = "alloc",
     ) -> Together:
-        """What several tasks need at the same time. questions: (inputs, task_name) of each, as for
-        `predict`."""
+        """What several tasks need at the same time. questions: (inputs, task_name) of each, or
+        (inputs, task_name, params), as for `predict`."""
         members = []
-        for inputs, name in questions:
-            task = self._find(name)
+        for inputs, name, *params in questions:
+            found = self._meant(name)
             text = name.text if isinstance(name, Group) else name
-            text = text if task is None else task.group.text
-            members.append(Member(text, self.predict(inputs, name, kind)))
+            text = found[0].group.text if len(found) == 1 else text
+            members.append(
+                Member(text, self.predict(inputs, name, kind, params=params[0] if params else None))
+            )
         return Together(members)
 
     def _find(self, asked: str | Group) -> TaskModel | None:
@@ -352,6 +380,10 @@ class Model:
         task = self._find(task_name)
         return task is not None and bool(task.late)
 
+    def knows(self, group: str | Group) -> bool:
+        """Whether something was learned of exactly this group."""
+        return (group.text if isinstance(group, Group) else group) in self._tasks
+
     def names(self) -> list[str]:
         """The texts of all groups: for groups without operation and chain, their task names."""
         return sorted(self._tasks)
@@ -366,6 +398,11 @@ class Model:
         task = self._find(task_name)
         return sorted(task.task_names) if task else []
 
+    def params(self, task_name: str | Group) -> list[str]:
+        """Names of the parameters that records of these tasks have, whether they matter or not."""
+        learners = [one for task in self._meant(task_name) for one in task.learners.values()]
+        return sorted({name for learner in learners for name in learner.param_names})
+
     def kinds(self, task_name: str | Group) -> list[str]:
         """Of all groups that are meant."""
         tasks = self._meant(task_name)
@@ -375,7 +412,7 @@ class Model:
         """(input bytes, mean peak, count) of some shapes, smallest first; of all groups that are
         meant."""
         learners = [task.learners[kind] for task in self._meant(task_name) if kind in task.learners]
-        return sorted(found for learner in learners for found in learner.cases.seen())
+        return sorted(found for learner in learners for found in learner.seen())
 
     def _meant(self, asked: str | Group) -> list[TaskModel]:
         text = asked.text if isinstance(asked, Group) else asked
@@ -392,7 +429,8 @@ class Model:
         self._answers.clear()
         for identity in other._ended:
             self._end(identity)
-        for theirs in other._tasks.values():
+        for text, _ in other._room:
+            theirs = other._tasks[text]
             task = self._task(theirs.group)
             task.merge(theirs)
             for identity, running in theirs.running.items():
@@ -409,10 +447,10 @@ class Model:
             "version": VERSION,
             "functions": [name for name, _ in SIZE_FUNCTIONS],
             "evicted": self.evicted,
-            "scores": {
-                kind: scores.counts.tolist() for kind, scores in self._pooled_scores.items()
+            "scores": {kind: scores.to_lists() for kind, scores in self._pooled_scores.items()},
+            "tasks": {
+                text: {"unused": ago, **self._tasks[text].to_dict()} for text, ago in self._room
             },
-            "tasks": {text: task.to_dict() for text, task in self._tasks.items()},
         }
 
     @classmethod
@@ -428,15 +466,12 @@ class Model:
         try:
             self.evicted = non_negative_int(saved["evicted"], "evicted")
             for kind in KINDS:
-                self._pooled_scores[kind] = Scores(
-                    parse_numbers(saved["scores"][kind], Scores().counts.shape, "scores")
-                )
-            if len(saved["tasks"]) > _GROUPS_MOST or not all(
-                0 < len(text) <= _TEXT_CHARS_MOST for text in saved["tasks"]
-            ):
+                self._pooled_scores[kind] = Scores.parse(saved["scores"][kind])
+            if not all(0 < len(text) <= _TEXT_CHARS_MOST for text in saved["tasks"]):
                 raise ValueError("a damaged model: task names")
             for text, values in saved["tasks"].items():
                 self._tasks[text] = TaskModel.from_dict(text, values)
+                self._make_room(text, parse_ago(values.get("unused")))
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"a damaged model: {error!r}") from error
         return self
@@ -444,29 +479,16 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Atomically: a reader, or a start after a crash, finds the old file or the new one. A
         symbolic link stays a link."""
-        path = os.path.realpath(path)
-        handle, temporary = tempfile.mkstemp(
-            dir=os.path.dirname(path), prefix=os.path.basename(path) + "."
-        )
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(self.to_dict(), file, separators=(",", ":"), allow_nan=False)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
-        with open(path, encoding="utf-8") as file:
+        """ValueError, with the path, if it is no model."""
+        with no_collection():
             try:
-                saved = json.load(file)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}: not a model of dwsr-probe ({error})") from error
-        try:
-            return cls.from_dict(saved)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+                return cls.from_dict(read_json(path))
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
 
 
 def _round(names: TaskNames, kind: str, scored: ScoredForecast, censored: bool = False) -> Round:

@@ -22,14 +22,16 @@ import numpy as np
 
 from dwsr_probe.predict.derived import LOG_PRIOR_DERIVED, derive
 from dwsr_probe.predict.mixture import LowerBound, Mixture
-from dwsr_probe.predict.sizes import ALL_INPUTS, LOG_PRIOR
+from dwsr_probe.predict.param_functions import ParamFunctions
+from dwsr_probe.predict.param_search import find, with_common
+from dwsr_probe.predict.sizes import ALL_INPUTS, FUNCTION_COUNT, LOG_PRIOR, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from dwsr_probe.predict.cases import CaseTable
+    from dwsr_probe.predict.case import CaseTable
     from dwsr_probe.predict.derived import DerivedFunctions
 
     Floats = NDArray[np.float64]
@@ -62,6 +64,10 @@ _REFERENCE_CASES_LEAST = 4
 # less, and no reference is below this quantile of the means.
 _MANY_CASES, _OUTLIER_DEVIATIONS, _OUTLIER_DEVIATION_LEAST = 8, 6.0, 2e-3
 _LEAST_REFERENCE_QUANTILE = 0.1
+# Tiny values: below this share of what others say, less some floors; if this share of all tasks
+# says so, whose inputs are not larger than by the inverse of the size; among so many tasks; and if
+# no more than one of them, or this share, are tiny.
+_TINY, _TINY_FLOORS, _TINY_SAY, _TINY_SIZE, _TINY_OF, _TINY_MOST = 0.3, 2, 0.9, 0.25, 20, 0.02
 _FEW_CASES, _FEW_SHARE = 2, 0.05  # outliers that are no reason to look for another function
 _WELL_FITTED = 20.0  # of the least residual: up to it, no other function is looked for
 
@@ -83,7 +89,8 @@ def _prior(floor: int) -> Mixture:
 
 
 class _Weighted(NamedTuple):
-    """Cases with the weights of a regression. features: with those of the derived functions."""
+    """Cases with the weights of a regression. features: with those of the derived functions, and
+    without parameters."""
 
     features: Floats
     y: Floats
@@ -120,10 +127,11 @@ def _lines(cases: _Weighted) -> _Lines:
     return _Lines(total, mean_y, mean_s, yy, weight @ (s * s), (weight * y) @ s)
 
 
-def _weigh(table: CaseTable, floor: int) -> tuple[_Weighted, DerivedFunctions | None]:
+def _weigh(
+    table: CaseTable, floor: int, with_derived: bool = True
+) -> tuple[_Weighted, DerivedFunctions | None]:
     """Weights by a first fit, and the derived functions that explain the cases much better."""
-    y, presence = table.mean, np.minimum(table.counts, 1.0)
-    counts = np.where(table.counts > 1, 2 * table.counts / (1 + table.counts), table.counts)
+    y, presence, counts = table.mean, np.minimum(table.counts, 1.0), _effective(table.counts)
     n = float(presence.sum())
     reference = np.hypot(y, floor)
     if n < _REFERENCE_CASES_LEAST:
@@ -134,12 +142,12 @@ def _weigh(table: CaseTable, floor: int) -> tuple[_Weighted, DerivedFunctions | 
     least_residual = counts.sum() * SIGMAS[0] ** 2
     fitted, residual = _first_fit(cases, LOG_PRIOR, n, least_residual)
     share = _share_of_outliers(y - fitted, reference, counts, n)
-    if presence @ (share < 0.25) <= max(_FEW_CASES, _FEW_SHARE * n):
+    if share.min() < 1 and presence @ (share < 0.25) <= max(_FEW_CASES, _FEW_SHARE * n):
         # These few are no reason to look for another function.
         cases = cases._replace(counts=counts * share, weight=cases.weight * share)
         fitted, residual = _first_fit(cases, LOG_PRIOR, n, least_residual)
     derived = None
-    if residual > _WELL_FITTED * least_residual:
+    if with_derived and residual > _WELL_FITTED * least_residual:
         derived = derive(cases.features, y, cases.weight, presence, residual, least_residual)
     if derived is not None:
         features = np.concatenate((table.features, derived.values(table.features)), axis=1)
@@ -150,6 +158,57 @@ def _weigh(table: CaseTable, floor: int) -> tuple[_Weighted, DerivedFunctions | 
     return cases._replace(counts=counts, weight=counts / reference**2), derived
 
 
+def _weigh_with_params(
+    table: CaseTable, floor: int, with_levels: bool
+) -> tuple[_Weighted, ParamFunctions] | None:
+    """Weights, and the functions of parameters that explain the cases much better than the inputs
+    alone do; None: no function does. A value of a parameter that was seen once is no outlier."""
+    y, presence, counts = table.mean, np.minimum(table.counts, 1.0), _effective(table.counts)
+    n = float(presence.sum())
+    reference = np.hypot(y, floor)
+    sizes = table.features[:, :FUNCTION_COUNT]
+    cases = _Weighted(sizes, y, table.variance, counts, counts / reference**2)
+    least_residual = counts.sum() * SIGMAS[0] ** 2
+    _, residual = _first_fit(cases, LOG_PRIOR, n, least_residual)
+    found = find(table, cases.weight, presence, residual, least_residual, with_levels)
+    if found is None:
+        return None
+    cases = cases._replace(features=np.concatenate((sizes, found.values(table.features)), axis=1))
+    fitted, _ = _first_fit(cases, _log_prior(found), n, least_residual)
+    reference = np.hypot(np.maximum(fitted, y.min()), floor)
+    counts = counts * _share_of_outliers(y - fitted, reference, counts, n)
+    return cases._replace(counts=counts, weight=counts / reference**2), found
+
+
+class RoughLine(NamedTuple):
+    """The best line through the cases. deviation: relative, of the cases from it."""
+
+    function: int
+    intercept: float
+    slope: float
+    deviation: float
+
+    def at(self, features: Floats) -> float:
+        return self.intercept + self.slope * float(features[self.function])
+
+
+def rough_line(table: CaseTable, floor: int) -> RoughLine:
+    """In a tenth of the time of a posterior."""
+    features, counts = table.features[:, :FUNCTION_COUNT], np.minimum(table.counts, 1.0)
+    weight = counts / np.hypot(table.mean, floor) ** 2
+    lines = _lines(_Weighted(features, table.mean, table.variance, counts, weight))
+    n = float(counts.sum())
+    fit = LOG_PRIOR - 0.5 * n * np.log(lines.residual + n * SIGMAS[0] ** 2)
+    best = int(np.argmax(fit))
+    slope = float(lines.slope[best])
+    return RoughLine(
+        best,
+        float(lines.mean_y - slope * lines.mean_s[best]),
+        slope,
+        float(np.sqrt(lines.residual[best] / n)),
+    )
+
+
 def _first_fit(
     cases: _Weighted, log_prior: Floats, n: float, least_residual: float
 ) -> tuple[Floats, float]:
@@ -158,6 +217,28 @@ def _first_fit(
     best = int(np.argmax(log_prior - 0.5 * n * np.log(lines.residual + least_residual)))
     s = cases.features[:, best] - lines.mean_s[best]
     return lines.mean_y + lines.slope[best] * s, float(lines.residual[best])
+
+
+def _effective(counts: Floats) -> Floats:
+    """Tasks of one case are not independent of each other: they count as two at most."""
+    return np.where(counts > 1, 2 * counts / (1 + counts), counts)
+
+
+def _without_tiny(table: CaseTable, floor: int) -> CaseTable:
+    """Without the few tasks that took less than a third of what nearly all others of about their
+    size say, if memory grows with the square of inputs and output at most. They did something else,
+    or ended early."""
+    y, tasks = table.mean, float(table.counts.sum())
+    if tasks < _TINY_OF or y.min() > _TINY * y.max():
+        return table
+    sizes = 1 + table.features[:, (ALL_INPUTS, OUTPUT)]
+    smaller = np.minimum((sizes[:, None] / sizes).min(axis=2), 1.0)  # than each other case
+    is_less = y[:, None] + _TINY_FLOORS * floor < _TINY * y * smaller**2
+    is_less &= smaller > _TINY_SIZE
+    is_tiny = is_less @ table.counts > _TINY_SAY * tasks
+    if not 0 < table.counts[is_tiny].sum() <= max(1.0, _TINY_MOST * tasks):
+        return table
+    return table.at(np.flatnonzero(~is_tiny))
 
 
 def _share_of_outliers(residual: Floats, reference: Floats, counts: Floats, n: float) -> Floats:
@@ -175,19 +256,25 @@ def _quantile(values: Floats, weight: Floats, q: float) -> float:
     return float(values[order[np.searchsorted(below, q * below[-1])]])
 
 
-def _log_prior(derived: DerivedFunctions | None) -> Floats:
+def _log_prior(derived: DerivedFunctions | ParamFunctions | None) -> Floats:
     if derived is None:
         return LOG_PRIOR
+    if isinstance(derived, ParamFunctions):
+        return np.append(LOG_PRIOR, derived.log_prior)
     return np.append(LOG_PRIOR, np.full(len(derived.first), LOG_PRIOR_DERIVED))
 
 
-def _regressions(table: CaseTable, floor: int, all_functions: bool) -> Mixture:
+def _regressions(
+    cases: _Weighted,
+    derived: DerivedFunctions | ParamFunctions | None,
+    floor: int,
+    all_functions: bool,
+) -> Mixture:
     """The regressions of all (j, sigma) on the cases, with their evidence. all_functions: also of
     functions that explain the cases much worse than others.
 
     Units: c in typical peaks, k in typical peaks per size, so that the scale of a function does not
     favour it."""
-    cases, derived = _weigh(table, floor)
     lines, n, log_prior = _lines(cases), cases.counts.sum(), _log_prior(derived)
     functions = np.arange(len(log_prior))
     if not all_functions:
@@ -241,17 +328,47 @@ def _slopes_through_zero(cases: _Weighted, functions: NDArray[np.intp]) -> Float
     return np.where(slopes > 0, slopes, 1e-12)
 
 
-def posterior(table: CaseTable | None, floor: int, bounds: Sequence[LowerBound] = ()) -> Mixture:
+def posterior(
+    table: CaseTable | None,
+    floor: int,
+    bounds: Sequence[LowerBound] = (),
+    with_derived: bool = True,
+) -> Mixture:
     """Given exact values (None: there are none) and lower bounds. floor: bytes below which a
-    difference means nothing (an arena, a page)."""
-    if table is not None:
-        # A bound could make any function the best.
-        mixture = _regressions(table, floor, all_functions=bool(bounds))
-        if not bounds:
-            mixture = mixture.pruned(_PRUNED_FIRST)
-        mixture.truncate_slope_at_zero()
-    else:
-        mixture = _prior(floor)
+    difference means nothing (an arena, a page). with_derived: also with derived functions."""
+    if table is None:
+        return _given_bounds(_prior(floor), bounds)
+    # A bound could make any function the best.
+    weighed = _weigh(_without_tiny(table, floor), floor, with_derived)
+    mixture = _regressions(*weighed, floor, all_functions=bool(bounds))
+    mixture.cases = table
+    return _given_bounds(_truncated(mixture, bool(bounds)), bounds)
+
+
+def posterior_with_params(
+    table: CaseTable, floor: int, bounds: Sequence[LowerBound] = (), with_levels: bool = True
+) -> Mixture | None:
+    """The same from cases with parameters; None if parameters explain nothing. with_levels: also
+    with a factor for each value of a parameter. Bounds of tasks that
+    do not have the parameters in question are left out."""
+    table = with_common(table)
+    weighed = _weigh_with_params(table, floor, with_levels)
+    if weighed is None:
+        return None
+    mixture = _regressions(*weighed, floor, all_functions=False)
+    mixture.cases = table
+    mixture = _truncated(mixture, False)
+    return _given_bounds(mixture, [bound for bound in bounds if mixture.knows(bound.features)])
+
+
+def _truncated(mixture: Mixture, all_components: bool) -> Mixture:
+    if not all_components:
+        mixture = mixture.pruned(_PRUNED_FIRST)
+    mixture.truncate_slope_at_zero()
+    return mixture
+
+
+def _given_bounds(mixture: Mixture, bounds: Sequence[LowerBound]) -> Mixture:
     for bound in sorted(
         bounds, key=lambda one: (one.bytes, one.features[ALL_INPUTS], one.is_tight)
     ):

@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.predict.group import Group
+from dwsr_probe.predict.params import Given, parse_params
 from dwsr_probe.predict.sizes import Array, non_negative_int, parse_inputs, short_text
 from dwsr_probe.predict.unseen import REASONS
+from dwsr_probe.predict.variant import output_kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,18 +38,28 @@ class TaskNames(NamedTuple):
         return Group(self.operation or self.task_name, self.chain)
 
 
+class Kept(NamedTuple):
+    """Bytes of the task that are live at its end beyond its output. Without a known output, they
+    are between nothing and all that is live. 0 if nothing is known."""
+
+    least_bytes: int
+    most_bytes: int
+
+
 class ParsedRecord(NamedTuple):
     """A record of a task, checked: a model that has it can refuse nothing."""
 
     names: TaskNames
     state: str
-    arrays: Arrays  # the inputs
-    late: Arrays  # of these: those that only the end of the task tells
+    given: Given
+    late: Arrays  # of the inputs: those that only the end of the task tells
     peaks: Peaks  # where the own peak may miss memory: with the growth of the process
     output: dict[str, Any] | None
+    output_kind: str  # see variant.py
     logical_bytes: int  # of an output that is a view; else 0
     oom_peaks: Peaks
     identity: Identity | None
+    kept: Kept
     unseen: str | None  # the reason why the own peak may miss memory
     is_shared: bool  # the own peak may include memory of other tasks
 
@@ -69,13 +81,15 @@ def parse_record(record: Any) -> ParsedRecord | None:
     return ParsedRecord(
         names,
         state,
-        arrays,
+        Given(arrays, parse_params(get("params"))),
         parse_late(inputs),
         peaks if unseen is None else with_growth(peaks),
         output,
+        output_kind_of(get("output")),
         output["nbytes"] if output and "logical_bytes" in get("output") else 0,
         parse_oom_peaks(get("oom")) if state == "error" else {},
         parse_identity(get),
+        parse_kept(get),
         unseen,
         unseen is None and get("attribution") == "shared",
     )
@@ -143,6 +157,8 @@ def parse_output(given: Any) -> dict[str, Any] | None:
     logical ones: those that its shape tells."""
     if not given:
         return None
+    if isinstance(given, dict) and given.get("logical_bytes") is not None:
+        given = {**given, "nbytes": given["logical_bytes"]}  # a view may keep fewer or more
     (array,) = parse_inputs([given]) or (Array(None, 0),)
     return {
         "type": short_text(given.get("type")),
@@ -150,6 +166,17 @@ def parse_output(given: Any) -> dict[str, Any] | None:
         "shape": array.shape,
         "nbytes": array.nbytes,
     }
+
+
+def parse_kept(get: Get) -> Kept:
+    end, output = get("alloc_end_bytes"), get("output_bytes")
+    if end is None:
+        return Kept(0, 0)
+    end = non_negative_int(end, "alloc_end_bytes")
+    if output is None:
+        return Kept(0, end)
+    kept = max(0, end - non_negative_int(output, "output_bytes"))
+    return Kept(kept, kept)
 
 
 def with_omitted(arrays: Arrays, inputs: Any, input_bytes: Any, omitted: int) -> Arrays:

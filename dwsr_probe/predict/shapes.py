@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.predict.sizes import BYTES_MOST, itemsize_of, non_negative_int, short_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dwsr_probe.predict.sizes import Arrays
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _INPUTS_MOST, _AXES_MOST = 4, 8  # inputs and axes that rules refer to
 _RATIO_MOST = 16  # numerator and denominator
-_TOLERANCE = 0.1  # relative: rules whose lengths differ less agree
+TOLERANCE = 0.1  # relative: rules whose lengths differ less agree
 
 
-def _sources(arrays: Arrays) -> dict[Source, int]:
-    """The lengths that a dimension of the output may come from."""
-    shapes = [array.shape for array in arrays]
-    found: dict[Source, int] = {
+def sources_of(shapes: Sequence[tuple[Any, ...] | None]) -> dict[Source, Any]:
+    """The lengths that a dimension of the output may come from: numbers, or arrays of them
+    (columns.py). shapes: of the inputs."""
+    found: dict[Source, Any] = {
         (number, axis): length
         for number, shape in enumerate(shapes[:_INPUTS_MOST])
         if shape
@@ -63,7 +63,7 @@ def _rules(sources: dict[Source, int], length: int) -> frozenset[Rule]:
             rules.update(
                 rule
                 for rounding in ("down", "up")
-                if _apply(rule := ("scaled", source, numerator, denominator, rounding), sources)
+                if apply(rule := ("scaled", source, numerator, denominator, rounding), sources)
                 == length
             )
     return frozenset(rules)
@@ -80,7 +80,7 @@ def _ratios(length: int, source_length: int) -> Iterator[tuple[int, int]]:
                 yield numerator, denominator
 
 
-def _apply(rule: Rule, sources: dict[Source, int]) -> int | None:
+def apply(rule: Rule, sources: dict[Source, int]) -> int | None:
     """The length that a rule gives for these sources, or None."""
     if rule[0] == "constant":
         return rule[1]
@@ -92,7 +92,7 @@ def _apply(rule: Rule, sources: dict[Source, int]) -> int | None:
     if rule[0] == "frequencies":
         return source_length // 2 + 1
     if rule[0] == "padded":
-        return source_length + rule[2] if source_length + rule[2] >= 0 else None
+        return padded if (padded := source_length + rule[2]) >= 0 else None
     product = source_length * rule[2]
     return product // rule[3] if rule[4] == "down" else -(-product // rule[3])
 
@@ -115,29 +115,37 @@ def _rank(rule: Rule, axis: int, shift: int) -> tuple[Any, ...]:
     )
 
 
-def _agree(
-    length: int, rules: frozenset[Rule], sources: dict[Source, int], axis: int | None
-) -> bool:
-    """Do all rules give about this length here? If not, the shapes seen were too alike to tell the
-    rules apart (cubes: which axis was reduced?), and the learner of the bytes is the better guess.
-    A rule that keeps this axis is believed at once, because most operators keep the shape. axis:
-    None if inputs and output have different numbers of axes."""
-    found = [
-        other for rule in _believed(rules, axis) if (other := _apply(rule, sources)) is not None
-    ]
-    return all(abs(other - length) <= max(1, _TOLERANCE * length) for other in found)
+class _Dimension(NamedTuple):
+    """How the length of one dimension is told: by the preferred rule. believed: the other rules,
+    which must give about the same length."""
+
+    preferred: Rule
+    believed: tuple[Rule, ...]
 
 
 @lru_cache(maxsize=4096)
-def _believed(rules: frozenset[Rule], axis: int | None) -> tuple[Rule, ...]:
+def dimension(rules: frozenset[Rule], axis: int, shift: int) -> _Dimension:
+    """A rule that keeps this axis is believed at once, because most operators keep the shape.
+    shift: axes that the inputs have more than the output; 0 if axes may be kept."""
+    preferred = min(rules, key=lambda rule: _rank(rule, axis, shift))
     keeping = [
-        rule for rule in rules if rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"
+        rule
+        for rule in rules
+        if not shift and rule[0] == "kept" and rule[1][1] == axis and rule[1][0] != "sum"
     ]
-    return tuple(keeping or rules)
+    return _Dimension(preferred, tuple(rule for rule in keeping or rules if rule != preferred))
+
+
+def _agree(length: int, rules: Iterable[Rule], sources: dict[Source, int]) -> bool:
+    """Do all rules give about this length here? If not, the shapes seen were too alike to tell the
+    rules apart (cubes: which axis was reduced?), and the learner of the bytes is the better
+    guess."""
+    found = [other for rule in rules if (other := apply(rule, sources)) is not None]
+    return all(abs(other - length) <= max(1, TOLERANCE * length) for other in found)
 
 
 def _explaining(rules: frozenset[Rule], length: int, sources: dict[Source, int]) -> frozenset[Rule]:
-    kept = [rule for rule in rules if _apply(rule, sources) == length]
+    kept = [rule for rule in rules if apply(rule, sources) == length]
     return rules if len(kept) == len(rules) else frozenset(kept)
 
 
@@ -163,7 +171,7 @@ class OutputShape:
         ):
             self.unknown = True  # for good, so that the order of pairs does not matter
             return
-        sources = _sources(arrays)
+        sources = sources_of([array.shape for array in arrays])
         if self.dimensions is None:
             self.dimensions = [_rules(sources, length) for length in shape]
             self.dtype, self.type = output.get("dtype"), output.get("type")
@@ -181,29 +189,30 @@ class OutputShape:
             self.type = None
         if not arrays or arrays[0].dtype != output.get("dtype"):
             self.same_dtype = False
-        elements = math.prod(shape)
-        if (
-            itemsize_of(str(output.get("dtype"))) is None
-            and elements
-            and output.get("nbytes") is not None
-        ):
-            self.bytes_per_element = max(self.bytes_per_element or 0.0, output["nbytes"] / elements)
+        elements, nbytes = math.prod(shape), output.get("nbytes")
+        itemsize = itemsize_of(str(output.get("dtype")))
+        if elements and nbytes is not None:
+            if itemsize is None:
+                self.bytes_per_element = max(self.bytes_per_element or 0.0, nbytes / elements)
+            elif not 0.99 < nbytes / (elements * itemsize) < 1.01:
+                self.unknown = True  # a sparse array: its axes say nothing about its bytes
         self.n += 1
 
     def predict(self, arrays: Arrays) -> dict[str, Any] | None:
         """{type, dtype, shape, nbytes}, or None: unknown."""
         if self.unknown or self.dimensions is None:
             return None
-        sources = _sources(arrays)
-        shift = max((len(array.shape or ()) for array in arrays), default=0) - len(self.dimensions)
+        sources = sources_of([array.shape for array in arrays])
+        shift = max([len(array.shape or ()) for array in arrays], default=0) - len(self.dimensions)
         shape = []
         for axis, rules in enumerate(self.dimensions):
-            length = _apply(_preferred(rules, axis, shift), sources)
-            if length is None or not _agree(length, rules, sources, None if shift else axis):
+            preferred, believed = dimension(rules, axis, shift)
+            length = apply(preferred, sources)
+            if length is None or (believed and not _agree(length, believed, sources)):
                 return None
             shape.append(length)
-        dtype = arrays[0].dtype if self.same_dtype and arrays else self.dtype
-        itemsize = itemsize_of(str(dtype)) or self.bytes_per_element
+        dtype = self._dtype(arrays)
+        itemsize = self.itemsize(arrays)
         if itemsize is None:
             return None
         nbytes = round(math.prod(shape) * itemsize)
@@ -212,6 +221,13 @@ class OutputShape:
             if nbytes <= BYTES_MOST
             else None
         )
+
+    def _dtype(self, arrays: Arrays) -> str | None:
+        return arrays[0].dtype if self.same_dtype and arrays else self.dtype
+
+    def itemsize(self, arrays: Arrays) -> float | None:
+        """Bytes of one element of the output; None: not known."""
+        return itemsize_of(str(self._dtype(arrays))) or self.bytes_per_element
 
     def merge(self, other: OutputShape) -> None:
         if self.unknown or other.unknown:
@@ -288,11 +304,6 @@ class OutputShape:
         elif self.n and not self.unknown:
             raise ValueError("a damaged model: no rules of the output's shape")
         return self
-
-
-@lru_cache(maxsize=4096)
-def _preferred(rules: frozenset[Rule], axis: int, shift: int) -> Rule:
-    return min(rules, key=lambda rule: _rank(rule, axis, shift))
 
 
 def _is_rule(rule: Rule) -> bool:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
     Features = NDArray[np.float64]
@@ -23,9 +25,9 @@ BYTES_MOST = 1 << 60
 # Axes of the largest input that are features of their own; of more axes the leading ones are folded
 # into one.
 _FEATURE_AXES = 4
-_INPUTS_MOST = 64  # the rest is folded into one input
+INPUTS_MOST = 64  # the rest is folded into one input
 _COUNT_MOST = 1 << 20  # of equal inputs in succession
-_AXES_MOST = 64  # as in NumPy
+AXES_MOST = 64  # as in NumPy
 _TEXT_MOST = 256  # characters of the name of a dtype or a type
 _HASH_LOAD = 0.77  # of the hash tables in pandas
 _HALOS = (2, 8, 32)
@@ -65,7 +67,8 @@ FUNCTION_COUNT = len(SIZE_FUNCTIONS)
 FUNCTION_NUMBER = {name: number for number, (name, _) in enumerate(SIZE_FUNCTIONS)}
 LOG_PRIOR = np.array([weight for _, weight in SIZE_FUNCTIONS])
 # Places in the vector: the bytes of all inputs, the elements, the first function with a halo.
-ALL_INPUTS, _ELEMENTS, _FIRST_HALO = 0, 3, 4 + len(_OUTPUT_COEFFICIENTS)
+ALL_INPUTS, OUTPUT, _ELEMENTS, _FIRST_HALO = 0, 2, 3, 4 + len(_OUTPUT_COEFFICIENTS)
+_AXIS_FUNCTIONS = FUNCTION_COUNT - 1 - _FIRST_HALO
 # The functions that use the axes of the largest input.
 USES_AXES = np.array(
     [
@@ -99,6 +102,8 @@ Arrays = tuple[Array, ...]
 
 def non_negative_int(value: Any, what: str, most: float = BYTES_MOST) -> int:
     """A count or a number of bytes. ValueError, which begins with `what`, for anything else."""
+    if type(value) is int and 0 <= value <= most:  # nearly always
+        return value
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float, np.integer, np.floating))
@@ -117,6 +122,14 @@ def parse_numbers(values: Any, shape: tuple[int, ...], what: str) -> NDArray[np.
     """From a file: an array of non-negative numbers, or ValueError."""
     found = np.array(values, dtype=float)
     if found.shape != shape or not np.isfinite(found.sum()) or (found < 0).any():
+        raise ValueError(f"a damaged model: {what}")
+    return found
+
+
+def parse_row(values: Any, count: int, what: str) -> list[float]:
+    """The same for a few numbers, ten times faster."""
+    found = [float(value) for value in values]
+    if len(found) != count or min(found, default=0) < 0 or not sum(found) < math.inf:
         raise ValueError(f"a damaged model: {what}")
     return found
 
@@ -147,7 +160,7 @@ def parse_inputs(inputs: Any) -> Arrays:
             f"inputs are {type(inputs).__name__}, not a list of {{dtype, shape, nbytes}}"
         )
     arrays: list[Array] = []
-    rest = 0  # bytes of inputs beyond _INPUTS_MOST
+    rest = 0  # bytes of inputs beyond INPUTS_MOST
     for number, given in enumerate(inputs):
         if not isinstance(given, dict):
             raise ValueError(f"input {number} is {given!r}, not {{dtype, shape, nbytes}}")
@@ -155,7 +168,7 @@ def parse_inputs(inputs: Any) -> Arrays:
         if shape is not None:
             if not isinstance(shape, (list, tuple)):
                 raise ValueError(f"shape of input {number} is {shape!r}, not a list")
-            if len(shape) > _AXES_MOST:
+            if len(shape) > AXES_MOST:
                 raise ValueError(f"shape of input {number} has {len(shape):,} axes")
             # A length is null if only the contents tell it: what a mask selects.
             shape = (
@@ -179,17 +192,17 @@ def parse_inputs(inputs: Any) -> Arrays:
                 arrays.append(array)
                 continue
             non_negative_int(count * nbytes, f"bytes of input {number}")
-            listed = min(count, max(0, _INPUTS_MOST + 1 - len(arrays)))
+            listed = min(count, max(0, INPUTS_MOST + 1 - len(arrays)))
             arrays += [array] * listed
             rest += (count - listed) * nbytes
-    if len(arrays) > _INPUTS_MOST:
-        rest += sum(array.nbytes for array in arrays[_INPUTS_MOST - 1 :])
-        arrays[_INPUTS_MOST - 1 :] = [Array(None, rest)]
+    if len(arrays) > INPUTS_MOST:
+        rest += sum(array.nbytes for array in arrays[INPUTS_MOST - 1 :])
+        arrays[INPUTS_MOST - 1 :] = [Array(None, rest)]
     return tuple(arrays)
 
 
 def input_bytes(arrays: Arrays) -> int:
-    return sum(array.nbytes for array in arrays)
+    return sum([array.nbytes for array in arrays])
 
 
 class InputSizes(NamedTuple):
@@ -204,23 +217,30 @@ class InputSizes(NamedTuple):
     def parse(cls, total: Any, elements: Any, largest: Any) -> InputSizes:
         """From a file."""
         shape, nbytes, dtype = largest
-        (array,) = parse_inputs([{"shape": shape, "nbytes": nbytes, "dtype": dtype}])
+        if shape is not None:
+            if len(shape) > AXES_MOST:
+                raise ValueError("a damaged model: axes")
+            shape = tuple([non_negative_int(length, "a length") for length in shape])
+            if math.prod(shape) > BYTES_MOST:
+                raise ValueError("a damaged model: a shape")
         return cls(
-            non_negative_int(total, "bytes", _INPUTS_MOST * BYTES_MOST),
-            non_negative_int(elements, "elements", 8 * _INPUTS_MOST * BYTES_MOST),
-            array,
+            non_negative_int(total, "bytes", INPUTS_MOST * BYTES_MOST),
+            non_negative_int(elements, "elements", 8 * INPUTS_MOST * BYTES_MOST),
+            Array(shape, non_negative_int(nbytes, "bytes"), short_text(dtype)),
         )
 
 
 @lru_cache(maxsize=4096)
 def sizes_of(arrays: Arrays) -> InputSizes:
     elements = sum(
-        math.prod(array.shape) * 8 if array.shape is not None else array.nbytes for array in arrays
+        [array.nbytes if array.shape is None else math.prod(array.shape) * 8 for array in arrays]
     )
     return InputSizes(input_bytes(arrays), elements, _largest_array(arrays))
 
 
 def _largest_array(arrays: Arrays) -> Array:
+    if len(arrays) == 1:
+        return arrays[0]
     return max(arrays, key=lambda array: array.nbytes, default=Array(None, 0))
 
 
@@ -239,42 +259,90 @@ def size_features(arrays: Arrays, output_bytes: int) -> Features:
 def features_of(sizes: InputSizes, output_bytes: int) -> Features:
     """size_features of inputs that are known by their sizes."""
     total, largest = float(sizes.total), sizes.largest
-    features = np.zeros(FUNCTION_COUNT)
-    features[:4] = total, largest.nbytes, output_bytes, sizes.elements
-    features[4:_FIRST_HALO] = [
-        total + coefficient * output_bytes for coefficient in _OUTPUT_COEFFICIENTS
-    ]
     # An empty dataframe has a length of zero and yet bytes.
     shape = largest.shape if largest.shape and largest.nbytes and 0 not in largest.shape else None
     # Where there are bytes alone, functions of axes are the bytes.
-    features[_FIRST_HALO:-1] = (
-        largest.nbytes if shape is None else _axis_features(shape, largest.nbytes)
+    of_axes = (
+        [largest.nbytes] * _AXIS_FUNCTIONS
+        if shape is None
+        else axis_features(shape, largest.nbytes, _OF_NUMBERS)
     )
+    found = all_features(total, largest.nbytes, output_bytes, sizes.elements, of_axes)
+    features = np.array(found, float)
     features.flags.writeable = False
     return features
 
 
-def _axis_features(shape: tuple[int, ...], nbytes: int) -> list[float]:
+def all_features(
+    total: Any, largest_bytes: Any, output_bytes: Any, elements: Any, of_axes: list[Any]
+) -> list[Any]:
+    """In the order of SIZE_FUNCTIONS; numbers, or arrays of them."""
+    beside_output = [total + coefficient * output_bytes for coefficient in _OUTPUT_COEFFICIENTS]
+    return [total, largest_bytes, output_bytes, elements, *beside_output, *of_axes, 0.0]
+
+
+def with_output(features: Features, output_bytes: Features) -> Features:
+    """Vectors of size functions, and of what follows them, with another output."""
+    found = features.copy()
+    total = features[:, ALL_INPUTS]
+    found[:, OUTPUT] = output_bytes
+    for place, coefficient in enumerate(_OUTPUT_COEFFICIENTS, _ELEMENTS + 1):
+        found[:, place] = total + coefficient * output_bytes
+    return found
+
+
+def clear_caches() -> None:
+    """Some MB, if thousands of shapes were seen."""
+    sizes_of.cache_clear()
+    features_of.cache_clear()
+
+
+class Arithmetic(NamedTuple):
+    """What functions of axes need beside products: of numbers, or of arrays of them (columns.py).
+    padded: the volume of a shape with a halo around its axes. shortest: the shortest axis that is
+    longer than 1; a table of one column is no square matrix."""
+
+    log2: Callable[[Any], Any]
+    ceil: Callable[[Any], Any]
+    next_power_of_two: Callable[[Any], Any]
+    padded: Callable[[Sequence[Any], int], Any]
+    shortest: Callable[[Sequence[Any]], Any]
+
+
+def axis_features(shape: Sequence[Any], nbytes: Any, of: Arithmetic) -> list[Any]:
     """The functions that use the axes of the largest input, in the order of SIZE_FUNCTIONS."""
     item = nbytes / math.prod(shape)
-    features = [
-        math.prod(float(length + 2 * halo if length >= halo else length) for length in shape) * item
-        for halo in _HALOS
-    ]
-    features += (
-        nbytes * math.log2(shape[-1] + 1),
-        nbytes * math.log2(shape[0] + 1),
-        nbytes * (_next_power_of_two(shape[-1]) / shape[-1]),
-        _next_power_of_two(math.ceil(shape[0] / _HASH_LOAD)) * item,
-    )
     kept = _FEATURE_AXES - 1
     folded = shape if len(shape) <= _FEATURE_AXES else (math.prod(shape[:-kept]), *shape[-kept:])
-    folded = folded + (1,) * (_FEATURE_AXES - len(folded))
-    features += (math.prod(folded[axis] for axis in axes) * item for axes in _AXIS_SUBSETS)
+    axes = [*folded, *[1] * kept]
+    a, b, c, d = axes[:_FEATURE_AXES]
+    products = (  # in the order of _AXIS_SUBSETS
+        *(a * b * c, a * b * d, a * c * d, b * c * d),
+        *(a * b, a * c, a * d, b * c, b * d, c * d),
+        *(a, b, c, d),
+    )
+    square = of.shortest(shape) ** 2 * item
+    return [
+        *[of.padded(shape, halo) * item for halo in _HALOS],
+        nbytes * of.log2(shape[-1] + 1),
+        nbytes * of.log2(shape[0] + 1),
+        nbytes * (of.next_power_of_two(shape[-1]) / shape[-1]),
+        of.next_power_of_two(of.ceil(shape[0] / _HASH_LOAD)) * item,
+        *[product * item for product in products],
+        shape[0] ** 2 * item,
+        shape[-1] ** 2 * item,
+        square,
+        *[nbytes + coefficient * square for coefficient in _SQUARE_COEFFICIENTS],
+    ]
+
+
+def _padded(shape: Sequence[int], halo: int) -> float:
+    return math.prod([float(length + 2 * halo if length >= halo else length) for length in shape])
+
+
+def _shortest(shape: Sequence[int]) -> int:
     longer = [length for length in shape if length > 1]
-    # a table of one column is no square matrix
-    side = min(longer, default=1) if len(longer) > 1 or len(shape) == 1 else 1
-    square = side**2 * item
-    features += (shape[0] ** 2 * item, shape[-1] ** 2 * item, square)
-    features += (nbytes + coefficient * square for coefficient in _SQUARE_COEFFICIENTS)
-    return features
+    return min(longer, default=1) if len(longer) > 1 or len(shape) == 1 else 1
+
+
+_OF_NUMBERS = Arithmetic(math.log2, math.ceil, _next_power_of_two, _padded, _shortest)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dwsr_probe.predict.forecast import checked_level
+from dwsr_probe.predict.mixed import Mixed
 from dwsr_probe.predict.mixture import Predictive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -39,10 +41,14 @@ class Together:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.forecasts = [member.forecast for member in members]
-        groups: dict[tuple[str, int], list[Forecast]] = {}
-        for group, forecast in members:
-            components = len(forecast.calibrated.predictive.weight)
-            groups.setdefault((group, components), []).append(forecast)
+        # By what the components of the predictions belong to. A group may have several posteriors.
+        # Of what kind a task of a mixture is does not depend on the others.
+        groups: dict[tuple[Any, ...], list[Forecast]] = {}
+        for place, (group, forecast) in enumerate(members):
+            weight = forecast.calibrated.predictive.weight
+            is_mixture = isinstance(forecast.calibrated, Mixed)
+            key = group, weight.tobytes(), place if is_mixture else None
+            groups.setdefault(key, []).append(forecast)
         self._parts = [_sum_of_group(found) for found in groups.values()]
         self._least = sum(forecast.least_bytes for forecast in self.forecasts)
         self._sums: NDArray[np.float64] | None = None
@@ -65,7 +71,9 @@ class Together:
             found = self._parts[0].quantile(q) if self._parts else 0.0
         else:
             found = float(np.quantile(self._spread(), q))
-        return max(self._least, found, 0.0)
+        # At least: one task at its bound, the others at their means.
+        one = max((f.upper(q) - f.mean for f in self.forecasts), default=0.0)
+        return max(self._least, found, self.mean + one)
 
     def exceeds(self, limit: float) -> float:
         """Probability that the tasks need more than `limit` together; the least one, if
@@ -95,6 +103,6 @@ def _sum_of_group(forecasts: list[Forecast]) -> Calibrated:
     every = [first.predictive, *(other.predictive for other in others)]
     means = np.sum([one.means for one in every], axis=0)
     shared = np.sum([one.shared_deviations for one in every], axis=0)
-    own = np.sum([one.deviations**2 - one.shared_deviations**2 for one in every], axis=0)
-    deviations = np.sqrt(shared**2 + np.maximum(own, 0))
-    return first.of(Predictive(first.predictive.weight, means, deviations, shared))
+    noise = sum(one.noise_variance for one in every)
+    deviations = np.sqrt(shared**2 + noise)
+    return first.of(Predictive(first.predictive.weight, means, deviations, noise))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDTH, ROWS = 60, 12  # of the plot, without its labels: it fits into 80 columns
 TRUST_TEXT = {
     "none": "none: nothing of this name was seen, this is the prior alone",
-    "low": "low: too few tasks were seen, or they vary too much",
+    "low": "low: too few tasks were seen, they differ too much, or their inputs were far smaller",
     "fair": "fair: its error is known roughly",
     "good": "good: its error is known",
 }
@@ -32,7 +32,13 @@ NOTE_TEXT = {
     "uncalibrated": "too few forecasts were scored to confirm the bound",
     "shared": "figures of several tasks at once that cannot be separated",
     "unseen": "own peaks may miss memory",
+    "first-calls": "the first task in a process or thread may take more",
     "one-size": "all tasks seen had inputs of one size; a second size would tell more",
+    "params": "the peak depends on a parameter whose value is not given, or was never seen",
+    "beyond": "these inputs are like none seen (a thousand times larger, or of another kind): the"
+    " forecast is not extrapolated",
+    "mixture": "tasks of this name do different work and need different amounts of memory; the"
+    " bound covers all of them",
     "no-inputs": "the task has no inputs of known size",
     "no-shape": "no input with this number of axes was seen: the forecast uses bytes only",
 }
@@ -93,6 +99,13 @@ def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[st
     for note in found["notes"]:
         if note == "unseen" and found["unseen"]:
             yield from _unseen_lines(found)
+        elif note == "params":
+            missing = [name for name in found["depends_on"] if name not in found["params"]]
+            words = " and ".join(f"--param {name}=VALUE" for name in missing)
+            yield f"note: params: {NOTE_TEXT['params']}: {words}"
+        elif note == "first-calls":
+            more = bytes_text(found["first_call_bytes"])
+            yield f"note: first-calls: {NOTE_TEXT['first-calls']}: up to {more} more so far"
         else:
             yield f"note: {note}" + (f": {NOTE_TEXT[note]}" if note in NOTE_TEXT else "")
 
@@ -108,7 +121,7 @@ def _need_text(found: dict[str, Any]) -> str:
         ""
         if found["promised"]
         else " (not promised)"
-        if found["unseen"] and "uncalibrated" not in found["notes"]
+        if "mixture" in found["notes"] or (found["unseen"] and "uncalibrated" not in found["notes"])
         else " (not yet calibrated)"
     )
     return (

@@ -12,15 +12,12 @@ from dwsr_probe.report.words import inputs_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from dwsr_probe.predict import Forecast
     from dwsr_probe.predict.history import LearnedRun, RunSample
     from dwsr_probe.record import TaskRecord
 
-# Finished tasks of each name for a view. A view samples all names before it knows which of them it
-# shows, so the sample is small: 60 tasks determine the line, 500 would only narrow its band.
-VIEW_SAMPLE_MOST = 60
 _SCALES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 
 
@@ -38,35 +35,34 @@ class Curve:
 
 
 class Outlook:
-    """A model of some groups of one run. name: the text of a group (predict/group.py). Without
+    """The model of one run. name: the text of a group (predict/group.py). Without
     numpy, `from_sample` returns None."""
 
     def __init__(self, learned: LearnedRun) -> None:
         self._model, self._varying_axes = learned.model, learned.varying_axes
-        self._largest_inputs = learned.largest_inputs
+        self._largest = learned.largest
 
     @classmethod
     def from_sample(
         cls,
         sample: RunSample,
-        names: Iterable[str],
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> Outlook | None:
         try:
-            return cls(sample.learn(names, progress))
+            return cls(sample.learn(progress))
         except ImportError:
             return None
 
     def at_scale(self, name: str, scale: float, kind: str = "alloc") -> Forecast | None:
         """Forecast for `scale` times the volume of the largest inputs seen; None for a name without
         sized inputs, or not learned, or whose own peaks may miss memory."""
-        return self._forecast(name, self._scaled(name, scale), kind)
+        return self._forecast(name, self._scaled(name, scale), kind, self._params(name))
 
     def for_task(self, record: TaskRecord, kind: str = "alloc") -> Forecast | None:
         """What the task of this record needs, or would have needed; None as in `at_scale`."""
         inputs = record.inputs if record.known_input_bytes else []
         group = group_of(record.task_name, record.operation, record.chain)
-        return self._forecast(group.text, inputs, kind)
+        return self._forecast(group.text, inputs, kind, record.params)
 
     def inputs_text(self, name: str, scale: float) -> str:
         """The largest inputs at another scale, as people write them."""
@@ -79,7 +75,9 @@ class Outlook:
         if largest is None:
             return None
         blocks = [self._scaled(name, scale) for scale in _SCALES]
-        forecasts = [self._model.predict(inputs, name, kind) for inputs in blocks]
+        forecasts = [
+            self._model.predict(inputs, name, kind, params=self._params(name)) for inputs in blocks
+        ]
         return Curve(
             [input_bytes(inputs) for inputs in blocks],
             [forecast.mean for forecast in forecasts],
@@ -96,18 +94,23 @@ class Outlook:
 
         if self.at_scale(name, 1.0, kind) is None:
             return None
-        inputs, varying_axes = self._largest_inputs[name], self._varying_axes.get(name)
-        return largest_scale(self._model, name, inputs, room_bytes, kind, varying_axes)
+        largest, varying_axes = self._largest[name], self._varying_axes.get(name)
+        return largest_scale(
+            self._model, name, largest.inputs, room_bytes, kind, varying_axes, largest.params
+        )
 
-    def _forecast(self, name: str, inputs: list, kind: str) -> Forecast | None:
+    def _params(self, name: str) -> dict | None:
+        return self._largest[name].params if name in self._largest else None
+
+    def _forecast(self, name: str, inputs: list, kind: str, params: dict | None) -> Forecast | None:
         if not inputs or kind not in self._model.kinds(name):
             return None
-        forecast = self._model.predict(inputs, name, kind)
+        forecast = self._model.predict(inputs, name, kind, params=params)
         return forecast if forecast.n and not forecast.is_lower_bound else None
 
     def _scaled(self, name: str, scale: float) -> list:
         """[] where the inputs have no known size."""
         from dwsr_probe.predict.blocks import input_bytes, scaled
 
-        inputs = self._largest_inputs.get(name, [])
+        inputs = self._largest[name].inputs if name in self._largest else []
         return scaled(inputs, scale, self._varying_axes.get(name)) if input_bytes(inputs) else []

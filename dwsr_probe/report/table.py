@@ -11,7 +11,7 @@ from dwsr_probe.board import process_limit
 from dwsr_probe.predict.history import RunSample
 from dwsr_probe.report.groups import Grouping, chain_lines
 from dwsr_probe.report.lines import Column, Lines, Styled
-from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
+from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.processes import (
     process_notes,
     process_outcome,
@@ -63,7 +63,7 @@ def print_report(
     processes, totals = store.processes(), store.totals()
     grouping = Grouping(processes, totals)
     exit_code = store.meta().get("exit_code")
-    sample = RunSample(VIEW_SAMPLE_MOST)
+    sample = RunSample()
 
     def read_tasks() -> Iterator[TaskRecord]:
         for record in store.tasks():
@@ -74,9 +74,7 @@ def print_report(
     asked = None if task is None else grouping.asked(task)
     missing = missing_records(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
-    outlook = (
-        Outlook.from_sample(sample, [names[0].model_name]) if names and names[0].killed else None
-    )
+    outlook = Outlook.from_sample(sample) if names and names[0].killed else None
     found = make_verdict(names, processes, outlook, exit_code, missing)
     if heading is not None:
         out.print(heading)

@@ -14,6 +14,7 @@ from dwsr_probe.serve.question import (
     bytes_of,
     inputs_from_text,
     names_of,
+    params_from_text,
     parse_question,
 )
 
@@ -57,6 +58,7 @@ class ForecastHandler(_JsonHandler):
                 self.get_query_arguments("dtype"),
                 self.get_query_arguments("nbytes"),
             )
+            given["params"] = params_from_text(self.get_query_arguments("param"))
             self.send_json(self.answer_questions([given])[0])
         except ValueError as error:
             self.refuse(error)
@@ -101,8 +103,8 @@ class ModelsHandler(_JsonHandler):
 
     def describe(self, group: Group, kind: str) -> dict[str, Any]:
         model, ledger, text = self.source.model, self.source.ledger, group.text
-        inputs, account = ledger.largest_inputs(text, model, kind), ledger.account(text, kind)
-        forecast = model.predict(inputs, group, kind=kind)
+        largest, account = ledger.largest(text, model, kind), ledger.account(text, kind)
+        forecast = model.predict(largest.inputs, group, kind=kind, params=largest.params)
         return {
             "task": text,
             **names_of(model, group),
@@ -111,7 +113,8 @@ class ModelsHandler(_JsonHandler):
             "n": forecast.n,
             "trust": forecast.trust,
             "notes": list(forecast.notes),
-            "inputs": inputs,
+            "inputs": largest.inputs,
+            "params": largest.params or {},
             **bytes_of(forecast, QUANTILE),
             "error": account and account.error,
             "scored": account.scored if account else 0,
@@ -151,11 +154,12 @@ class RunningHandler(_JsonHandler):
 class PredictorIndexHandler(handlers.BaseHandler):
     TEXT = """dwsr-probe predict: how much memory will a task need?
 
-/forecast?task=NAME&shape=512,512,512&dtype=float32[&kind=alloc][&q=0.99][&limit=8GiB]
+/forecast?task=NAME&shape=512,512,512&dtype=float32[&param=sigma=3]
+                    [&kind=alloc][&q=0.99][&limit=8GiB]
                     NAME: a task name, an operation, a function of a chain, or a group
                     several shapes: several inputs; nbytes=N for one without a shape
-POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "kind", "q", "limit",
-                    "above"}, or a list of such
+POST /forecast      {"task": ..., "inputs": [{"dtype": ..., "shape": [...]}], "params": {...},
+                    "kind", "q", "limit", "above"}, or a list of such
 /models             what is known, by operation or task name, and chain
 /running            tasks that run: probability of exceeding the room that is left
 /metrics            for Prometheus

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.export.totals import NAMES_MOST, OTHER, escape_unprintable
 from dwsr_probe.predict.group import group_of
-from dwsr_probe.predict.history import known_input_bytes
+from dwsr_probe.predict.history import LargestTask, known_input_bytes
 from dwsr_probe.predict.learner import FLOORS
+from dwsr_probe.predict.params import parse_params
 from dwsr_probe.predict.sizes import BYTES_MOST, non_negative_int, parse_inputs
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.accounts: dict[Pair, dict[str, Account]] = {}  # by pair as shown, and kind
-        # The following two by the text of a group. Input bytes and inputs:
-        self._largest: dict[str, tuple[int, Inputs]] = {}
+        # The following two by the text of a group. With its input bytes:
+        self._largest: dict[str, tuple[int, LargestTask]] = {}
         self._group_accounts: dict[str, dict[str, Account]] = {}  # by kind
         self.learned = self.refused = self.lost = 0
 
@@ -86,7 +87,8 @@ class Ledger:
                 groups.setdefault(text, {}).setdefault(round_.kind, Account()).add(round_)
 
     def add_record(self, record: dict[str, Any]) -> None:
-        """Count a record that was learned, and keep its inputs if they are the largest."""
+        """Count a record that was learned, and keep what is asked of it if its inputs are the
+        largest."""
         self.learned += 1
         name, operation = record["task_name"], record.get("operation")
         self.accounts.setdefault(self.pair(name, operation), {})
@@ -94,7 +96,7 @@ class Ledger:
         if (text in self._largest or len(self._largest) < _GROUPS_MOST) and (
             size or 0
         ) >= self._largest.get(text, (-1,))[0]:
-            self._largest[text] = size or 0, record["inputs"]
+            self._largest[text] = size or 0, LargestTask(record["inputs"], record.get("params"))
 
     def count_missed(self, lost: int, refused: int) -> None:
         """Count records that a target lost or that were refused. A target may claim any number:
@@ -108,13 +110,13 @@ class Ledger:
         """text: of a group."""
         return self._group_accounts.get(text, {}).get(kind)
 
-    def largest_inputs(self, text: str, model: Model, kind: str) -> Inputs:
+    def largest(self, text: str, model: Model, kind: str) -> LargestTask:
         """The largest inputs seen of a group, by its text; for a group whose inputs are not kept,
         the largest input bytes that the model has seen."""
         if text in self._largest:
             return self._largest[text][1]
         seen = model.seen(text, kind)
-        return [{"nbytes": max(size for size, *_ in seen)}] if seen else []
+        return LargestTask([{"nbytes": max(size for size, *_ in seen)}] if seen else [])
 
     def pair(self, task_name: str, operation: str | None) -> Pair:
         """The labels of a record in metrics."""
@@ -130,7 +132,7 @@ class Ledger:
             "groups": {
                 text: _saved_accounts(accounts) for text, accounts in self._group_accounts.items()
             },
-            "largest": {text: list(found) for text, found in self._largest.items()},
+            "largest": {text: [size, *task] for text, (size, task) in self._largest.items()},
             "learned": self.learned,
             "refused": self.refused,
             "lost": self.lost,
@@ -157,9 +159,9 @@ class Ledger:
         made._largest = {
             _checked_name(text): (
                 non_negative_int(size, "input bytes", BYTES_MOST << 10),
-                _checked_inputs(inputs),
+                LargestTask(_checked_inputs(inputs), dict(parse_params(*params)) or None),
             )
-            for text, (size, inputs) in saved["largest"].items()
+            for text, (size, inputs, *params) in saved["largest"].items()
         }
         if (
             len(made.accounts) > NAMES_MOST + 1

@@ -135,7 +135,9 @@ def need_of(record: dict[str, Any]) -> Need | None:
 
 def _probability(model: Model, record: dict[str, Any], need: Need, room: float) -> float:
     group = group_of(record["task_name"], record.get("operation"), record.get("chain"))
-    forecast = model.predict(record["inputs"], group, kind=need.kind, running=record)
+    forecast = model.predict(
+        record["inputs"], group, kind=need.kind, running=record, params=record.get("params")
+    )
     return float(forecast.exceeds(room, need.peak_bytes))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dwsr_probe.predict import KINDS
+from dwsr_probe.predict.params import parse_params
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,8 @@ _INPUTS_MOST, _AXES_MOST = 256, 64
 _COUNT_MOST = 1 << 20  # of equal inputs in succession
 _NAME_CHARS_MOST = 30_000  # a group's text has a name and a chain
 _INPUT_FIELDS = ("type", "dtype", "shape", "nbytes", "logical_bytes", "count", "lazy", "late")
-_FIELDS = {"task", "inputs", "kind", "q", "limit", "above"}
+_FIELDS = {"task", "inputs", "params", "kind", "q", "limit", "above"}
+_PARAMS_MOST = 64
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Question:
     q: float = QUANTILE
     limit: Any = None  # bytes: how probable is more?
     above: Any = 0.0  # bytes that a running task has used already
+    params: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not 0 < len(self.task) <= _NAME_CHARS_MOST:
@@ -47,6 +50,9 @@ class Question:
         if not isinstance(self.inputs, list) or len(self.inputs) > _INPUTS_MOST:
             raise ValueError(f"inputs are a list of at most {_INPUTS_MOST}")
         self.inputs = [_checked_input(given) for given in self.inputs]
+        parse_params(self.params)
+        if len(self.params) > _PARAMS_MOST:
+            raise ValueError(f"params are at most {_PARAMS_MOST}")
         self.q = _parse_number(self.q, "q")
         if not 0 < self.q < 1:
             raise ValueError("q is a probability between 0 and 1, such as 0.99")
@@ -89,6 +95,21 @@ def inputs_from_text(
     return found + [{"nbytes": int(parse_bytes(size))} for size in sizes]
 
 
+def params_from_text(given: Sequence[str]) -> dict[str, float]:
+    """From texts such as sigma=30 or periodic=true."""
+    found: dict[str, float] = {}
+    for text in given:
+        name, _, value = (part.strip() for part in text.partition("="))
+        number = {"true": "1", "false": "0"}.get(value.lower(), value)
+        try:
+            found[name] = _parse_number(number, "a parameter")
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(f"{text!r} is not a parameter; write sigma=30 or periodic=true")
+    return found
+
+
 def parse_bytes(given: Any) -> float:
     """Bytes from "8GiB", "500 MB", "1e9" or a number. GB is 10**9 and GiB is 2**30."""
     if isinstance(given, str):
@@ -109,20 +130,13 @@ def parse_bytes(given: Any) -> float:
 
 
 def answer_all(model: Model, question: Question) -> dict[str, Any]:
-    """For all groups of tasks that the question may mean: the answer with the largest bound, so
-    that no program takes less for granted; and all of them in `groups`, if there are several."""
+    """If the question may mean several groups of tasks: the answer for a task that may be of any
+    of them, with the largest of their bounds; and in `groups` the answer for each."""
     groups = model.groups(question.task)
     if len(groups) <= 1:
         return answer(model, question)
     found = [answer(model, question, group) for group in groups]
-    largest = max(found, key=_need)
-    return {**largest, "groups": found}
-
-
-def _need(found: dict[str, Any]) -> tuple[float, ...]:
-    """For the order of answers: by their bounds, and one without a bound is the largest."""
-    upper = found["upper_bytes"]
-    return (math.inf if upper is None else upper, found["mean_bytes"] or 0)
+    return {**answer(model, question), "groups": found}
 
 
 def answer(model: Model, question: Question, group: Group | None = None) -> dict[str, Any]:
@@ -130,12 +144,16 @@ def answer(model: Model, question: Question, group: Group | None = None) -> dict
     only one, or none that is known."""
     if group is None and len(groups := model.groups(question.task)) == 1:
         (group,) = groups
-    forecast = model.predict(question.inputs, group or question.task, kind=question.kind)
+    forecast = model.predict(
+        question.inputs, group or question.task, kind=question.kind, params=question.params
+    )
     found = {
         "task": question.task,
         **names_of(model, group),
         "kind": question.kind,
         "inputs": question.inputs,
+        "params": question.params,
+        "depends_on": list(forecast.params),
         "q": question.q,
         **bytes_of(forecast, question.q),
         "promised": bool(forecast.promised(question.q)),
@@ -168,6 +186,8 @@ def bytes_of(forecast: Forecast, q: float) -> dict[str, Any]:
     return {
         "mean_bytes": None if forecast.is_unknown else whole_bytes(forecast.mean),
         "upper_bytes": whole_bytes(forecast.upper(q)),
+        "reserve_bytes": whole_bytes(forecast.reserve(q)),
+        "first_call_bytes": forecast.first_call_bytes,
         "at_least": forecast.is_lower_bound,
         "unseen": (
             {

@@ -171,8 +171,10 @@ class Predictor(MetricsSource):
             pairs = {shown_pair(name, group.name) for name in self.model.task_names(group)}
             pairs &= self.ledger.accounts.keys()
             for kind in self.model.kinds(group) if pairs else ():
-                inputs = self.ledger.largest_inputs(group.text, self.model, kind)
-                forecast = self.model.predict(inputs, group, kind=kind)
+                largest = self.ledger.largest(group.text, self.model, kind)
+                forecast = self.model.predict(
+                    largest.inputs, group, kind=kind, params=largest.params
+                )
                 for pair in pairs:
                     other = found.get((pair, kind))
                     if other is None or _is_larger(forecast, other):

@@ -93,6 +93,43 @@ def test_one_task(cli, run):
     )
 
 
+WINDOWS = """
+    import dwsr_probe, numpy as np
+    from numpy.lib.stride_tricks import sliding_window_view
+
+    @dwsr_probe.task("patches")
+    def patches(x, size, seed):
+        return np.ascontiguousarray(sliding_window_view(x, (size, size)))
+
+    x = np.ones((300, 300))
+    for n in range(6):
+        patches(x, 3 + 2 * (n % 3), seed=n)
+"""
+
+
+def test_parameters(cli):
+    """Windows of 3, 5 and 7 were seen; one of 9 is asked for."""
+    done, _ = cli.job(WINDOWS, "-q")
+    assert done.returncode == 0
+    words = "predict", "--task", "patches", "--shape", "300,300", "--dtype", "float64"
+    (found,) = map(json.loads, lines(cli(*words, "--param", "size=9", "--format", "json")))
+    truth = 292 * 292 * 81 * 8
+    assert abs(found["mean_bytes"] / truth - 1) < 0.05 and found["params"] == {"size": 9.0}
+    assert found["depends_on"] == ["size"] and truth < found["upper_bytes"] < 1.5 * truth
+    shown = lines(cli(*words, "--param", "size=9", "--param", "seed=1"))
+    assert shown[0] == "patches of 300×300 float64, size 9"
+    shown = "\n".join(lines(cli(*words)))
+    assert (
+        "note: params: the peak depends on a parameter whose" in shown and "--param size=" in shown
+    )
+    (largest,) = map(json.loads, lines(cli(*words[:3], "--format", "json")))
+    assert largest["params"] == {"size": 7, "seed": 5}  # of the last task with these inputs
+    done = cli(*words, "--param", "sigma=9")
+    assert done.returncode == 1 and "no parameter sigma; recorded: seed, size" in done.stderr
+    done = cli(*words, "--param", "size")
+    assert done.returncode == 2 and "write sigma=30" in done.stderr
+
+
 def test_several_inputs_and_other_kinds(cli, run):
     (two,) = map(
         json.loads,
@@ -563,10 +600,13 @@ def test_a_task_by_any_of_its_names(cli):
             one["task"] == name and one["n"] == 12 for one in found
         )
     assert len(asked("store-map")) == 3 and asked("odd")[0]["operation"] is None
-    for one in asked("rms", "--shape", "800,1000", "--dtype", "float64"):
+    *of_groups, of_any = asked("rms", "--shape", "800,1000", "--dtype", "float64")
+    for one in of_groups:
         factor = chains[one["group"]]  # twice the largest block that was read
         assert one["mean_bytes"] == pytest.approx(factor * 6_400_000, rel=0.02)
         assert one["operation"] == "rms" and "rms" in one["chain"]
+    assert of_any["group"] is None and "mixture" in of_any["notes"]
+    assert of_any["upper_bytes"] == max(one["upper_bytes"] for one in of_groups)
     assert asked("never")[0]["trust"] == "none"
 
 
@@ -622,3 +662,40 @@ def test_methods_that_are_marked(cli):
     assert lines(cli("predict", run, "--format", "json"))
     for name, given in (("scale", "400×1000 float64"), ("merge", "Survey of unknown size")):
         assert lines(cli("predict", run, "--task", name))[0].startswith(f"{name} of {given}")
+
+
+FIRST_CALLS = """
+    import threading, time
+    from concurrent.futures import ThreadPoolExecutor
+    import dask.threaded, numpy as np
+
+    local, ready = threading.local(), threading.Barrier(4)
+
+    def filtered(x):
+        if not hasattr(local, "buffer"):  # as OpenBLAS and FFT plans: once in each thread
+            ready.wait(300)
+            local.buffer = np.ones(4 << 20)
+        y = x * 2.0
+        return y + x
+
+    sides = [250 if number % 3 else 500 for number in range(40)]
+    graph = {("filtered", n): (filtered, np.ones((side, 1000))) for n, side in enumerate(sides)}
+    dask.threaded.get(graph, list(graph), num_workers=4)
+"""
+
+
+def test_first_calls_of_threads(cli):
+    """Each of four threads takes 32 MiB at its first call, and keeps them."""
+    done, _ = cli.job(FIRST_CALLS, "-q")
+    assert done.returncode == 0, done.stderr
+    for side in (250, 500):
+        words = "predict", "--task", "filtered", "--shape", f"{side},1000", "--dtype", "float64"
+        (found,) = map(json.loads, lines(cli(*words, "--format", "json")))
+        need = 2 * side * 1000 * 8
+        assert found["n"] == 40 and "value-dependent" not in found["notes"]
+        assert abs(found["mean_bytes"] / need - 1) < 0.05 and found["upper_bytes"] < 1.25 * need
+        assert found["trust"] == "good" and "first-calls" in found["notes"]
+        assert 31 << 20 < found["first_call_bytes"] < 34 << 20
+        shown = "\n".join(lines(cli(*words)))
+        assert "note: first-calls: the first task in a process or thread may take more" in shown
+        assert "up to 32.0 MiB more" in shown

@@ -482,6 +482,20 @@ def test_what_can_be_asked(cli, doubles, predictor):
         == found
     )
     assert post(service, json.dumps([one, {"task": "never seen"}]).encode())[1][0] == found
+    with_params = {**one, "params": {"n": 3.0}}
+    assert post(service, json.dumps(with_params).encode())[1] == {**found, "params": {"n": 3.0}}
+    assert (
+        forecast(
+            service,
+            task="double",
+            shape="1000000",
+            dtype="float64",
+            q=0.9,
+            limit="1GiB",
+            param="n=3",
+        )["params"]
+        == with_params["params"]
+    )
     assert [
         m["task"] for m in json.loads(service.get("/models"))["models"] if m["kind"] == "alloc"
     ] == ["double"]
@@ -493,6 +507,8 @@ def test_what_can_be_asked(cli, doubles, predictor):
         b"[5]",
         b"{}",
         b'{"task": "x", "inputs": 5}',
+        b'{"task": "x", "params": 5}',
+        b'{"task": "x", "params": {"y": "3"}}',
         b"[" * 50_000,
         json.dumps([one] * 1001).encode(),
         b"\xff",
@@ -510,6 +526,7 @@ def test_what_can_be_asked(cli, doubles, predictor):
         "?task=x&kind=y",
         "?task=x&limit=much",
         "?task=x&shape=5&dtype=float99",
+        "?task=x&param=sigma",
     ):
         assert service.status("/forecast" + query) == 400, query
     assert (
@@ -549,7 +566,8 @@ def test_groups_over_http(predictor):
         for task in ("store-map", "load"):
             found = forecast(service, task=task, nbytes=1 << 20)
             assert [one["operation"] for one in found["groups"]] == ["gst", "rms"]
-            assert found["operation"] == "gst"  # the larger one
+            assert found["operation"] is None and "mixture" in found["notes"]
+            assert found["upper_bytes"] == found["groups"][0]["upper_bytes"]  # the larger one
         models = [
             one for one in json.loads(service.get("/models"))["models"] if one["kind"] == "alloc"
         ]

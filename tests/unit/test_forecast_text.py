@@ -49,9 +49,9 @@ def test_every_note_of_the_model_has_words():
     import inspect
     import re
 
-    from dwsr_probe.predict import learner
+    from dwsr_probe.predict import trust
 
-    said = set(re.findall(r'notes\.append\("([a-z-]+)"\)', inspect.getsource(learner)))
+    said = set(re.findall(r'notes\.append\("([a-z-]+)"\)', inspect.getsource(trust)))
     assert said and said <= NOTE_TEXT.keys()
 
 

@@ -87,11 +87,11 @@ def test_the_largest_inputs_of_a_name():
     for n, size in enumerate((2, 5, 3)):
         ledger.add_record(record(n + 1, size=size * MIB))
         model.learn(record(n + 1, size=size * MIB))
-    assert ledger.largest_inputs("smooth", model, "alloc") == record(1, size=5 * MIB)["inputs"]
-    assert Ledger().largest_inputs("smooth", model, "alloc") == [
+    assert ledger.largest("smooth", model, "alloc").inputs == record(1, size=5 * MIB)["inputs"]
+    assert Ledger().largest("smooth", model, "alloc").inputs == [
         {"nbytes": 5 * MIB}
     ]  # of a model alone
-    assert ledger.largest_inputs("unknown", model, "alloc") == []
+    assert ledger.largest("unknown", model, "alloc").inputs == []
 
 
 def test_there_and_back():

@@ -117,3 +117,27 @@ def test_the_largest_block_fits_with_its_inputs(model):
 def test_no_block_where_nothing_can_be_said(model, name, room):
     assert largest_scale(model, name, [block(200, 200, 100)], room) is None
     assert largest_scale(model, name, [], room) is None
+
+
+def test_room_for_what_the_first_task_in_a_thread_takes_in_addition():
+    def learned(first_bytes):
+        model = Model()
+        for number in range(40):
+            size = 1_000_000 * (number % 4 + 1)
+            model.learn(
+                {
+                    "task_name": "smooth",
+                    "inputs": [{"dtype": "float32", "shape": [size]}],
+                    "alloc_peak_bytes": 12 * size + (first_bytes if number < 4 else 0),
+                    "process": "1",
+                    "thread": number % 4,
+                    "start": number,
+                }
+            )
+        return model
+
+    block = [{"dtype": "float32", "shape": [4_000_000]}]
+    plain, with_first = (
+        largest_scale(learned(first), "smooth", block, 128_000_000) for first in (0, 32_000_000)
+    )
+    assert plain == pytest.approx(2, rel=0.05) and with_first == pytest.approx(1.5, rel=0.05)

@@ -1,16 +1,19 @@
 """The cases that a learner keeps, and what follows from keeping cases instead of sums: outliers do
 not outweigh the rest, merged models are equal, thresholds and sums of two sizes are found."""
 
+import gc
 import json
 import math
 import random
+import zlib
 
 import numpy as np
 import pytest
 
 from dwsr_probe.predict import Model
+from dwsr_probe.predict.case import CaseKey
 from dwsr_probe.predict.cases import CaseSample
-from dwsr_probe.predict.sizes import Array, sizes_of
+from dwsr_probe.predict.sizes import Array, InputSizes, sizes_of
 
 MB = 1_000_000
 
@@ -30,8 +33,8 @@ def learned(records):
     return model
 
 
-def sizes(length):
-    return sizes_of((Array((length,), 4 * length, "float32"),))
+def key(length):
+    return CaseKey(sizes_of((Array((length,), 4 * length, "float32"),)), 0)
 
 
 # -- the sample
@@ -43,7 +46,7 @@ def test_the_sample_is_bounded_and_does_not_depend_on_the_order():
     for seed in range(3):
         sample = CaseSample()
         for length in random.Random(seed).sample(lengths, len(lengths)):
-            sample.add(sizes(length), 0, 3.0 * length)
+            sample.add(key(length), 3.0 * length)
         samples.append(sample)
     one, *others = (sample.to_dict() for sample in samples)
     assert all(other == one for other in others)
@@ -56,15 +59,15 @@ def test_merged_samples_are_the_sample_of_all():
     values = [(chance.randrange(1, 300), chance.uniform(1, 2)) for _ in range(3_000)]
     parts, whole = [CaseSample() for _ in range(3)], CaseSample()
     for i, (length, y) in enumerate(values):
-        parts[i % 3].add(sizes(length), 0, y)
-        whole.add(sizes(length), 0, y)
+        parts[i % 3].add(key(length), y)
+        whole.add(key(length), y)
     first, *rest = parts
     for part in rest:
         first.merge(part)
     assert first.n == whole.n
-    for ours, theirs in zip(first.to_dict()["cases"], whole.to_dict()["cases"], strict=True):
-        assert ours[:4] == theirs[:4]
-        assert ours[4:] == pytest.approx(theirs[4:], rel=1e-12)
+    for ours, theirs in zip(first.to_dict()["by_key"], whole.to_dict()["by_key"], strict=True):
+        assert ours[3:] == theirs[3:]
+        assert ours[:3] == pytest.approx(theirs[:3], rel=1e-12)
 
 
 def test_merged_models_have_the_bounds_of_one_that_learned_everything():
@@ -93,6 +96,26 @@ def test_a_model_that_was_forgotten_and_learned_anew_is_saved_and_loaded():
 
 
 # -- outliers
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("place", [0.5, 1.01, 1.5])
+def test_one_tiny_value_beside_few_sizes_changes_little(sizes, place):
+    chance = random.Random(4)
+    records = [
+        task(
+            round((900 + n % sizes * 50) * MB),
+            (5000 + n % sizes * 278) * MB * chance.gauss(1, 0.01),
+        )
+        for n in range(107)
+    ]
+    plain = learned(records)
+    disturbed = learned([*records, task(round(place * 900 * MB), 3 * MB)])
+    for factor in (1, 2, 5):
+        question = file_of(factor * 900 * MB)
+        ours, theirs = (model.predict(question, "program") for model in (disturbed, plain))
+        assert ours.upper(0.99) == pytest.approx(theirs.upper(0.99), rel=0.2)
+        assert ours.mean == pytest.approx(theirs.mean, rel=0.1)
 
 
 @pytest.mark.parametrize(("size", "factors"), [(905 * MB, (1, 1.5)), (MB, (1, 2, 10))])
@@ -186,3 +209,54 @@ def test_a_task_that_makes_its_output_takes_that_much():
     asked = read(128)
     forecast = model.predict(asked["inputs"], "read")
     assert forecast.mean >= asked["output_bytes"] and forecast.upper(0.99) >= forecast.mean
+
+
+def test_samples_that_an_earlier_version_saved():
+    """They had the moments of a case behind its sizes, and no parameters."""
+    sample = CaseSample()
+    for length in (1, 2, 3, 3):
+        sample.add(key(length), 5.0 * length)
+    saved = sample.to_dict()
+    rows = [[*row[3:7], *row[:3]] for row in saved.pop("by_key")]
+    assert CaseSample.from_dict({**saved, "cases": rows}).to_dict() == sample.to_dict()
+
+
+@pytest.mark.parametrize("params", [(), (("sigma", 3.0),), (("a", 1.0), ("it's", 1e300))])
+@pytest.mark.parametrize(
+    "largest", [Array(None, 0), Array((), 8), Array((5,), 40, "f8"), Array((5, 6), 9, 'it\'s "x"')]
+)
+def test_hashes_are_those_of_saved_models(largest, params):
+    """A sample has the cases with the smallest hashes: of two versions, too."""
+    key = CaseKey(InputSizes(7, 8, largest), 9, params)
+    assert key.hash == zlib.crc32(repr((key.sizes, key.output_bytes, *params)).encode())
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_loading_leaves_the_collector_as_it_was(tmp_path, is_enabled):
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    learned(task(MB * n, 3 * MB * n) for n in range(1, 9)).save(good)
+    bad.write_text(good.read_text()[:-1])
+    was_enabled = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        Model.load(good)
+        with pytest.raises(ValueError, match="not a model"):
+            Model.load(bad)
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+
+
+def test_a_file_without_the_largest_peaks():
+    """Of a model that an earlier version saved: cases that leave the sample are no extremes."""
+    model = Model()
+    for n in range(60):
+        model.learn(task(1_000_000 + 10_000 * n, 20_000_000 + 200_000 * n))
+    saved = json.loads(json.dumps(model.to_dict()))
+    for learner in saved["tasks"]["program"]["learners"].values():
+        del learner["cases"]["largest"], learner["cases"]["extremes"], learner["cases"]["variants"]
+    loaded = Model.from_dict(saved)
+    for n in range(200):
+        loaded.learn(task(2_000_000 + 10_000 * n, 40_000_000 + 200_000 * n))
+    forecast = loaded.predict(file_of(2_500_000), "program")
+    assert forecast.upper(0.99) < 1.5 * forecast.mean

@@ -50,7 +50,7 @@ def test_the_largest_inputs_are_in_the_sample_whatever_became_of_the_task():
         records[501] = record(501, size=50, state=state)
         sample = sampled(records, 10)
         assert records[501] in sample.chosen() and sample.largest_input_bytes("glcm") == 50 * MIB
-        (block,) = sample.learn().largest_inputs["glcm"]
+        (block,) = sample.learn().largest["glcm"].inputs
         assert block["shape"] == [50, MIB]
 
 
@@ -70,9 +70,10 @@ def test_learned_in_the_order_of_arrival():
     assert learn_run([one.to_dict() for one in records]).model.to_dict() == expected.to_dict()
 
 
-def test_names_can_be_chosen():
-    sample = sampled([record(n, name="ab"[n % 2]) for n in range(50)], 60)
-    assert sample.learn(["b", "never"]).model.names() == ["b"]
+def test_of_many_groups_fewer_tasks_of_each():
+    sample = sampled([record(n, name=str(n % 100)) for n in range(5_000)], 500)
+    assert 3_000 <= len(sample.chosen()) <= 3_100
+    assert {one.task_name for one in sample.chosen()} == {str(n) for n in range(100)}
     assert sample.largest_input_bytes("never") == 0
 
 
@@ -80,7 +81,7 @@ def test_impossible_records_are_counted_and_left_out():
     records = [record(n) for n in range(5)] + [record(9, size=20, peak=-1)]
     learned = learn_run(records)
     assert learned.refused == 1 and learned.model.predict([], "glcm").n == 5
-    assert learned.largest_inputs["glcm"][0]["shape"] == [1, MIB]
+    assert learned.largest["glcm"].inputs[0]["shape"] == [1, MIB]
 
 
 def test_progress():

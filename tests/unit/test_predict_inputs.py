@@ -103,7 +103,7 @@ def test_twice_the_block_that_a_task_reads(flag):
         for n, rows in enumerate([100, 200] * 4)
     ]
     run = learn_run(records)
-    twice = scaled(run.largest_inputs["load"], 2, run.varying_axes["load"])
+    twice = scaled(run.largest["load"].inputs, 2, run.varying_axes["load"])
     assert twice == [block(400, **{flag: True}), UNKNOWN]
     truth = 2 * 400 * 8192 + MIB
     assert run.model.predict(twice, "load").mean == pytest.approx(truth, rel=0.05)
@@ -138,7 +138,7 @@ def test_what_only_the_end_tells_is_not_missed_before():
     assert again.reads_late("load") and not again.reads_late("never")
     killed = {**task(60, [], 1_900 * 8192), "state": "killed"}
     run = learn_run([*late, killed])
-    assert run.largest_inputs["load"] == question
+    assert run.largest["load"].inputs == question
     assert scaled(question, 2, run.varying_axes["load"]) == [block(4_000, late=True)]
 
 

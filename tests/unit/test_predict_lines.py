@@ -27,7 +27,7 @@ def test_the_least_that_a_line_needs():
         2 * MIB,
         4 * MIB,
     ]
-    assert run.largest_inputs["sort"] == [{"nbytes": 4 * MIB}]
+    assert run.largest["sort"].inputs == [{"nbytes": 4 * MIB}]
 
 
 @pytest.mark.parametrize(

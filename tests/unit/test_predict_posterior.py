@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dwsr_probe.predict.calibration import Calibrated, Scores
-from dwsr_probe.predict.cases import CaseTable
+from dwsr_probe.predict.case import CaseTable
 from dwsr_probe.predict.mixture import LowerBound, Predictive
 from dwsr_probe.predict.posterior import posterior
 from dwsr_probe.predict.sizes import FUNCTION_COUNT, SIZE_FUNCTIONS, Array, size_features
@@ -31,7 +31,7 @@ def features(shape, output_bytes=None):
 def cases_of(pairs):
     sizes, values = zip(*pairs, strict=True)
     ones = np.ones(len(values))
-    return CaseTable(np.array(sizes), np.array(values), 0 * ones, ones)
+    return CaseTable(np.array(sizes), np.array(values), 0 * ones, ones, np.array(values))
 
 
 def posterior_of(cases, bounds=()):
@@ -77,7 +77,8 @@ def test_exact_by_brute_force():
     seen = [features(shape) for shape in shapes(3, chance, 60, 120)]
     y = np.array([3e6 + 4 * size[0] * (1 + 0.03 * chance.standard_normal()) for size in seen])
     cases = cases_of(zip(seen, y, strict=True))
-    table, sigma_index = module._regressions(cases, FLOOR, all_functions=True), 6
+    weighted = module._weigh(cases, FLOOR)
+    table, sigma_index = module._regressions(*weighted, FLOOR, all_functions=True), 6
     sigma = module.SIGMAS[sigma_index]
     part = 0 * len(module.SIGMAS) + sigma_index
     c, k = np.meshgrid(np.linspace(-4e7, 4e7, 1501), np.linspace(0.01, 9, 1501), indexing="ij")
@@ -329,3 +330,14 @@ def test_sizes_of_shapes_that_are_odd():
     ):
         found = size_features(arrays, 0)
         assert found.shape == (FUNCTION_COUNT,) and np.isfinite(found).all() and (found >= 0).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (11, 2, 3, 5, 7), (3, 5)])
+def test_products_of_axes_are_those_of_their_names(shape):
+    found = size_features((Array(shape, 8 * math.prod(shape)),), 0)
+    folded = shape if len(shape) <= 4 else (math.prod(shape[:-3]), *shape[-3:])
+    axes = (*folded, 1, 1, 1)
+    names = [(n, name[5:]) for n, (name, _) in enumerate(SIZE_FUNCTIONS) if name[:5] == "axes "]
+    assert len(names) == 14
+    for number, name in names:
+        assert found[number] == 8 * math.prod(axes[int(axis)] for axis in name.split("x"))

@@ -193,3 +193,11 @@ def test_garbage_is_not_learned():
     for output in ({"shape": "x"}, {"shape": [-1]}, {"shape": [1.5]}, {"shape": None}, {}):
         rules.learn([Array(A, 4, "float32")], output)
     assert rules.n == 0 and rules.predict([Array(A, 4, "float32")]) is None
+
+
+def test_the_axes_of_a_sparse_output_say_nothing_about_its_bytes():
+    rules = OutputShape()
+    for rows in (6000, 12_000, 24_000):
+        output = {"type": "csr_matrix", "dtype": "float64", "shape": [rows, 65_536]}
+        rules.learn([Array((rows,), 8 * rows, "object")], {**output, "nbytes": 240 * rows})
+    assert rules.predict([Array((48_000,), 384_000, "object")]) is None

@@ -34,7 +34,7 @@ def test_one_task_together_is_the_task():
     assert joint.mean == alone.mean
     for q in (0.5, 0.9, 0.99):
         assert joint.upper(q) == alone.upper(q)
-    assert joint.exceeds(alone.upper(0.99)) == pytest.approx(0.01, abs=0.005)
+    assert 0.002 < joint.exceeds(alone.upper(0.99)) < 0.015
 
 
 def test_nothing_needs_nothing():

@@ -596,7 +596,7 @@ def test_a_state_that_an_earlier_version_kept(worker, tmp_path):
     assert not said and found.ledger.learned == 24
     account = found.ledger.account("smooth", "alloc")
     assert account.scored == 9 and found.ledger.accounts["smooth", "smooth"]["alloc"] == account
-    assert found.ledger.largest_inputs("store-map", found.model, "alloc")[0]["nbytes"] == 4 * MIB
+    assert found.ledger.largest("store-map", found.model, "alloc").inputs[0]["nbytes"] == 4 * MIB
     learned(found, 29)
     assert account.scored == 14
     assert 'dwsr_forecast_mean_bytes{kind="alloc",operation="store-map"' in text_of(found)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dwsr_probe import _core
-from dwsr_probe.predict.history import RunSample
+from dwsr_probe.predict.history import RunSample, learn_run
 from dwsr_probe.record import TaskRecord
-from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST, Outlook
+from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.verdict import make_verdict
 from dwsr_probe.report.words import AtLeast, bytes_text, percent_text
@@ -323,7 +323,7 @@ def test_which_block_fits_after_a_kill():
         records, [process(395, 400, state="killed")], outlook=outlook_of(records), exit_code=137
     )
     assert (
-        "It had taken at least 300.0 MiB when it was killed. Judging by 60 tasks that finished, it"
+        "It had taken at least 300.0 MiB when it was killed. Judging by 79 tasks that finished, it"
         " needs about 4" in text
     )
     # 80 % of 400 less 44 that are held: 276 for own peak and input, 11 bytes a byte.
@@ -396,11 +396,25 @@ def test_which_memory_is_the_limit():
     )
 
 
+def test_every_view_has_the_bound_of_the_command():
+    """Of each group, also while other groups are learned beside it."""
+    records = [
+        task(n, own=(n % 4 + 1) * (n % 5 + 2) + n % 3, size=n % 4 + 1, name=f"t{n % 5}")
+        for n in range(400)
+    ]
+    learned = learn_run(records)
+    outlook = outlook_of(records)
+    for name, largest in learned.largest.items():
+        asked = learned.model.predict(largest.inputs, name, params=largest.params)
+        shown = outlook.at_scale(name, 1.0)
+        assert (shown.mean, shown.upper(0.99)) == (asked.mean, asked.upper(0.99))
+
+
 def outlook_of(records):
-    sample = RunSample(VIEW_SAMPLE_MOST)
+    sample = RunSample()
     for record in records:
         sample.add(record)
-    return Outlook.from_sample(sample, {record.task_name for record in records})
+    return Outlook.from_sample(sample)
 
 
 def test_advice_comes_from_the_model():

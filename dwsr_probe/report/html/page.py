@@ -71,7 +71,6 @@ def page_of(store: Store, progress: Progress, task: str | None = None) -> str:
     panels = [s for s in names if has_scatter(tasks, s)][:SCATTERS_MOST]
     outlook = Outlook.from_sample(
         tasks.sample,
-        _names_to_learn(tasks, panels),
         partial(progress, "learning"),
     )
     progress("writing the page", 0, 1)
@@ -120,11 +119,6 @@ def page_of(store: Store, progress: Progress, task: str | None = None) -> str:
         data=data,
         keys=_packed_keys(tasks, DATA_MOST - len(data)),
     )
-
-
-def _names_to_learn(tasks: CollectedTasks, panels: Sequence[NameSummary]) -> list[str]:
-    """For the curves, and for the verdict's advice on the largest task."""
-    return list(dict.fromkeys(s.model_name for s in [*panels, *tasks.all_summaries[:1]]))
 
 
 def _packed_keys(tasks: CollectedTasks, most: int) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 
 from dwsr_probe.predict.history import RunSample, known_input_bytes
 from dwsr_probe.report.groups import Grouping, asked_groups, row_chain_text
-from dwsr_probe.report.outlook import VIEW_SAMPLE_MOST
 from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
 from dwsr_probe.report.words import inputs_text, line_of
 
@@ -107,7 +106,7 @@ def collect_tasks(
     columns = {name: [np.array([], kind)] for name, kind in _COLUMN_TYPES.items()}
     rows: list[tuple[float | None, ...]] = []
     keys: list[str] = []
-    sample = RunSample(VIEW_SAMPLE_MOST)
+    sample = RunSample()
     largest = _LargestTasks()
     total = store.task_count()
 
