@@ -42,6 +42,7 @@ def start(
     alloc_from: int | None = None,
     gc: str | None = None,
     params: bool | None = None,
+    worker_model: bool | None = None,
     settings: Settings | None = None,
     expect_tasks: bool = True,
 ) -> bool:
@@ -64,6 +65,7 @@ def start(
         ("alloc_from", alloc_from),
         ("gc", gc),
         ("params", params),
+        ("worker_model", worker_model),
     ):
         if value is not None:
             chosen = chosen.replace(**{name: value})
@@ -148,6 +150,11 @@ def _unhook_cupy() -> None:
 def run_name() -> str | None:
     """The name of the `dwsr-probe run` that collects this process's board; None without one."""
     return _settings.run or None if _settings is not None else None
+
+
+def wants_worker_model() -> bool:
+    """Whether Dask workers of this process learn and forecast (worker_model/)."""
+    return _settings is not None and _settings.worker_model
 
 
 def stop(keep_board: bool = False) -> None:

@@ -32,6 +32,7 @@ KINDS = (
     "asyncio.base_events",
     "multiprocessing.pool",
     "features",
+    "worker model",
 )
 
 

@@ -168,6 +168,12 @@ SETTINGS = (
         option="--params/--no-params",
         help="Record numbers and booleans among the arguments of tasks. Never texts or contents.",
     ),
+    FlagSetting(
+        "worker_model",
+        default=False,
+        option="--worker-model",
+        help="Learn and forecast inside each Dask worker, too.",
+    ),
 )
 
 
@@ -185,6 +191,7 @@ class Settings:
     alloc_from: int
     gc: str
     params: bool
+    worker_model: bool
 
     def __init__(self, **values: Any) -> None:
         for setting in SETTINGS:

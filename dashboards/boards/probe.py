@@ -93,7 +93,8 @@ probe = dashboard(
                     "Fallbacks",
                     "By process and part. rss: peaks are sampled, not the kernel's; alloc:"
                     " allocations are not accounted; dask: some tasks are followed on the event"
-                    " loop; cupy, nvml: device figures are missing or partial.",
+                    " loop; cupy, nvml: device figures are missing or partial; worker_model: the"
+                    " model in the worker has ended.",
                     ("instance", "pid", "program", "kind"),
                     (
                         "State",
@@ -165,6 +166,40 @@ probe = dashboard(
                     " and slots are bounded.",
                     "short",
                     ("{{instance}}", "scrape_samples_scraped"),
+                ),
+            ),
+        ),
+        (
+            "Model in the worker (DWSR_PROBE_WORKER_MODEL)",
+            (
+                time_series_panel(
+                    "Records per second",
+                    "learned; expected: a repeat that said nothing new; skipped: for want of CPU"
+                    " time; lost: overwritten before they were read; refused: impossible figures.",
+                    "ops",
+                    (
+                        "{{outcome}}",
+                        f"sum by (outcome) ({rate('dwsr_worker_model_records_total')})",
+                    ),
+                    span=8,
+                ),
+                time_series_panel(
+                    "Forecasts requested per second",
+                    "unanswered: the answer was not in memory yet.",
+                    "ops",
+                    ("requested", f"sum({rate('dwsr_worker_model_questions_total')})"),
+                    ("unanswered", f"sum({rate('dwsr_worker_model_unanswered_total')})"),
+                    span=8,
+                ),
+                time_series_panel(
+                    "CPU of the model",
+                    "Share of one core; 1 % at most, after the first 0.25 s.",
+                    "percentunit",
+                    (
+                        PROCESS_LEGEND,
+                        with_process_labels(rate("dwsr_worker_model_cpu_seconds_total")),
+                    ),
+                    span=8,
                 ),
             ),
         ),

@@ -21,8 +21,8 @@ class Probe(WorkerPlugin):
     result.
 
     Options are those of dwsr_probe.start(): period_ms, keep_peak, board_dir, alloc, alloc_from,
-    gc, params. `client.unregister_worker_plugin("dwsr-probe")` removes the plugin; the workers keep
-    their records for `records`.
+    gc, params, worker_model. `client.unregister_worker_plugin("dwsr-probe")` removes the plugin;
+    the workers keep their records for `records`.
     """
 
     name = "dwsr-probe"

@@ -1,18 +1,20 @@
 """The workers of this process: their facts for readers of the board, and sizes for the hooks.
 
 Facts are JSON on a page of the board: {"workers": [{address, name, nthreads, memory_limit_bytes,
-managed_bytes, spilled_bytes, scheduler, nanny, http}]}. A task names the worker that ran it by its
-index in this list, so the list only grows while the board lives. Facts are published once a second
-on the worker's event loop, if they have changed. Called by hooks, attach and Dask's event loop.
+managed_bytes, spilled_bytes, scheduler, nanny, http}]}, and under "worker_model" the figures of the
+model in this process, if it is on. A task names the worker that ran it by its index in this list,
+so the list only grows while the board lives. Facts are published once a second on the worker's
+event loop, if they have changed. Called by hooks, attach and Dask's event loop.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import weakref
 
-from dwsr_probe import _core
+from dwsr_probe import _core, probe
 from dwsr_probe.dask import functions, transitions
 
 TYPE_CHECKING = False
@@ -64,6 +66,11 @@ def follow(worker: Worker) -> None:
     handlers = getattr(worker, "handlers", {})
     if "actor_execute" in handlers:  # bound when the worker was made
         handlers["actor_execute"] = worker.actor_execute
+    if probe.wants_worker_model():
+        from dwsr_probe import worker_model
+        from dwsr_probe.dask import dead
+
+        worker_model.start(dead)
 
 
 def unfollow(worker: Worker) -> None:
@@ -93,6 +100,8 @@ def unregister_all() -> None:
     from dwsr_probe.dask import http
 
     http.stop()
+    if "dwsr_probe.worker_model" in sys.modules:
+        sys.modules["dwsr_probe.worker_model"].stop()
 
 
 def publish(worker: Worker) -> None:
@@ -106,10 +115,11 @@ def publish(worker: Worker) -> None:
         if index is None:
             return
         _facts[index] = facts_of(worker)
-        state = json.dumps(_facts), _core.board_path()
+        model = _model_figures()
+        state = json.dumps([_facts, model]), _core.board_path()
         if state != _published and (
-            _core.set_facts(_facts_json(_facts))
-            or _core.set_facts(_facts_json([{"address": f.get("address")} for f in _facts]))
+            _core.set_facts(_facts_json(_facts, model))
+            or _core.set_facts(_facts_json([{"address": f.get("address")} for f in _facts], model))
         ):
             _published = state  # in full, or the addresses alone if the page is too small
         _core.note_dask_hooks(functions.hooks_kind())
@@ -119,8 +129,15 @@ def publish(worker: Worker) -> None:
         pass
 
 
-def _facts_json(facts: list[Facts]) -> bytes:
-    return json.dumps({"workers": facts}, separators=(",", ":")).encode()
+def _facts_json(facts: list[Facts], model: dict[str, float] | None) -> bytes:
+    found = {"workers": facts, **({"worker_model": model} if model is not None else {})}
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def _model_figures() -> dict[str, float] | None:
+    """Of the model in this process; None without one."""
+    module = sys.modules.get("dwsr_probe.worker_model")
+    return module.figures() if module is not None else None
 
 
 def facts_of(worker: Worker) -> Facts:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dwsr_probe import _core
+from dwsr_probe.live.process import MODEL_OUTCOMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ def _device_field(field: str, scale: float = 1) -> Reader:
         for d in p.devices
         if d[field] is not None
     )
+
+
+def _model_figure(name: str) -> Reader:
+    """Of processes with a model inside."""
+    return _per_process(lambda process: process.worker_model.get(name))
 
 
 def _workers_sum(field: str) -> Reader:
@@ -520,6 +526,46 @@ METRICS = (
         BY_PID,
         "board",
         _live_field("own_bytes"),
+    ),
+    # -- the model inside a Dask worker, where it is on
+    Metric(
+        "dwsr_worker_model_records_total",
+        COUNTER,
+        "Records of its own process: learned, expected (a repeat that said nothing new),"
+        " skipped_early, skipped_new, skipped_surprising and skipped_repeat (for want of CPU time),"
+        " lost (overwritten before they were read), refused (impossible figures).",
+        ("pid", "outcome"),
+        "worker_model",
+        lambda view: (
+            (process.pid, outcome, process.worker_model[outcome])
+            for process in view.processes
+            for outcome in MODEL_OUTCOMES
+            if outcome in process.worker_model
+        ),
+    ),
+    Metric(
+        "dwsr_worker_model_questions_total",
+        COUNTER,
+        "Forecasts that were requested from it.",
+        BY_PID,
+        "worker_model",
+        _model_figure("questions"),
+    ),
+    Metric(
+        "dwsr_worker_model_unanswered_total",
+        COUNTER,
+        "Of these: requests whose answer was not in memory yet.",
+        BY_PID,
+        "worker_model",
+        _model_figure("unanswered"),
+    ),
+    Metric(
+        "dwsr_worker_model_cpu_seconds_total",
+        COUNTER,
+        "CPU time of its thread.",
+        BY_PID,
+        "worker_model",
+        _model_figure("cpu_seconds"),
     ),
     Metric(
         "dwsr_names_dropped",

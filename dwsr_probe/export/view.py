@@ -17,7 +17,7 @@ SLOTS_MOST = 32
 SLOTS_DEDICATED_PORT_MOST = 256
 SERIES_MOST = 999  # on a Dask worker's port. Pairs come first, then devices, then slots
 NAMES_SERIES_MOST = NAMES_MOST * SERIES_PER_PAIR
-_SERIES_FIXED = 42  # series that are always there
+_SERIES_FIXED = 54  # series that do not depend on names, devices and slots
 _SERIES_PER_DEVICE, _SERIES_PER_SLOT, _SERIES_PER_SLOT_DEVICE = 10, 4, 2
 
 

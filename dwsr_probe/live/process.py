@@ -14,10 +14,10 @@ from dwsr_probe.record import TaskRecord
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from dataclasses import dataclass
+    from dataclasses import dataclass, field
     from typing import Any
 else:
-    from dwsr_probe.dataclass import dataclass
+    from dwsr_probe.dataclass import dataclass, field
 
 _WORKER_FIELDS = {
     "address": str,
@@ -27,6 +27,20 @@ _WORKER_FIELDS = {
     "managed_bytes": int,
     "spilled_bytes": int,
 }
+# What becomes of a record in the model inside a worker (worker_model/). expected: a repeat that
+# says nothing new. skipped_...: for want of CPU time. lost: overwritten before it was read.
+# refused: impossible figures.
+MODEL_OUTCOMES = (
+    "learned",
+    "expected",
+    "skipped_early",
+    "skipped_new",
+    "skipped_surprising",
+    "skipped_repeat",
+    "lost",
+    "refused",
+)
+MODEL_FIGURES = (*MODEL_OUTCOMES, "questions", "unanswered", "cpu_seconds", "failed")
 _WORKERS_NAMED_MOST = 4  # in one text
 _NVML_STATES = {number: state for state, number in _core.NVML_STATES.items()}
 
@@ -44,7 +58,8 @@ class RunningTask:
 @dataclass
 class LivingProcess:
     """pid: a text that no other process shown beside it has. live and header: the board's fields
-    by name. devices: of Board.devices(). workers: facts of its Dask workers, checked."""
+    by name. devices: of Board.devices(). workers: facts of its Dask workers, checked. worker_model:
+    MODEL_FIGURES of the model in its workers; {} if there is none."""
 
     pid: str
     identity: str  # `process` of its records
@@ -57,6 +72,7 @@ class LivingProcess:
     devices: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     running: list[RunningTask]
+    worker_model: dict[str, float] = field(default_factory=dict)
 
     @property
     def limit_bytes(self) -> int | None:
@@ -88,6 +104,8 @@ class LivingProcess:
                 "cupy": live["gpu_hook"] == _core.GPU_HOOK_OFF,
                 "nvml": _NVML_STATES.get(live["nvml_state"]) not in ("ok", "none"),
             }
+        if self.worker_model:
+            state["worker_model"] = bool(self.worker_model.get("failed"))
         return {name: int(bool(value)) for name, value in state.items()}
 
     def workers_text(self, field: str) -> str:
@@ -132,6 +150,7 @@ def read_process(
                 board.running(live) if tasks else (), key=lambda found: found[1]
             )
         ],
+        worker_model=_checked_figures(facts.get("worker_model")),
     )
 
 
@@ -141,6 +160,17 @@ def least_headroom_bytes(processes: Iterable[LivingProcess]) -> int | None:
         (left for process in processes if (left := process.headroom_bytes) is not None),
         default=None,
     )
+
+
+def _checked_figures(found: Any) -> dict[str, float]:
+    """Of MODEL_FIGURES, those that are numbers. Boards of other users may say anything."""
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: found[name]
+        for name in MODEL_FIGURES
+        if type(found.get(name)) in (int, float) and 0 <= found[name] < 1 << 63
+    }
 
 
 def checked_workers(found: Any) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ class Run:
                     "run",
                     "--metrics",
                     "0",
+                    "--worker-model",
                     "-o",
                     folder / "run",
                     *command,

@@ -43,6 +43,7 @@ LAYERS = (
     "runs",
     "launch",
     "predict",
+    "worker_model",
     "export",
     "serve",
     "report",

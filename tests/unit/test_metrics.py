@@ -26,7 +26,7 @@ from dwsr_probe.export.totals import (
     escape_unprintable,
 )
 from dwsr_probe.export.view import NAMES_SERIES_MOST, MeasuredView
-from dwsr_probe.live.process import LivingProcess, RunningTask
+from dwsr_probe.live.process import MODEL_FIGURES, LivingProcess, RunningTask
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.serve.metrics import METRICS as PREDICTED
 from dwsr_probe.serve.metrics import markdown
@@ -161,6 +161,7 @@ def fixed_view(dedicated_port=True):
         devices=[device(0), device(1, used_bytes=None)],
         slots=[slot(0, gpu=[gpu], operation="smooth"), slot(3)],
     )
+    first.worker_model = {name: n for n, name in enumerate(MODEL_FIGURES)}
     return MeasuredView(
         totals,
         [first, mute],
@@ -391,17 +392,13 @@ def full_view(
             totals.add_rows(
                 [row(**pair(n), state=outcome, gpu=given if n < 200 else []) for n in range(pairs)]
             )
-    return MeasuredView(
-        totals,
-        [
-            process(
-                devices=[device(n) for n in range(devices)],
-                slots=[slot(n, gpu=gpu, **pair(n)) for n in range(slots)],
-                gpu_hook=1,
-            )
-        ],
-        dedicated_port=False,
+    found = process(
+        devices=[device(n) for n in range(devices)],
+        slots=[slot(n, gpu=gpu, **pair(n)) for n in range(slots)],
+        gpu_hook=1,
     )
+    found.worker_model = dict.fromkeys(MODEL_FIGURES, 1)
+    return MeasuredView(totals, [found], dedicated_port=False)
 
 
 @pytest.mark.parametrize("devices_first", [False, True])

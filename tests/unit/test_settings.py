@@ -35,6 +35,7 @@ def test_settings_survive_the_environment():
         alloc_from=1 << 20,
         gc="around",
         params=False,
+        worker_model=True,
     )
     assert not [name for name in given.__slots__ if getattr(given, name) == getattr(DEFAULT, name)]
     back = Settings.from_environ(given.to_environ())
@@ -68,6 +69,7 @@ def test_environment_variables_of_a_run():
         "DWSR_PROBE_ALLOC_FROM": "4096",
         "DWSR_PROBE_GC": "none",
         "DWSR_PROBE_PARAMS": "1",
+        "DWSR_PROBE_WORKER_MODEL": "",
     }
     changed = Settings(board_dir="/b", keep_peak=True, alloc=False).to_environ()
     assert changed["DWSR_PROBE_KEEP_PEAK"] == "1" and changed["DWSR_PROBE_ALLOC"] == "0"
