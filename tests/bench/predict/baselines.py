@@ -29,7 +29,8 @@ def bytes_of(inputs):
 
 
 def largest(inputs):
-    return max(inputs, key=lambda i: i["nbytes"] or 0)
+    """A simulation may have none."""
+    return max(inputs, key=lambda i: i["nbytes"] or 0, default={"nbytes": 0, "shape": ()})
 
 
 def volume_of(inputs):
@@ -201,10 +202,10 @@ class GaussianProcess(Fitted):
             warnings.simplefilter("ignore", ConvergenceWarning)  # of bounds that few points reach
             return GaussianProcessRegressor(
                 ConstantKernel() * RBF() + WhiteKernel(1e-4), normalize_y=True, random_state=0
-            ).fit(np.log(x), y)
+            ).fit(np.log(np.maximum(x, 1)), y)
 
     def apply(self, fitted, x):
-        mean, sd = fitted.predict(np.log(x), return_std=True)
+        mean, sd = fitted.predict(np.log(np.maximum(x, 1)), return_std=True)
         return Estimate(max(float(mean[0]), 1.0), max(float(mean[0] + NORMAL_99 * sd[0]), 1.0))
 
 
@@ -275,7 +276,7 @@ class Ours:
         return Estimate(self.forecast.mean, self.forecast.upper(LEVEL))
 
     def bound(self, inputs, name, level):
-        return self.model.predict(inputs, name).upper(level)
+        return self.model.predict(inputs, name).reserve(level)
 
 
 METHODS = {

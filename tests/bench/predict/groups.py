@@ -7,6 +7,8 @@ The model is tuned on all groups but FROZEN:
 - The operators added in November 2026 were drawn, before a model saw them, into TUNING_HALF and
   FROZEN. Nobody looks at single results of FROZEN while tuning: no report prints them without
   --final. An operator of it for which the model is changed moves to the tuning half, by name.
+- Results of FROZEN were looked at once, on 2026-11-19 (BENCHMARKS.md, "Prediction"). A model that
+  is tuned from then on needs a new frozen group.
 """
 
 import numpy as np

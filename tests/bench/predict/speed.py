@@ -122,7 +122,7 @@ def many_us(count=1000, repetitions=5):
 def ask_many(model, asked):
     """The only place that knows how many questions are asked at once."""
     if many := getattr(model, "predict_many", None):
-        return many(asked, "operator")
+        return many(asked, "operator").upper(LEVEL)
     return [model.predict(inputs, "operator").upper(LEVEL) for inputs in asked]
 
 

@@ -60,7 +60,7 @@ def run(data):
         f" much. The first task of every method has {protocol.INITIAL_BYTES >> 20} MiB, and is not"
         " counted. Of programs:"
         f" the peak resident set of {programs.COUNT} runs each. The frozen families"
-        f" ({FROZEN}) are listed with --final only."
+        f" ({FROZEN}) are listed in a final evaluation only."
     )
     return [sums, section]
 
