@@ -229,10 +229,18 @@ def test_predict_answers_for_the_ten_largest_names(cli, ran, name):
         peaks[its] = max(peaks.get(its, 0), own)
     wrong = []
     for its, peak in sorted(peaks.items(), key=lambda item: -item[1])[:10]:
-        found = answers.get(its, {}).get("mean_bytes")
-        if found is None or not peak / 4 <= found <= 2 * peak:
-            wrong.append((its, peak, answers.get(its)))
+        found = answers.get(its)
+        if found and found["at_least"]:
+            assert_lower_bound(found)
+        elif not found or not peak / 4 <= (found["mean_bytes"] or 0) <= 2 * peak:
+            wrong.append((its, peak, found))
     assert_none(wrong, 10)
+
+
+def assert_lower_bound(found):
+    """Most tasks of the group are marked, for example because a thread pool of p2p shuffles took
+    memory beside them: nothing is claimed beyond what was seen, and nothing is promised."""
+    assert found["unseen"]["share"] > 0.5 and not found["promised"], found
 
 
 def question(record):
@@ -273,8 +281,8 @@ def test_a_forecast_for_twice_the_block(cli, ran, learned, name):
             continue
         answers = map(json.loads, done.stdout.splitlines())
         (found,) = (answer for answer in answers if answer["group"] == text)
-        if found["at_least"]:  # most of its tasks are marked: the answer is a lower bound
-            assert found["unseen"]["share"] > 0.5 and not found["promised"]
+        if found["at_least"]:
+            assert_lower_bound(found)
             continue
         # There are few blocks of this size: each may be the first in its thread.
         mean = found["mean_bytes"] or 0
