@@ -181,8 +181,8 @@ def _print_task(
 ) -> None:
     """Answers for each group of tasks that is meant. kind: as the user wrote it, or None.
     limit_text: as the user wrote it."""
-    from dwsr_probe.report.words import line_of
     from dwsr_probe.serve.question import answer
+    from dwsr_probe.words import line_of
 
     model = learned.model
     groups = model.groups(asked.task)
@@ -237,8 +237,8 @@ def _print_one(
     from dwsr_probe.predict.blocks import input_bytes, scaled
     from dwsr_probe.predict.group import chain_text
     from dwsr_probe.report.forecast import CurvePoint, answer_lines, input_text, plot
-    from dwsr_probe.report.words import line_of
     from dwsr_probe.serve.question import answer
+    from dwsr_probe.words import line_of
 
     model = learned.model
     found = answer(model, asked, group)
@@ -273,8 +273,8 @@ def _print_all(learned: Learned, kind: str | None, q: float, form: str) -> None:
     from dwsr_probe.predict.blocks import input_bytes
     from dwsr_probe.predict.group import chain_text
     from dwsr_probe.report.forecast import ForecastRow, print_names
-    from dwsr_probe.report.words import count_text, line_of
     from dwsr_probe.serve.question import Question, answer
+    from dwsr_probe.words import count_text, line_of
 
     model = learned.model
 

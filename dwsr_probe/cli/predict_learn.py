@@ -97,8 +97,8 @@ def _learn_new(
 ) -> LearnedRun:
     from dwsr_probe.predict.history import RunSample
     from dwsr_probe.report.progress import Progress
-    from dwsr_probe.report.words import count_text
     from dwsr_probe.say import say
+    from dwsr_probe.words import count_text
 
     sample = RunSample()
     with Progress() as progress:
@@ -165,8 +165,8 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 def _add_lines(sample: RunSample, path: str, progress: Progress) -> int:
     """The records of a file; their number. Lines that are no records are reported."""
     from dwsr_probe.predict.lines import RecordLines
-    from dwsr_probe.report.words import count_text, line_of
     from dwsr_probe.say import say
+    from dwsr_probe.words import count_text, line_of
 
     added = 0
     try:

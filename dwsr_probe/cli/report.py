@@ -149,9 +149,9 @@ def _compare(
 ) -> int:
     """Show the comparison of two runs; return the exit code."""
     from dwsr_probe.report.compare.comparison import Comparison
-    from dwsr_probe.report.words import line_of
     from dwsr_probe.runs import open_run
     from dwsr_probe.say import say
+    from dwsr_probe.words import line_of
 
     a, b = (open_run(path, say) for path in paths)
     compared = Comparison(a, b, task)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from math import inf
 
-from dwsr_probe.report.words import About, AtLeast
 from dwsr_probe.total import cell_value
+from dwsr_probe.words import About, AtLeast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.report.processes import NANNY_SHARE, was_killed
 from dwsr_probe.report.summary import limiting_memory, missing_records
-from dwsr_probe.report.words import (
+from dwsr_probe.words import (
     Name,
     bytes_text,
     line_of,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.report.lines import Column, Lines
 from dwsr_probe.report.reasons import reason_lines, reasons_text
-from dwsr_probe.report.words import AtLeast, bytes_text, count_text
+from dwsr_probe.words import AtLeast, bytes_text, count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

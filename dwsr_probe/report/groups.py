@@ -12,7 +12,7 @@ well: a row for each chain, and one more for the unknown chains, would show ever
 from __future__ import annotations
 
 from dwsr_probe.predict.group import Group, chain_text, group_of, is_asked, labels
-from dwsr_probe.report.words import line_of
+from dwsr_probe.words import line_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

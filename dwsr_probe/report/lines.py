@@ -12,7 +12,7 @@ import os
 import unicodedata
 
 from dwsr_probe.dataclass import dataclass
-from dwsr_probe.report.words import count_text, label_number, line_of, visible
+from dwsr_probe.words import count_text, label_number, line_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dwsr_probe.report.html.memory import memory_lines
-from dwsr_probe.report.words import line_of, process_title
+from dwsr_probe.words import line_of, process_title
 
 try:
     from bokeh.embed import file_html

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dwsr_probe.record import FIELDS, NESTED, TYPES, largest_device_peak, parse_json
 from dwsr_probe.report.html import write_page
-from dwsr_probe.report.words import bytes_text, count_text, line_of, seconds_text
 from dwsr_probe.runs import open_run
 from dwsr_probe.sample import SAMPLE_BYTES
 from dwsr_probe.say import say
 from dwsr_probe.store import StoreError
+from dwsr_probe.words import bytes_text, count_text, line_of, seconds_text
 
 try:
     import numpy as np

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.predict.group import group_of
-from dwsr_probe.report.words import inputs_text
+from dwsr_probe.words import inputs_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dwsr_probe import _core
 from dwsr_probe.board import process_limit
-from dwsr_probe.report.words import count_text
+from dwsr_probe.words import count_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pandas as pd
 from dwsr_probe.predict.group import Group, chain_text, group_of, labels
 from dwsr_probe.record import largest_device_peak
 from dwsr_probe.report.distribution import Distribution
-from dwsr_probe.report.words import AtLeast, bytes_text, line_of, seconds_text
+from dwsr_probe.words import AtLeast, bytes_text, line_of, seconds_text
 
 _TITLES = {  # as in the other views
     "alloc_peak_median_bytes": ("own peak", "median"),

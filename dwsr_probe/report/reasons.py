@@ -3,7 +3,7 @@ summary.py or by the model."""
 
 from __future__ import annotations
 
-from dwsr_probe.report.words import count_text, line_of
+from dwsr_probe.words import count_text, line_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dwsr_probe.report.evidence import TIGHT_SHARE
 from dwsr_probe.report.processes import NANNY_SHARE
-from dwsr_probe.report.words import bytes_text, name_of, percent_text
+from dwsr_probe.words import bytes_text, name_of, percent_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dwsr_probe.report.evidence import Evidence, MemoryUse
     from dwsr_probe.report.outlook import Outlook
     from dwsr_probe.report.summary import NameSummary
-    from dwsr_probe.report.words import Sentence
+    from dwsr_probe.words import Sentence
 
 # Smaller blocks are advised below the first scale of the volume, larger ones from the second on.
 _SMALLER_BELOW = 0.95

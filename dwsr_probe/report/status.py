@@ -89,7 +89,7 @@ class Status:
 
     def _text(self, collector: Collector) -> str:
         from dwsr_probe.live.process import least_headroom_bytes, read_process
-        from dwsr_probe.report.words import bytes_text, line_of
+        from dwsr_probe.words import bytes_text, line_of
 
         processes = [
             read_process(board, live, tasks=False) for board, live in collector.readable_boards()

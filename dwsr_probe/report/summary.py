@@ -14,7 +14,7 @@ from dwsr_probe.dataclass import dataclass, field
 from dwsr_probe.record import misses_memory
 from dwsr_probe.report.distribution import Distribution, median
 from dwsr_probe.report.groups import Grouping
-from dwsr_probe.report.words import AtLeast, input_count
+from dwsr_probe.words import AtLeast, input_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from dwsr_probe.report.processes import (
 )
 from dwsr_probe.report.summary import missing_records, summarise
 from dwsr_probe.report.verdict import make_verdict
-from dwsr_probe.report.words import bytes_text, count_text, line_of, percent_text, seconds_text
+from dwsr_probe.words import bytes_text, count_text, line_of, percent_text, seconds_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

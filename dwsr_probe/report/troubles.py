@@ -11,7 +11,7 @@ from collections import Counter
 
 from dwsr_probe.report.evidence import share_text
 from dwsr_probe.report.processes import NANNY_SHARE
-from dwsr_probe.report.words import AtLeast, bytes_text, count_text, inputs_text, name_of
+from dwsr_probe.words import AtLeast, bytes_text, count_text, inputs_text, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dwsr_probe.report.evidence import Evidence, MemoryUse
     from dwsr_probe.report.outlook import Outlook
     from dwsr_probe.report.summary import NameSummary
-    from dwsr_probe.report.words import Sentence
+    from dwsr_probe.words import Sentence
 
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
 _NAMED_MOST = 3  # of each kind; the sentence counts the rest

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.report.evidence import TIGHT_SHARE, Evidence, MemoryUse, share_text
-from dwsr_probe.report.words import bytes_text, count_text, name_of, percent_text
+from dwsr_probe.words import bytes_text, count_text, name_of, percent_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dwsr_probe.report.outlook import Outlook
     from dwsr_probe.report.summary import MissingRecords, NameSummary, ProcessRow
-    from dwsr_probe.report.words import Sentence
+    from dwsr_probe.words import Sentence
 
 
 @dataclass

@@ -12,6 +12,7 @@ import numpy as np
 
 from dwsr_probe.predict import KINDS
 from dwsr_probe.predict.params import parse_params
+from dwsr_probe.words import parse_bytes, parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.group import Group
 
 QUANTILE = 0.99
-_UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
 _INPUTS_MOST, _AXES_MOST = 256, 64
 _COUNT_MOST = 1 << 20  # of equal inputs in succession
 _NAME_CHARS_MOST = 30_000  # a group's text has a name and a chain
@@ -53,7 +53,7 @@ class Question:
         parse_params(self.params)
         if len(self.params) > _PARAMS_MOST:
             raise ValueError(f"params are at most {_PARAMS_MOST}")
-        self.q = _parse_number(self.q, "q")
+        self.q = parse_number(self.q, "q")
         if not 0 < self.q < 1:
             raise ValueError("q is a probability between 0 and 1, such as 0.99")
         self.limit = None if self.limit is None else parse_bytes(self.limit)
@@ -89,7 +89,7 @@ def inputs_from_text(
         )
     of_each = [*dtypes] * len(shapes) if len(dtypes) == 1 else dtypes
     found: list[dict[str, Any]] = [
-        {"dtype": dtype, "shape": _parse_shape(shape)}
+        {"dtype": dtype, "shape": parse_shape(shape)}
         for shape, dtype in zip(shapes, of_each, strict=False)
     ]
     return found + [{"nbytes": int(parse_bytes(size))} for size in sizes]
@@ -102,31 +102,12 @@ def params_from_text(given: Sequence[str]) -> dict[str, float]:
         name, _, value = (part.strip() for part in text.partition("="))
         number = {"true": "1", "false": "0"}.get(value.lower(), value)
         try:
-            found[name] = _parse_number(number, "a parameter")
+            found[name] = parse_number(number, "a parameter")
         except ValueError:
             name = ""
         if not name:
             raise ValueError(f"{text!r} is not a parameter; write sigma=30 or periodic=true")
     return found
-
-
-def parse_bytes(given: Any) -> float:
-    """Bytes from "8GiB", "500 MB", "1e9" or a number. GB is 10**9 and GiB is 2**30."""
-    if isinstance(given, str):
-        found = re.fullmatch(
-            r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*", given, re.IGNORECASE
-        )
-        if not found:
-            raise ValueError(f"{given!r} is not a number of bytes; write 8GiB, 500MB or 1000000")
-        number, unit, binary = found.groups()
-        given = (
-            _parse_number(number, "a size")
-            * (1024 if binary else 1000) ** _UNIT_EXPONENTS[unit.lower()]
-        )
-    value = _parse_number(given, "a size")
-    if value < 0:
-        raise ValueError("a number of bytes is not negative")
-    return value
 
 
 def answer_all(model: Model, question: Question) -> dict[str, Any]:
@@ -207,17 +188,7 @@ def whole_bytes(value: float) -> int | None:
     return round(value) if math.isfinite(value) else None
 
 
-def _parse_number(given: Any, what: str) -> float:
-    try:
-        value = None if isinstance(given, bool) else float(given)
-    except (TypeError, ValueError, OverflowError):
-        value = None
-    if value is None or not math.isfinite(value):
-        raise ValueError(f"{what} is a number")
-    return value
-
-
-def _parse_shape(text: str) -> list[int]:
+def parse_shape(text: str) -> list[int]:
     words = [word for word in re.split(r"[,x× ]+", text.strip().strip("()[]")) if word]
     if not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words) or len(words) > _AXES_MOST:
         raise ValueError(f"{text!r} is not a shape; write 512,512,512")

@@ -20,6 +20,7 @@ PACKAGE = Path(dwsr_probe.__file__).parent
 LAYERS = (
     "dataclass",
     "outcome",
+    "words",
     "settings",
     "advice",
     "say",

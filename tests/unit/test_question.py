@@ -10,9 +10,9 @@ from dwsr_probe.serve.question import (
     answer,
     answer_all,
     inputs_from_text,
-    parse_bytes,
     parse_question,
 )
+from dwsr_probe.words import parse_bytes
 from tests.unit.workers import MIB, record
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dwsr_probe.report.distribution import Distribution
 from dwsr_probe.report.readable import summary_of
-from dwsr_probe.report.words import bytes_text
+from dwsr_probe.words import bytes_text
 
 MIB = 1 << 20
 

@@ -10,7 +10,6 @@ from dwsr_probe.board import Board
 from dwsr_probe.export.totals import Totals
 from dwsr_probe.record import TaskRecord, to_row
 from dwsr_probe.report.summary import summarise
-from dwsr_probe.report.words import About, AtLeast
 from dwsr_probe.total import (
     Total,
     add_last_record,
@@ -20,6 +19,7 @@ from dwsr_probe.total import (
     from_json,
     from_words,
 )
+from dwsr_probe.words import About, AtLeast
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import summarise
 from dwsr_probe.report.verdict import make_verdict
-from dwsr_probe.report.words import AtLeast, bytes_text, percent_text
 from dwsr_probe.total import from_words
+from dwsr_probe.words import AtLeast, bytes_text, percent_text
 
 MIB = 1 << 20
 

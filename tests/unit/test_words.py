@@ -12,7 +12,7 @@ from dwsr_probe.report.table import _failed_text
 from dwsr_probe.report.top.moment import Moment
 from dwsr_probe.report.top.picture import Picture
 from dwsr_probe.report.top.screen import Screen, plain_line
-from dwsr_probe.report.words import count_text, inputs_text, label_number, line_of
+from dwsr_probe.words import count_text, inputs_text, label_number, line_of
 
 
 def said(n):

@@ -39,7 +39,7 @@ from dwsr_probe.report.compare.tasks import (
     rows_of,
 )
 from dwsr_probe.report.groups import NoSuchTask
-from dwsr_probe.report.words import line_of
+from dwsr_probe.words import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -39,7 +39,7 @@ from dwsr_probe.report.compare.tasks import (
     NameInRun,
     Part,
 )
-from dwsr_probe.report.words import bytes_text
+from dwsr_probe.words import bytes_text
 
 ALPHA = 0.05
 # Peaks of more than so many times the inputs are not proportional to the inputs.

@@ -24,7 +24,7 @@ from dwsr_probe.report.compare.table import (
     verdict_text,
 )
 from dwsr_probe.report.groups import row_chain_text
-from dwsr_probe.report.words import line_of
+from dwsr_probe.words import line_of
 
 if TYPE_CHECKING:
     from dwsr_probe.report.compare.comparison import Comparison, NameComparison

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from dwsr_probe.report.compare.difference import ALPHA
 from dwsr_probe.report.groups import chain_lines
 from dwsr_probe.report.lines import Column, Lines, Styled
-from dwsr_probe.report.words import bytes_text, count_text, line_of
+from dwsr_probe.words import bytes_text, count_text, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

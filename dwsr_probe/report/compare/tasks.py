@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dwsr_probe.predict.group import Group, group_of
 from dwsr_probe.record import FIELDS, misses_memory
-from dwsr_probe.report.words import input_count
+from dwsr_probe.words import input_count
 
 if TYPE_CHECKING:
     from dwsr_probe.store import Store

@@ -36,7 +36,7 @@ from dwsr_probe.report.html.tasks import collect_tasks
 from dwsr_probe.report.outlook import Outlook
 from dwsr_probe.report.summary import limiting_memory, missing_records
 from dwsr_probe.report.verdict import make_verdict
-from dwsr_probe.report.words import (
+from dwsr_probe.words import (
     Name,
     bytes_text,
     count_text,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from dwsr_probe.report.html.plots import TimeSpan
     from dwsr_probe.report.html.tasks import CollectedTasks
     from dwsr_probe.report.summary import MissingRecords, NameSummary, ProcessRow
-    from dwsr_probe.report.words import Sentence
     from dwsr_probe.store import Store
+    from dwsr_probe.words import Sentence
 
 DATA_MOST = 6_000_000  # bytes; with Bokeh and the tables the file stays below 8 MB
 SCATTERS_MOST = 9  # names with a scatter plot of their own

@@ -18,7 +18,7 @@ from dwsr_probe.report.html.figures import (
 )
 from dwsr_probe.report.html.packed import round_for_packing
 from dwsr_probe.report.html.tasks import STATES
-from dwsr_probe.report.words import count_text, line_of
+from dwsr_probe.words import count_text, line_of
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.group import Group

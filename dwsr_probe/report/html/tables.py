@@ -17,7 +17,7 @@ from dwsr_probe.report.processes import (
     worker_facts,
 )
 from dwsr_probe.report.reasons import reason_lines, shared_text
-from dwsr_probe.report.words import (
+from dwsr_probe.words import (
     AtLeast,
     bytes_text,
     count_text,

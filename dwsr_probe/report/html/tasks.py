@@ -14,7 +14,7 @@ import numpy as np
 from dwsr_probe.predict.history import RunSample, known_input_bytes
 from dwsr_probe.report.groups import Grouping, asked_groups, row_chain_text
 from dwsr_probe.report.summary import limiting_memory, rank_by_need, summarise
-from dwsr_probe.report.words import inputs_text, line_of
+from dwsr_probe.words import inputs_text, line_of
 
 if TYPE_CHECKING:
     from dwsr_probe.predict.group import Group

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
-from dwsr_probe.report.words import label_number, line_of
+from dwsr_probe.words import label_number, line_of
 
 BLOCKS, EIGHTHS = "▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉"
 

@@ -14,7 +14,7 @@ from dwsr_probe.export.totals import checked_devices
 from dwsr_probe.live.wire import TaskIdentity, task_identity
 from dwsr_probe.predict.group import Group, group_of
 from dwsr_probe.record import growth_of, largest_device_peak, needed_bytes
-from dwsr_probe.report.words import line_of
+from dwsr_probe.words import line_of
 
 _CHAIN_MOST = 256  # functions
 RECORDS_MOST = 5_000  # of one moment: a long run is read in pieces, and the screen stays live

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.report.top import figures
-from dwsr_probe.report.words import percent_text
+from dwsr_probe.words import percent_text
 
 if TYPE_CHECKING:
     from dwsr_probe.report.top.moment import ProcessRow

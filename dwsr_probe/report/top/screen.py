@@ -22,7 +22,7 @@ from dwsr_probe.report.top.panes import (
     device_rows,
     process_columns,
 )
-from dwsr_probe.report.words import count_text, line_of, percent_text
+from dwsr_probe.words import count_text, line_of, percent_text
 
 if TYPE_CHECKING:
     from dwsr_probe.report.top.panes import Cells

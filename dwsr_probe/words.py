@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, the same in every view.
+"""Numbers and names as people read and write them, the same in every view.
 
 Every run loads this module, so it does without `typing` and `re`.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NAME_MOST = 48  # characters
 _INPUTS_MOST = 6  # inputs that are described
+_UNIT_EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}  # of 1000 or 1024
 
 
 class AtLeast(float):
@@ -42,6 +43,38 @@ def bytes_text(n: float | None, at_least: str = "≥ ") -> str:
         if n >= size:
             return f"{sign}{n / size:.1f} {unit}"
     return f"{sign}{n:.0f} B"
+
+
+def parse_bytes(given: Any) -> float:
+    """Bytes from "8GiB", "500 MB", "1e9" or a number. GB is 10**9 and GiB is 2**30."""
+    if isinstance(given, str):
+        import re
+
+        found = re.fullmatch(
+            r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgtp]?)(i?)b?\s*", given, re.IGNORECASE
+        )
+        if not found:
+            raise ValueError(f"{given!r} is not a number of bytes; write 8GiB, 500MB or 1000000")
+        number, unit, binary = found.groups()
+        given = (
+            parse_number(number, "a size")
+            * (1024 if binary else 1000) ** _UNIT_EXPONENTS[unit.lower()]
+        )
+    value = parse_number(given, "a size")
+    if value < 0:
+        raise ValueError("a number of bytes is not negative")
+    return value
+
+
+def parse_number(given: Any, what: str) -> float:
+    """A finite number; ValueError that says `what` it should be."""
+    try:
+        value = None if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
+        value = None
+    if value is None or value - value != 0:
+        raise ValueError(f"{what} is a number")
+    return value
 
 
 def seconds_text(s: float | None) -> str:
