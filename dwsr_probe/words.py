@@ -151,6 +151,11 @@ def visible(text: str) -> str:
     )
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """ "128×128×64"."""
+    return "×".join(map(str, shape))
+
+
 def inputs_text(inputs: Sequence[Any], omitted: int | None = 0) -> str:
     """ "float32 (48, 48, 64) from a file, 4 × DataFrame 3.0 MiB": type and shape or size of the
     first inputs. omitted: number of inputs that the record leaves out."""

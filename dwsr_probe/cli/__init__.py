@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-COMMANDS = ("run", "top", "report", "export", "predict", "doctor")
+COMMANDS = ("run", "top", "report", "export", "predict", "fit", "doctor")
 
 
 def fail(text: object, code: int = 1) -> NoReturn:

@@ -1,0 +1,80 @@
+"""How long the job takes with a block, from measured durations of tasks.
+
+    seconds = tasks × scheduling + ⌈blocks / (workers × threads)⌉ × (start + read + compute)
+
+compute: measured seconds per byte, at the sizes that were measured and interpolated between them.
+A small block may be faster per byte (it fits into a cache) or slower (fixed costs), so no line is
+assumed. read: whole stored chunks are decoded, also if only a part of them is needed. The rounding
+up is the tail: blocks that do not divide among the threads leave some idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dwsr_probe.fit.candidates import Blocks
+    from dwsr_probe.fit.worker import Layout, Worker
+
+    Floats = NDArray[np.float64]
+
+SCHEDULING_S = 0.5e-3  # per task, in the scheduler: it handles one task after the other
+START_S = 1e-3  # per task, in the worker
+
+
+@dataclass
+class Durations:
+    """measured: (bytes of the block with its halo, seconds) of calls. read_seconds_per_byte: of
+    decoded stored chunks. tasks_per_block: in the graph, beside reading by chunks."""
+
+    measured: Sequence[tuple[float, float]]
+    read_seconds_per_byte: float = 0.0
+    scheduling_s: float = SCHEDULING_S
+    start_s: float = START_S
+
+    def compute(self, nbytes: Floats) -> Floats:
+        """Seconds of one task."""
+        by_size: dict[float, list[float]] = {}
+        for size, seconds in self.measured:
+            by_size.setdefault(size, []).append(seconds / max(size, 1))
+        if not by_size:
+            return np.zeros(len(nbytes))
+        sizes = sorted(by_size)
+        rates = [float(np.median(by_size[size])) for size in sizes]
+        logs = np.log(np.maximum(nbytes, 1))
+        rate = np.interp(logs, np.log(np.maximum(sizes, 1)), rates)
+        found: Floats = rate * nbytes
+        return found
+
+    def job(self, blocks: Blocks, layout: Layout, worker: Worker, input_bytes: Floats) -> Floats:
+        """Seconds of the whole job. input_bytes: of a block with its halo and other inputs."""
+        count = layout.count(blocks)
+        read = layout.read_bytes(blocks) * self.read_seconds_per_byte
+        of_each = self.start_s + read + self.compute(input_bytes)
+        rounds = np.ceil(count / (worker.workers * worker.threads))
+        return count * _tasks_per_block(blocks, layout) * self.scheduling_s + rounds * of_each
+
+
+def _tasks_per_block(blocks: Blocks, layout: Layout) -> Floats:
+    found = np.ones(len(blocks))
+    if any(layout.depth):
+        is_cut = layout_cut(blocks, layout)
+        halo = np.asarray(layout.depth) > 0
+        found += 3.0 ** (is_cut & halo[None, :]).sum(axis=1)  # a task for each neighbour
+    if layout.is_rechunked and layout.stored is not None:
+        found += layout.read_bytes(blocks) / np.maximum(
+            1.0, np.prod(layout.stored) * layout.itemsize
+        )
+    return found
+
+
+def layout_cut(blocks: Blocks, layout: Layout) -> NDArray[np.bool_]:
+    """Which axes are cut, for each candidate."""
+    return blocks < np.asarray(layout.shape, np.int64)

@@ -1,0 +1,95 @@
+"""What a worker may use, where the user does not say: Dask's limit of the workers of the running
+cluster, or the limit of this process's cgroup and machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from dwsr_probe.fit.error import FitError
+from dwsr_probe.words import bytes_text, parse_bytes
+
+# Of a worker's limit: Dask writes data to disk from here on (distributed.worker.memory.spill)
+SPILL_SHARE = 0.7
+_MACHINE = "/proc/meminfo"
+
+
+class WorkerLimits(NamedTuple):
+    """memory_bytes: the limit of one worker. base_bytes: its resident size without blocks; None:
+    not known. source: where memory_bytes comes from, in words."""
+
+    memory_bytes: float
+    threads: int
+    workers: int
+    base_bytes: float | None
+    source: str
+
+
+def find_limits(
+    memory: Any = None, threads: int | None = None, workers: int | None = None, client: Any = None
+) -> WorkerLimits:
+    """What is given counts; the rest is asked of the client's cluster, or of this machine."""
+    client = client if client is not None else _running_client()
+    known = list(_cluster_workers(client)) if client is not None else []
+    if memory is not None:
+        limit, source = parse_bytes(memory), "as given"
+        here = machine_bytes()
+        if not known and limit > here:
+            raise FitError(
+                f"{bytes_text(limit)} for a worker is more than the {bytes_text(here)} of this"
+                " machine; give what a worker has, or connect a Client of the cluster it belongs to"
+            )
+    elif limits := [w["memory_limit"] for w in known if w.get("memory_limit")]:
+        limit, source = float(min(limits)), "limit of the cluster's workers"
+    else:
+        limit, source = float(available_limit_bytes()), "limit of this machine or its cgroup"
+    base = [w["metrics"]["memory"] for w in known if w.get("metrics", {}).get("memory")]
+    return WorkerLimits(
+        limit,
+        threads or (max(w["nthreads"] for w in known) if known else os.cpu_count() or 1),
+        workers or len(known) or 1,
+        float(max(base)) if base else None,
+        source,
+    )
+
+
+def _running_client() -> Any:
+    """The Client that this program has connected; None without one."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        return distributed.get_client()
+    except ValueError:
+        return None
+
+
+def _cluster_workers(client: Any) -> list[dict[str, Any]]:
+    try:
+        info = client.scheduler_info(n_workers=-1)
+    except TypeError:  # before 2025.7 all workers were listed
+        info = client.scheduler_info()
+    found: list[dict[str, Any]] = list(info["workers"].values())
+    return found
+
+
+def machine_bytes() -> int:
+    return _of_machine("MemTotal:")
+
+
+def machine_available_bytes() -> int:
+    """What new memory could take without swapping."""
+    return min(_of_machine("MemAvailable:"), available_limit_bytes())
+
+
+def _of_machine(field: str) -> int:
+    with open(_MACHINE) as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(field))
+
+
+def available_limit_bytes() -> int:
+    """The least limit of this process's cgroup and machine, as the probe reads it."""
+    from dwsr_probe import _core
+
+    return int(_core.memory_limit() or machine_bytes())

@@ -1,0 +1,117 @@
+"""What one kind of task receives for a block, and the memory that it needs for it.
+
+A step knows how a task's inputs follow from the block: with a halo, beside other arrays, or as the
+tasks of a run were seen to (run.py). `needs_of` asks the model for all candidates at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dwsr_probe.predict.blocks import held_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from dwsr_probe.fit.candidates import Blocks
+    from dwsr_probe.predict import Forecast, Model
+    from dwsr_probe.predict.group import Group
+
+Inputs = list[dict[str, Any]]
+
+
+@dataclass
+class Step:
+    """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths."""
+
+    label: str
+    task: str | Group
+    inputs_of: Callable[[Sequence[int]], Inputs]
+    kind: str = "alloc"
+    params: dict[str, float] | None = None
+
+
+@dataclass
+class Needs:
+    """What each candidate block needs in one step: bytes of the inputs that are in memory before
+    the task begins, of the output, and the task's own peak: mean and 1 − δ bound."""
+
+    step: Step
+    model: Model
+    inputs: list[Inputs]
+    input_bytes: NDArray[np.float64]
+    output_bytes: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    _joint: dict[tuple[int, int, float], float] = field(default_factory=dict)
+
+    def forecast(self, place: int) -> Forecast:
+        return self.model.predict(
+            self.inputs[place], self.step.task, self.step.kind, params=self.step.params
+        )
+
+    def joint_upper(self, place: int, threads: int, q: float) -> float:
+        """The bound of the own peaks of so many tasks at once. They are not independent: if one
+        needs more than expected because the slope is steeper, the others do, too."""
+        known = self._joint.get((place, threads, q))
+        if known is None:
+            one = (self.inputs[place], self.step.task, self.step.params)
+            together = self.model.together([one] * threads, self.step.kind)
+            self._joint[place, threads, q] = known = together.upper(q)
+        return known
+
+
+def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
+    inputs = [step.inputs_of(block) for block in blocks.tolist()]
+    found = model.predict_many(inputs, step.task, step.kind, params=step.params)
+    return Needs(
+        step,
+        model,
+        inputs,
+        np.array([held_bytes(one) for one in inputs], float),
+        _output_bytes(model, step, inputs),
+        np.asarray(found.mean, float),
+        np.asarray(found.upper(q), float),
+    )
+
+
+def _output_bytes(model: Model, step: Step, inputs: Sequence[Inputs]) -> NDArray[np.float64]:
+    if "output" not in model.kinds(step.task):
+        return np.zeros(len(inputs))
+    found = model.predict_many(inputs, step.task, "output", params=step.params)
+    return np.asarray(found.mean, float)
+
+
+def block_inputs(
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    depth: Sequence[int],
+) -> Callable[[Sequence[int]], Inputs]:
+    """Inputs of a function that is mapped over blocks. shapes, dtypes: of the arrays, the blocked
+    one first. depth: halo along each of its axes. Other arrays are aligned at their last axes, as
+    NumPy broadcasts: an axis as long as that of the first array is cut with it, any other is
+    whole."""
+    first = shapes[0]
+
+    def inputs_of(block: Sequence[int]) -> Inputs:
+        lengths = [
+            min(n, length + 2 * around)
+            for n, length, around in zip(first, block, depth, strict=True)
+        ]
+        found = []
+        for shape, dtype in zip(shapes, dtypes, strict=True):
+            part = [
+                lengths[axis] if n == first[axis] else n
+                for axis, n in zip(range(len(first) - len(shape), len(first)), shape, strict=True)
+            ]
+            nbytes = math.prod(part) * np.dtype(dtype).itemsize
+            found.append({"dtype": str(dtype), "shape": part, "nbytes": nbytes})
+        return found
+
+    return inputs_of
