@@ -150,7 +150,10 @@ begun.result(); end.set(); thread.join()
     # what the loop of the ended task takes is no task's, and marks B
     own(records, "B", 3 * MIB, attributions=("shared",))
     (owner,) = tasks(records, "owner of the loop")
-    assert owner["alloc_peak_bytes"] < 2 * MIB and owner["attribution"] == "exact"
+    assert owner["alloc_peak_bytes"] < 2 * MIB, owner
+    # Its loop's thread took 64 MiB for nobody beside it: that may mark it, and nothing else.
+    reason = owner["attribution_reason"]
+    assert owner["attribution"] == "exact" or reason.startswith("unowned-thread"), reason
 
 
 def test_failures_and_cancellation_in_the_loop(cli):
