@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch] csrc/*.pxd dwsr_probe/*.p[yx][xd] dwsr_probe/*/*.p[yx][xd]) setup.py pyproject.toml
 
-.PHONY: help demo demo-gpu test results bench bench-budgets bench-graphs bench-libraries bench-predict bench-tuning lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo rescue demo-gpu test results bench bench-budgets bench-graphs bench-libraries bench-predict bench-tuning lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -15,6 +15,10 @@ demo: build ## build, run examples/ under the probe, print the table
 	$(BIN)/pip install -q 'numpy>=1.24'
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe run python examples/filters.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" dwsr-probe doctor
+
+rescue: build ## a job that dies of memory is measured, fitted, and finishes
+	$(BIN)/pip install -q 'dask[array]>=2024.11' 'distributed>=2024.11' 'zarr>=3' 'numpy>=1.24' 'bokeh>=3.7' 'cloudpickle>=3'
+	$(BIN)/python examples/rescue.py
 
 demo-gpu: .venv-cupy-14/.installed build ## a CuPy job under the probe, on a stand-in: no GPU needed
 	PATH="$(CURDIR)/.venv-cupy-14/bin:$$PATH" PYTHONPATH="$(CURDIR)" python -m tests.standin run python -m dwsr_probe run python examples/cupy_filters.py

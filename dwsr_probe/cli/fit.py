@@ -155,10 +155,11 @@ def _plan(what: str | None, options: dict[str, Any]) -> Plan:
     is_function = what is not None and ":" in what and not os.path.exists(what)
     if is_function and options["run"]:
         raise ValueError(f"{what} and --from {options['run']}: name a function or a run, not both")
-    if not is_function:
-        raise ValueError("a run cannot be fitted yet")
-    assert what is not None
-    return _plan_function(what, params, _source(options, words), options["keep_results"], given)
+    if what is not None and is_function:
+        return _plan_function(what, params, _source(options, words), options["keep_results"], given)
+    if what is not None and options["run"]:
+        raise ValueError(f"{what} and --from {options['run']}: name one run")
+    return _plan_run(what or options["run"], options, words, given, params)
 
 
 _LISTS = ("shape", "stored", "depth", "whole_axes")
@@ -179,6 +180,58 @@ def _plan_function(
             keep_results=keeps,
             progress=lambda text: progress(text, 0, 0),
             **given,
+        )
+
+
+def _plan_run(
+    run: str | None,
+    options: dict[str, Any],
+    words: dict[str, list[int] | None],
+    given: dict[str, Any],
+    params: dict[str, float],
+) -> Plan:
+    import sqlite3
+
+    from dwsr_probe.fit.fitting import parse_depth
+    from dwsr_probe.fit.job import fit_run
+    from dwsr_probe.fit.known import Wanted
+    from dwsr_probe.report.progress import Progress
+    from dwsr_probe.runs import collect_leftovers, find_run
+    from dwsr_probe.say import say
+    from dwsr_probe.store import Store, StoreError
+
+    shape: Sequence[int] | None = words["shape"]
+    stored: Sequence[int] | None = words["stored"]
+    if options["data"]:
+        source = _source(options, words)
+        shape, stored = source.shape, stored or source.stored
+    depth = parse_depth(given["depth"], len(shape)) if shape and words["depth"] else None
+    wanted = Wanted(given["objective"], given["delta"], given["fill"])
+    try:
+        directory = find_run(run, say)
+        collect_leftovers(directory, say)
+        with Progress() as progress:
+            return fit_run(
+                Store.open(directory),
+                wanted,
+                options["task"],
+                shape,
+                stored,
+                given["memory"],
+                given["threads"],
+                given["workers"],
+                depth,
+                given["whole_axes"],
+                options["keep_results"],
+                params,
+                progress,
+            )
+    except StoreError as error:
+        fail(error)
+    except sqlite3.Error as error:
+        fail(
+            f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on"
+            " another machine"
         )
 
 

@@ -28,15 +28,19 @@ def candidate_blocks(
     stored: Sequence[int] | None = None,
     whole_axes: Collection[int] = (),
     least: Sequence[int] | None = None,
+    used: Sequence[int] | None = None,
 ) -> Blocks:
     """All combinations of lengths along the axes, at most 20,000. least: the shortest length that
-    is allowed along each axis."""
+    is allowed along each axis. used: a block that a run has used, if `stored` is not known: then
+    lengths are multiples of its lengths, and halves of them, which its stored chunks allow, too."""
     free = [axis for axis in range(len(shape)) if axis not in whole_axes and shape[axis] > 1]
     most = int(_BLOCKS_MOST ** (1 / max(1, len(free))))
     lengths = [
-        axis_lengths(n, stored[axis] if stored else None, least[axis] if least else 1, most)
-        if axis in free
-        else [n]
+        [n]
+        if axis not in free
+        else multiples_of(n, used[axis], least[axis] if least else 1, most)
+        if used and not stored
+        else axis_lengths(n, stored[axis] if stored else None, least[axis] if least else 1, most)
         for axis, n in enumerate(shape)
     ]
     grid = np.meshgrid(*lengths, indexing="ij")
@@ -64,6 +68,19 @@ def axis_lengths(n: int, stored: int | None = None, least: int = 1, most: int = 
     other = [length for length, is_aligned in found.items() if not is_aligned]
     kept = thinned(whole, most)
     return sorted(kept + thinned(other, most - len(kept)))
+
+
+def multiples_of(n: int, used: int, least: int = 1, most: int = 1000) -> list[int]:
+    """Halves and multiples of a length that was used along an axis of length n, ascending."""
+    found, half = {n}, used
+    while half >= max(1, least):
+        if half <= n:
+            found.add(half)
+        if half % 2:
+            break
+        half //= 2
+    found |= {length for length in range(used, n, used) if not _leaves_sliver(n, length)}
+    return thinned(sorted(found), most)
 
 
 def thinned(lengths: list[int], most: int) -> list[int]:
@@ -95,6 +112,13 @@ def chunks_of(shape: Sequence[int], block: Sequence[int]) -> tuple[tuple[int, ..
         count, rest = divmod(n, int(length))
         found.append((int(length),) * count + ((rest,) if rest else ()))
     return tuple(found)
+
+
+def are_aligned(blocks: Blocks, stored: Sequence[int], shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether blocks consist of whole stored chunks."""
+    whole = blocks >= np.asarray(shape, np.int64)
+    found: NDArray[np.bool_] = ((blocks % np.asarray(stored, np.int64) == 0) | whole).all(axis=1)
+    return found
 
 
 def stored_chunks_touched(blocks: Blocks, stored: Sequence[int], shape: Sequence[int]) -> Any:

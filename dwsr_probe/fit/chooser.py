@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,13 +41,13 @@ def choose(
     block_bytes: Floats,
     memory: WorkerMemory,
     seconds: Floats,
-    enough: NDArray[np.bool_],
+    tiers: Sequence[NDArray[np.bool_]],
     allowed_bytes: float,
     objective: str,
     q: float,
 ) -> Chosen:
-    """enough: candidates with a block for each thread. They go first; the others are taken if none
-    of these fits, because an array may be too short to have so many blocks."""
+    """tiers: masks of candidates. Those of the first tier go first; those of the next are taken if
+    none of these fits."""
     mean, most = memory.mean(), memory.most()
 
     def fits(place: int) -> bool:
@@ -55,7 +55,7 @@ def choose(
             return False
         return most[place] <= allowed_bytes or memory.bound(place, q) <= allowed_bytes
 
-    for wanted in (enough, ~enough):
+    for wanted in tiers:
         places = np.flatnonzero(wanted)
         if objective == LARGEST:
             order = places[np.lexsort((seconds[places], -block_bytes[places]))]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dwsr_probe.fit.arrays import source_of
-from dwsr_probe.fit.candidates import candidate_blocks, chunks_of
+from dwsr_probe.fit.candidates import are_aligned, candidate_blocks, chunks_of
 from dwsr_probe.fit.chooser import TIME, choose
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
@@ -20,7 +20,7 @@ from dwsr_probe.fit.function import name_of_function
 from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
 from dwsr_probe.fit.limits import SPILL_SHARE, find_limits
-from dwsr_probe.fit.plan import Plan, PlanPoint, axis_notes
+from dwsr_probe.fit.plan import Plan, PlanPoint, StepNeed, UsedBlock, axis_notes
 from dwsr_probe.fit.steps import Step, block_inputs, needs_of
 from dwsr_probe.fit.worker import Layout, Worker, worker_memory
 from dwsr_probe.words import bytes_text, seconds_text, shape_text
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from dwsr_probe.fit.candidates import Blocks
     from dwsr_probe.fit.function import NamedFunction
     from dwsr_probe.fit.limits import WorkerLimits
+    from dwsr_probe.fit.steps import Needs
     from dwsr_probe.fit.worker import WorkerMemory
     from dwsr_probe.predict import Model
 
 # Without a cluster to ask and without trials: a Dask worker with NumPy, before its first block
 _BASE_BYTES = 180 << 20
 _CURVE_POINTS = 40
+_NEAR_USED = 4  # times shorter than the block of a run
 
 
 def fit_blocks(
@@ -102,11 +104,15 @@ def fit_blocks(
 def fit_known(
     known: Known, layout: Layout, limits: WorkerLimits, wanted: Wanted, whole_axes: Any = ()
 ) -> Plan:
-    """The plan for tasks that are known. Nothing runs."""
+    """The plan for tasks that are known. Nothing runs. The block that a run has used is a
+    candidate, too, and the plan says what it needs."""
     base = limits.base_bytes or known.base_bytes or _BASE_BYTES
     worker = Worker(wanted.fill * limits.memory_bytes, base, limits.threads, limits.workers)
     least = [max(1, around) for around in layout.depth]
-    blocks = candidate_blocks(layout.shape, layout.stored, whole_axes, least)
+    blocks = candidate_blocks(layout.shape, layout.stored, whole_axes, least, layout.used)
+    if layout.used:
+        used = np.minimum(layout.used, layout.shape).astype(np.int64)
+        blocks = np.concatenate([blocks, used[None, :]])
     q = 1 - wanted.delta
     needs = [needs_of(known.model, step, blocks, q) for step in known.steps]
     memory = worker_memory(blocks, layout, worker, needs, known.first_call_bytes)
@@ -114,9 +120,15 @@ def fit_known(
     input_bytes = np.max([one.input_bytes for one in needs], axis=0)
     durations = known.durations or Durations([(1.0, 1e-9)])
     seconds = durations.job(blocks, layout, worker, input_bytes)
-    enough = layout.count(blocks) >= worker.threads * worker.workers
     choice = choose(
-        blocks, sizes, memory, seconds, enough, worker.allowed_bytes, wanted.objective, q
+        blocks,
+        sizes,
+        memory,
+        seconds,
+        _tiers(blocks, layout, worker, wanted.objective),
+        worker.allowed_bytes,
+        wanted.objective,
+        q,
     )
     if choice.place is None:
         raise FitError(_nothing_fits(blocks, sizes, memory, worker, limits, whole_axes, known, q))
@@ -124,6 +136,13 @@ def fit_known(
     deciding = memory.deciding(place)
     forecast = deciding.forecast(place)
     block = tuple(int(n) for n in blocks[place])
+    notes = [*known.notes, *axis_notes(known.axes, deciding.step.label)]
+    stored = layout.stored
+    if stored is not None and not are_aligned(blocks[[place]], stored, layout.shape)[0]:
+        notes.append(
+            f"blocks cut through stored chunks ({shape_text(stored)}): a result that is stored in"
+            " such chunks would be written by two tasks at once; give it the chunks of this plan"
+        )
     return Plan(
         chunks=chunks_of(layout.shape, block),
         block=block,
@@ -142,12 +161,50 @@ def fit_known(
         workers=worker.workers,
         trust=forecast.trust,
         seconds=float(seconds[place]) if known.durations else None,
-        notes=[*known.notes, *axis_notes(known.axes, deciding.step.label)],
+        notes=notes,
         why_not_larger=_why_not_larger(choice.larger, place, blocks, memory, worker, seconds, q),
         trials=known.trials,
         trial_seconds=known.trial_seconds,
         axes=known.axes,
         curve=_curve(place, blocks, sizes, memory, q),
+        steps=[_step_need(one, place, bool(layout.used), q) for one in needs],
+        used=_used(blocks, memory, worker.allowed_bytes, q) if layout.used else None,
+    )
+
+
+def _tiers(
+    blocks: Blocks, layout: Layout, worker: Worker, objective: str
+) -> list[NDArray[np.bool_]]:
+    """First: blocks for all threads, of whole stored chunks. Or, where the stored chunks of a run
+    are not known: blocks that are not much shorter than those of the run along any axis, because
+    they may read each chunk several times. Last: all blocks, because an array may be too short to
+    have enough."""
+    enough = layout.count(blocks) >= worker.threads * worker.workers
+    tiers = [enough, np.ones(len(blocks), bool)]
+    if layout.stored is not None:
+        if objective == TIME:
+            tiers.insert(0, enough & are_aligned(blocks, layout.stored, layout.shape))
+    elif layout.used is not None:
+        near = (blocks * _NEAR_USED >= np.asarray(layout.used)).all(axis=1)
+        tiers.insert(0, enough & near)
+    return tiers
+
+
+def _step_need(needs: Needs, place: int, has_used: bool, q: float) -> StepNeed:
+    upper = needs.input_bytes + needs.upper
+    return StepNeed(needs.step.label, float(upper[place]), float(upper[-1]) if has_used else None)
+
+
+def _used(blocks: Blocks, memory: WorkerMemory, allowed_bytes: float, q: float) -> UsedBlock:
+    """The last candidate is the block of the run."""
+    last = len(blocks) - 1
+    bound = memory.bound(last, q)
+    return UsedBlock(
+        tuple(int(n) for n in blocks[last]),
+        float(memory.mean()[last]),
+        bound,
+        bound <= allowed_bytes,
+        memory.deciding(last).step.label,
     )
 
 

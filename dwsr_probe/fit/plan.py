@@ -33,6 +33,25 @@ class PlanPoint(NamedTuple):
     bound_bytes: float
 
 
+class StepNeed(NamedTuple):
+    """One kind of task: bounds of its inputs and own peak together, at the block of the plan and at
+    that of the run."""
+
+    task: str
+    bound_bytes: float
+    used_bound_bytes: float | None
+
+
+class UsedBlock(NamedTuple):
+    """The block of a run, and what a worker needs for it. task: that needs most."""
+
+    block: tuple[int, ...]
+    expected_bytes: float
+    bound_bytes: float
+    fits: bool
+    task: str
+
+
 @dataclass
 class Plan:
     """chunks: for `rechunk`, as Dask writes them. block: the largest block's shape. Bytes are of
@@ -64,6 +83,8 @@ class Plan:
     trial_seconds: float = 0.0
     axes: list[AxisCheck] = field(default_factory=list)
     curve: list[PlanPoint] = field(default_factory=list)
+    steps: list[StepNeed] = field(default_factory=list)
+    used: UsedBlock | None = None
 
     @property
     def block_count(self) -> int:
@@ -102,12 +123,16 @@ class Plan:
             "why_not_larger": self.why_not_larger,
             "trials": [tried._asdict() for tried in self.trials],
             "trial_seconds": round(self.trial_seconds, 3),
+            "steps": [step._asdict() for step in self.steps],
+            "used": self.used._asdict() if self.used else None,
         }
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
+        if self.used:
+            yield self._used_line(self.used)
         yield (
             f"block    {shape_text(self.block)} ({bytes_text(self.block_bytes)}),"
             f" {count_text(self.block_count, 'block', 'blocks', '1')}"
@@ -138,6 +163,11 @@ class Plan:
         yield f"trust    {self.trust}"
         if self.why_not_larger:
             yield f"larger   {self.why_not_larger}"
+        if len(self.steps) > 1:
+            for step in sorted(self.steps, key=lambda one: -one.bound_bytes):
+                before = bytes_text(step.used_bound_bytes)
+                bound = bytes_text(step.bound_bytes)
+                yield f"each     {step.task}: up to {bound} instead of {before}"
         for tried in self.trials:
             yield (
                 f"tried    {shape_text(tried.shape)} ({bytes_text(tried.input_bytes)}):"
@@ -147,6 +177,14 @@ class Plan:
             yield f"         the trials took {seconds_text(self.trial_seconds)}"
         for note in self.notes:
             yield f"note: {note}"
+
+    def _used_line(self, used: UsedBlock) -> str:
+        fits = "fits" if used.fits else "does not fit"
+        return (
+            f"run      its block {shape_text(used.block)} {fits}: a worker needs up to"
+            f" {bytes_text(used.bound_bytes)} of the {bytes_text(self.allowed_bytes)} that may be"
+            f" used, most of it for {used.task}"
+        )
 
     def plot(self) -> Any:
         """A Bokeh figure: expected peak of a worker against the size of its blocks."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dwsr_probe.predict.blocks import held_bytes
+from dwsr_probe.predict.blocks import held_bytes, input_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,17 +24,21 @@ if TYPE_CHECKING:
     from dwsr_probe.predict.group import Group
 
 Inputs = list[dict[str, Any]]
+# What a task needs whatever its block is: buffers and tables. OpenBLAS takes this much per thread.
+CONSTANT_MOST_BYTES = 32 << 20
 
 
 @dataclass
 class Step:
-    """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths."""
+    """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths. seen:
+    the inputs of a task that was seen, if all tasks were of this size; None: of several sizes."""
 
     label: str
     task: str | Group
     inputs_of: Callable[[Sequence[int]], Inputs]
     kind: str = "alloc"
     params: dict[str, float] | None = None
+    seen: Inputs | None = None
 
 
 @dataclass
@@ -63,22 +67,42 @@ class Needs:
         if known is None:
             one = (self.inputs[place], self.step.task, self.step.params)
             together = self.model.together([one] * threads, self.step.kind)
-            self._joint[place, threads, q] = known = together.upper(q)
+            known = min(together.upper(q), threads * float(self.upper[place]))
+            self._joint[place, threads, q] = known
         return known
 
 
 def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
     inputs = [step.inputs_of(block) for block in blocks.tolist()]
     found = model.predict_many(inputs, step.task, step.kind, params=step.params)
+    mean, upper = np.asarray(found.mean, float), np.asarray(found.upper(q), float)
+    if step.seen:
+        least = np.minimum(upper, _shrinking(model, step, step.seen, inputs, q))
+        mean, upper = np.minimum(mean, least), least
     return Needs(
         step,
         model,
         inputs,
         np.array([held_bytes(one) for one in inputs], float),
         _output_bytes(model, step, inputs),
-        np.asarray(found.mean, float),
-        np.asarray(found.upper(q), float),
+        mean,
+        upper,
     )
+
+
+def _shrinking(
+    model: Model, step: Step, seen: Inputs, inputs: Sequence[Inputs], q: float
+) -> NDArray[np.float64]:
+    """The bound for smaller blocks, if tasks of one size were seen. For the model it is possible
+    that they need as much at any size. Here at most CONSTANT_MOST_BYTES of it are taken for
+    constant: then smaller blocks help, as they nearly always do."""
+    size = input_bytes(seen) or 1
+    upper = model.predict(seen, step.task, step.kind, params=step.params).upper(q)
+    ratios = np.array([(input_bytes(one) or 0) / size for one in inputs])
+    found: NDArray[np.float64] = np.where(
+        ratios < 1, upper * ratios + min(upper, CONSTANT_MOST_BYTES), np.inf
+    )
+    return found
 
 
 def _output_bytes(model: Model, step: Step, inputs: Sequence[Inputs]) -> NDArray[np.float64]:

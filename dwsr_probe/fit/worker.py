@@ -43,14 +43,17 @@ class Worker:
 @dataclass
 class Layout:
     """How blocks travel through the graph. stored: lengths of the chunks that are read; None: the
-    array is in memory. depth: halo along each axis, as `map_overlap` has it. is_rechunked: blocks
-    are made by `rechunk` from the array's own chunks, not read as blocks. keeps_results: results
-    stay in the workers (compute, persist) instead of being stored."""
+    array is in memory. used: the block of a run. held_blocks: how many blocks' worth of memory a
+    worker of that run held beside its tasks. depth: halo along each axis, as `map_overlap` has it.
+    is_rechunked: blocks are made by `rechunk` from the array's own chunks, not read as blocks.
+    keeps_results: results stay in the workers (compute, persist) instead of being stored."""
 
     shape: Sequence[int]
-    itemsize: int
+    itemsize: float
     depth: Sequence[int]
     stored: Sequence[int] | None = None
+    used: Sequence[int] | None = None
+    held_blocks: float = 0.0
     is_rechunked: bool = False
     keeps_results: bool = False
 
@@ -92,6 +95,7 @@ class Layout:
         elif self.is_rechunked:
             # Chunks that belong to other blocks, too, for each thread; and the next block's chunks
             held += worker.threads * (self.read_bytes(blocks) - block) + block
+        held = np.maximum(held, block * np.minimum(count, self.held_blocks))
         if self.keeps_results:
             held += output_bytes * np.ceil(count / worker.workers)
         return held
