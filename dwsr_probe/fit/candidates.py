@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Blocks = NDArray[np.int64]  # a row per block, a column per axis
 
 _BLOCKS_MOST = 20_000
+_LENGTHS_MOST = 300  # along one axis
+_LARGER_MOST = 512  # times the volume of the block that a run has used: nothing is known beyond
 _SLIVER_SHARE = 0.5  # of a block: a last block that is shorter is a sliver
 
 
@@ -34,7 +36,7 @@ def candidate_blocks(
     is allowed along each axis. used: a block that a run has used, if `stored` is not known: then
     lengths are multiples of its lengths, and halves of them, which its stored chunks allow, too."""
     free = [axis for axis in range(len(shape)) if axis not in whole_axes and shape[axis] > 1]
-    most = int(_BLOCKS_MOST ** (1 / max(1, len(free))))
+    most = min(_LENGTHS_MOST, int(_BLOCKS_MOST ** (1 / max(1, len(free)))))
     lengths = [
         [n]
         if axis not in free
@@ -44,7 +46,12 @@ def candidate_blocks(
         for axis, n in enumerate(shape)
     ]
     grid = np.meshgrid(*lengths, indexing="ij")
-    return np.stack([one.ravel() for one in grid], axis=1).astype(np.int64)
+    found = np.stack([one.ravel() for one in grid], axis=1).astype(np.int64)
+    if used is None:
+        return found
+    ratios = (found / np.asarray(used, float)).prod(axis=1)
+    near: Blocks = found[ratios <= max(_LARGER_MOST, ratios.min())]
+    return near
 
 
 def axis_lengths(n: int, stored: int | None = None, least: int = 1, most: int = 1000) -> list[int]:

@@ -24,4 +24,4 @@ def test_the_job_is_rescued(cli):
     assert done.stdout.rstrip().endswith("The job was rescued.")
     assert "KilledWorker" in done.stdout and "Killed was a task of" in done.stdout
     page = (cli.cwd / "rescue" / "rescue.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") and "semblance" in page
+    assert page.startswith("<!doctype html>") and "semblance" in page
