@@ -136,12 +136,12 @@ def command(what: str | None, form: str, **options: Any) -> None:
 
 
 def _plan(what: str | None, options: dict[str, Any]) -> Plan:
-    from dwsr_probe.serve.question import params_from_text, parse_shape
+    from dwsr_probe.serve.question import params_from_text, parse_count, parse_shape
 
     may_cut_all = options["whole_axes"] == "none"
     lists = {**options, "whole_axes": None if may_cut_all else options["whole_axes"]}
     words = {name: parse_shape(lists[name]) if lists[name] else None for name in _LISTS}
-    counts = {name: _parse_count(options[name], name) for name in ("threads", "workers")}
+    counts = {name: parse_count(options[name], name) for name in ("threads", "workers")}
     given = {
         "memory": options["memory"],
         **counts,
@@ -249,14 +249,6 @@ def _depth(given: list[int] | None) -> int | list[int]:
     if not given:
         return 0
     return given[0] if len(given) == 1 else given
-
-
-def _parse_count(text: str | None, name: str) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise ValueError(f"--{name} is a whole number from 1, not {text!r}")
-    return int(text)
 
 
 def _print(plan: Plan, form: str) -> None:

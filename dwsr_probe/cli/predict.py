@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -120,7 +120,19 @@ class _Predict(click.Command):
     help="Probability that the need stays below the bound.",
 )
 @click.option(
+    "--chunk",
+    metavar="N,N,...",
+    help="Lengths of a block of the dataset, as the job cuts it. What the tasks then receive (with"
+    " halos, beside other inputs) is derived from the run.",
+)
+@click.option(
     "--limit", metavar="SIZE", help="Also say how probable more than this is, such as 8GiB."
+)
+@click.option(
+    "--threads",
+    metavar="N",
+    help="Answer for a worker that runs so many of these tasks at once, with its own memory beside"
+    " them; --limit is then the worker's.",
 )
 @click.option(
     "--format",
@@ -141,7 +153,9 @@ def command(
     params: tuple[str, ...],
     kind: str | None,
     q: float,
+    chunk: str | None,
     limit: str | None,
+    threads: str | None,
     form: str,
 ) -> None:
     """How much memory will a task need? Learns from a run (the last one, or the one in directory
@@ -157,14 +171,19 @@ def command(
         asked = question.Question(task or "-", inputs, kind or "alloc", q, limit, params=values)
         if (inputs or values) and not task:
             raise ValueError("--shape, --dtype, --nbytes and --param are for one task: --task NAME")
-        if limit and not task:
-            raise ValueError("--limit is for one task: --task NAME")
+        if (limit or threads or chunk) and not task:
+            raise ValueError("--limit, --threads and --chunk are for one task: --task NAME")
+        at_once = question.parse_count(threads, "threads")
+        block = question.parse_shape(chunk) if chunk else None
+        if block and inputs:
+            raise ValueError("--chunk is a block of the dataset, --shape an input: name one")
     except ValueError as error:
         fail(error, 2)
     learned = learn(run, files, kept)
     try:
         if task:
-            _print_task(learned, asked, kind, form, limit.strip() if limit else None)
+            way = _Way(form, limit.strip() if limit else None, at_once, block)
+            _print_task(learned, asked, kind, way)
         else:
             _print_all(learned, kind, q, form)
         sys.stdout.flush()
@@ -176,11 +195,19 @@ def command(
         sys.exit(1)
 
 
-def _print_task(
-    learned: Learned, asked: Question, kind: str | None, form: str, limit_text: str | None
-) -> None:
-    """Answers for each group of tasks that is meant. kind: as the user wrote it, or None.
-    limit_text: as the user wrote it."""
+class _Way(NamedTuple):
+    """How a question is answered. limit_text: as the user wrote it. threads: tasks at once in a
+    worker; None: one task alone. chunk: a block of the dataset, from which inputs follow."""
+
+    form: str
+    limit_text: str | None
+    threads: int | None
+    chunk: list[int] | None
+
+
+def _print_task(learned: Learned, asked: Question, kind: str | None, way: _Way) -> None:
+    """Answers for each group of tasks that is meant. kind: as the user wrote it, or None."""
+    form = way.form
     from dwsr_probe.serve.question import answer
     from dwsr_probe.words import line_of
 
@@ -209,14 +236,50 @@ def _print_task(
         if not asked.inputs:
             largest = learned.largest(group.text, one.kind)
             one.inputs, one.params = largest.inputs, {**(largest.params or {}), **asked.params}
+            if way.chunk:
+                one.inputs = _inputs_of_chunk(learned, group, one.inputs, way.chunk)
+        found = answer(model, one, group)
+        if way.threads:
+            found["worker"] = _worker_answer(learned, group, one, way.threads)
         if form == "json":
-            print(json.dumps(answer(model, one, group)))
+            print(json.dumps(found))
             continue
         if number:
             print()
-        _print_one(learned, one, group, bool(asked.inputs), limit_text)
-    if len(groups) > 1 and asked.inputs:
+        _print_one(learned, one, group, found, way, bool(asked.inputs))
+    if len(groups) > 1 and asked.inputs and not way.threads:
         _print_mixture(answer(model, replace(asked, kind=kind or "alloc")), len(groups), form)
+
+
+def _inputs_of_chunk(
+    learned: Learned, group: Group, largest: list[dict[str, Any]], chunk: list[int]
+) -> list[dict[str, Any]]:
+    """What a task receives if the dataset is cut into such blocks."""
+    from dwsr_probe.fit.follow import TaskOfRun, find_dataset, inputs_at
+
+    tasks = {}
+    for one in learned.model.groups():
+        inputs = learned.largest(one.text, "alloc").inputs
+        own = learned.model.predict(inputs, one).mean if inputs else 0.0
+        tasks[one.text] = TaskOfRun(inputs, own, None)
+    dataset = find_dataset(tasks)
+    if len(chunk) != len(dataset.block):
+        raise ValueError(
+            f"blocks of this run have {len(dataset.block)} axes, --chunk has {len(chunk)}"
+        )
+    return inputs_at(largest, dataset, chunk, "rechunk" in group.text)
+
+
+def _worker_answer(learned: Learned, group: Group, one: Question, threads: int) -> dict[str, Any]:
+    from dwsr_probe.fit.at_once import worker_answer
+
+    if one.kind != "alloc":
+        raise ValueError("--threads is for own peaks: --kind alloc")
+    if learned.base_bytes is None:
+        raise ValueError("--threads needs a run: a saved model does not know a worker's own memory")
+    return worker_answer(
+        learned.model, group, one.inputs, one.params, threads, learned.base_bytes, one.q, one.limit
+    )
 
 
 def _print_mixture(found: dict[str, Any], groups: int, form: str) -> None:
@@ -231,28 +294,35 @@ def _print_mixture(found: dict[str, Any], groups: int, form: str) -> None:
 
 
 def _print_one(
-    learned: Learned, asked: Question, group: Group, has_inputs: bool, limit_text: str | None
+    learned: Learned,
+    asked: Question,
+    group: Group,
+    found: dict[str, Any],
+    way: _Way,
+    has_inputs: bool,
 ) -> None:
-    """has_inputs: the user gave them. limit_text: as the user wrote it."""
+    """found: the answer. has_inputs: the user gave them."""
     from dwsr_probe.predict.blocks import input_bytes, scaled
     from dwsr_probe.predict.group import chain_text
     from dwsr_probe.report.forecast import CurvePoint, answer_lines, input_text, plot
-    from dwsr_probe.serve.question import answer
     from dwsr_probe.words import line_of
 
     model = learned.model
-    found = answer(model, asked, group)
     given = ", ".join(
         # A shape without all its lengths says less than the type.
         input_text({**one, "shape": None} if None in (one.get("shape") or ()) else one)
         for one in asked.inputs
     )
-    given = (given or "no inputs") + ("" if has_inputs else " (the largest seen)")
+    given = given or "no inputs"
+    if way.chunk:
+        given += f" (of a block of {'×'.join(map(str, way.chunk))})"
+    elif not has_inputs:
+        given += " (the largest seen)"
     depends_on = [f"{n} {asked.params[n]:g}" for n in found["depends_on"] if n in asked.params]
     print(f"{line_of(model.labels()[group])} of {', '.join([given, *depends_on])}")
     if group.chain:
         print(f"chain: {line_of(chain_text(group.chain), _NAME_CHARS_MOST)}")
-    print("\n".join(answer_lines(found, limit_text)))
+    print("\n".join(answer_lines(found, way.limit_text)))
     seen, size = model.seen(group, asked.kind), input_bytes(asked.inputs)
     if not seen or not asked.inputs or size is None or found["at_least"]:
         return

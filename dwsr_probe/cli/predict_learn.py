@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
+    from dwsr_probe.fit.bases import Bases
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.blocks import VaryingAxes
     from dwsr_probe.predict.history import LargestTask, LearnedRun, RunSample
@@ -31,6 +32,7 @@ class Learned(NamedTuple):
     largest: Callable[[str, str], LargestTask]  # of a group; by its text and the kind
     varying_axes: dict[str, VaryingAxes]  # by the text of a group
     is_kept: bool = True  # False: the model could not be saved
+    base_bytes: float | None = None  # of a process of the run before its first task
 
 
 class _Saved(NamedTuple):
@@ -45,6 +47,8 @@ def learn(run: str | None, files: tuple[str, ...], kept: str | None) -> Learned:
     """From everything that the user named. run: a directory or a saved model. files: of records.
     kept: the file of the model that learns. Without all of them: from the last run. Exits with a
     message if something cannot be read; then nothing is saved."""
+    from dwsr_probe.fit.bases import Bases
+
     starts_from_file = run is not None and os.path.isfile(run)
     if starts_from_file and kept:
         fail(f"{run} and --model {kept} are two models: name one", 2)
@@ -66,13 +70,15 @@ def learn(run: str | None, files: tuple[str, ...], kept: str | None) -> Learned:
             f"{kept} is the state of `predict serve`, which writes it itself; choose another file"
             " for --model"
         )
-    run_learned = _learn_new(run, learns_run, files, saved)
+    bases = Bases()
+    run_learned = _learn_new(run, learns_run, files, saved, bases)
     is_kept = _save(run_learned.model, kept) if kept else True
     return Learned(
         run_learned.model,
         partial(_largest, run_learned, saved),
         run_learned.varying_axes,
         is_kept,
+        bases.typical_bytes,
     )
 
 
@@ -93,7 +99,11 @@ def _largest(learned: LearnedRun, saved: _Saved | None, text: str, kind: str) ->
 
 
 def _learn_new(
-    run: str | None, learns_run: bool, files: tuple[str, ...], saved: _Saved | None
+    run: str | None,
+    learns_run: bool,
+    files: tuple[str, ...],
+    saved: _Saved | None,
+    bases: Bases,
 ) -> LearnedRun:
     from dwsr_probe.predict.history import RunSample
     from dwsr_probe.report.progress import Progress
@@ -103,7 +113,7 @@ def _learn_new(
     sample = RunSample()
     with Progress() as progress:
         if learns_run:
-            _add_run(sample, run, progress)
+            _add_run(sample, run, bases, progress)
         added = sum(_add_lines(sample, path, progress) for path in files)
         if files and not added and not learns_run:
             fail(
@@ -121,7 +131,7 @@ def _learn_new(
     return learned
 
 
-def _add_run(sample: RunSample, run: str | None, progress: Progress) -> None:
+def _add_run(sample: RunSample, run: str | None, bases: Bases, progress: Progress) -> None:
     """The records of a run directory; exits if there is none."""
     import sqlite3
 
@@ -136,6 +146,7 @@ def _add_run(sample: RunSample, run: str | None, progress: Progress) -> None:
         total = store.task_count()
         for done, record in enumerate(store.tasks()):
             sample.add(record)
+            bases.add(record)
             if done % _EVERY == 0:
                 progress("reading tasks", done, total)
     except StoreError as error:

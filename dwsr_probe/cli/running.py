@@ -128,7 +128,7 @@ def _print_table(directory: str, verbose: bool, say: Callable[[str], None]) -> N
         from dwsr_probe.report.table import print_report
         from dwsr_probe.store import Store
 
-        print_report(Store.open(directory), sys.stderr, verbose)
+        print_report(Store.open(directory), sys.stderr, verbose, is_end_of_run=True)
         say(f"the run is in {directory}")
     except (Exception, KeyboardInterrupt) as error:
         say(f"cannot print the table: {error!r}; dwsr-probe report {directory} may")

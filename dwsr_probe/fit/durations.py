@@ -32,12 +32,13 @@ START_S = 1e-3  # per task, in the worker
 @dataclass
 class Durations:
     """measured: (bytes of the block with its halo, seconds) of calls. read_seconds_per_byte: of
-    decoded stored chunks. tasks_per_block: in the graph, beside reading by chunks."""
+    decoded stored chunks. tasks_per_block: in the graph; None: by how blocks travel."""
 
     measured: Sequence[tuple[float, float]]
     read_seconds_per_byte: float = 0.0
     scheduling_s: float = SCHEDULING_S
     start_s: float = START_S
+    tasks_per_block: float | None = None
 
     def compute(self, nbytes: Floats) -> Floats:
         """Seconds of one task."""
@@ -59,7 +60,8 @@ class Durations:
         read = layout.read_bytes(blocks) * self.read_seconds_per_byte
         of_each = self.start_s + read + self.compute(input_bytes)
         rounds = np.ceil(count / (worker.workers * worker.threads))
-        return count * _tasks_per_block(blocks, layout) * self.scheduling_s + rounds * of_each
+        tasks = self.tasks_per_block or _tasks_per_block(blocks, layout)
+        return count * tasks * self.scheduling_s + rounds * of_each
 
 
 def _tasks_per_block(blocks: Blocks, layout: Layout) -> Floats:

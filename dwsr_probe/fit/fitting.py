@@ -168,7 +168,7 @@ def fit_known(
         axes=known.axes,
         curve=_curve(place, blocks, sizes, memory, q),
         steps=[_step_need(one, place, bool(layout.used), q) for one in needs],
-        used=_used(blocks, memory, worker.allowed_bytes, q) if layout.used else None,
+        used=_used(blocks, sizes, memory, worker.allowed_bytes, q) if layout.used else None,
     )
 
 
@@ -195,12 +195,19 @@ def _step_need(needs: Needs, place: int, has_used: bool, q: float) -> StepNeed:
     return StepNeed(needs.step.label, float(upper[place]), float(upper[-1]) if has_used else None)
 
 
-def _used(blocks: Blocks, memory: WorkerMemory, allowed_bytes: float, q: float) -> UsedBlock:
+def _used(
+    blocks: Blocks,
+    sizes: NDArray[np.float64],
+    memory: WorkerMemory,
+    allowed_bytes: float,
+    q: float,
+) -> UsedBlock:
     """The last candidate is the block of the run."""
     last = len(blocks) - 1
     bound = memory.bound(last, q)
     return UsedBlock(
         tuple(int(n) for n in blocks[last]),
+        float(sizes[last]),
         float(memory.mean()[last]),
         bound,
         bound <= allowed_bytes,

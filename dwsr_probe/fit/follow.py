@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dwsr_probe.fit.error import FitError
 from dwsr_probe.predict.blocks import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Inputs = list[dict[str, Any]]
+
+_HANDLE_SHARE = 0.01  # of the array that it stands for: what a task takes that opens an array
 
 
 @dataclass
@@ -36,6 +39,58 @@ class Dataset:
     itemsize: float
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+
+
+class TaskOfRun(NamedTuple):
+    """The task of a group with the largest inputs. own_bytes: the largest own peak of the group;
+    output: of the task that had it."""
+
+    inputs: Inputs
+    own_bytes: float
+    output: dict[str, Any] | None
+
+
+def find_dataset(tasks: dict[str, TaskOfRun], asks_for_one: bool = False) -> Dataset:
+    """The array that the tasks of a run worked on, and the block they used: the largest part of an
+    array in a file that a task read, or else the largest input. `rechunk` puts larger blocks
+    together. If the user asks for one kind of task, it is the largest input of this. The shape of
+    the array is known if a task received the array itself. tasks: by the text of their group."""
+    handles: Inputs = []  # the arrays themselves
+    reads: Inputs = []
+    others: Inputs = []
+    for task in tasks.values():
+        for given in task.inputs:
+            shape, nbytes = given.get("shape"), given.get("nbytes") or 0
+            if not shape or None in shape or not nbytes:
+                continue
+            if given.get("lazy") and task.own_bytes < _HANDLE_SHARE * nbytes:
+                handles.append(given)
+            else:
+                is_read = given.get("lazy") or given.get("late")
+                (reads if is_read and not asks_for_one else others).append(given)
+    put_together = [
+        task.output
+        for text, task in tasks.items()
+        if "rechunk" in text and task.output and task.output.get("shape")
+    ]
+    found = max(reads or others, key=_bytes_of, default=None)
+    if found is None:
+        raise FitError(
+            "no task of this run has an input whose size is known: there is no block to scale"
+        )
+    found = max([found, *put_together], key=_bytes_of)
+    block = tuple(found["shape"])
+    whole = [one for one in handles if len(one["shape"]) == len(block)]
+    return Dataset(
+        block,
+        _bytes_of(found) / max(1, math.prod(block)),
+        found.get("dtype"),
+        tuple(max(whole, key=_bytes_of)["shape"]) if whole else None,
+    )
+
+
+def _bytes_of(given: dict[str, Any]) -> int:
+    return given.get("nbytes") or 0
 
 
 def inputs_at(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.fit.error import FitError
 from dwsr_probe.fit.fitting import fit_known, parse_axes
+from dwsr_probe.fit.known import Wanted
 from dwsr_probe.fit.limits import WorkerLimits, available_limit_bytes
 from dwsr_probe.fit.run import RunFacts, RunTasks, workers_of
 from dwsr_probe.fit.worker import Layout
@@ -16,9 +17,9 @@ from dwsr_probe.words import bytes_text, parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dwsr_probe.fit.known import Wanted
     from dwsr_probe.fit.plan import Plan
     from dwsr_probe.fit.run import RunWorkers
+    from dwsr_probe.predict.history import LearnedRun
     from dwsr_probe.store import Store
 
 
@@ -36,10 +37,11 @@ def fit_run(
     keep_results: bool = False,
     params: dict[str, float] | None = None,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+    learned: LearnedRun | None = None,
 ) -> Plan:
     """task: one kind of task alone, cut along its own largest input; None: the whole job. shape,
     stored: of the array, if the run does not say. whole_axes: None: those that the run did not cut,
-    unless nothing fits then."""
+    unless nothing fits then. learned: by who has learned this run already."""
     facts = RunFacts()
     total = store.task_count()
     for done, record in enumerate(store.tasks()):
@@ -48,9 +50,9 @@ def fit_run(
             progress("reading tasks", done, total)
     if not total:
         raise FitError("there is no task in this run; mark blocks, or run it under dwsr-probe run")
-    tasks = RunTasks(facts, task, lambda done, of: progress("learning", done, of))
+    tasks = RunTasks(facts, task, lambda done, of: progress("learning", done, of), learned)
     found = workers_of(store.processes(), facts)
-    known = tasks.known(params)
+    known = tasks.known(found, params)
     array = _array_shape(tasks, shape)
     layout = Layout(
         array,
@@ -87,6 +89,14 @@ def fit_run(
         " allow to cut them (dwsr-probe fit FUNCTION does)"
     )
     return fit_known(replace(known, notes=[*known.notes, note]), layout, limits, wanted, ())
+
+
+def plan_of_run(store: Store, learned: LearnedRun | None = None) -> Plan | None:
+    """For the report: the plan that `dwsr-probe fit RUN` prints; None if there is none."""
+    try:
+        return fit_run(store, Wanted(), learned=learned)
+    except FitError:
+        return None
 
 
 def _array_shape(tasks: RunTasks, shape: Sequence[int] | None) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ class UsedBlock(NamedTuple):
     """The block of a run, and what a worker needs for it. task: that needs most."""
 
     block: tuple[int, ...]
+    nbytes: float
     expected_bytes: float
     bound_bytes: float
     fits: bool

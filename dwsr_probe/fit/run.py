@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.board import process_limit
-from dwsr_probe.fit.durations import Durations
+from dwsr_probe.fit.bases import Bases
+from dwsr_probe.fit.durations import SCHEDULING_S, Durations
 from dwsr_probe.fit.error import FitError
-from dwsr_probe.fit.follow import Dataset, halo_of, inputs_at
+from dwsr_probe.fit.follow import Dataset, TaskOfRun, find_dataset, halo_of, inputs_at
 from dwsr_probe.fit.known import Known
 from dwsr_probe.fit.steps import CONSTANT_MOST_BYTES, Step
 from dwsr_probe.predict.blocks import held_bytes
 from dwsr_probe.predict.group import group_of
 from dwsr_probe.predict.history import RunSample
-from dwsr_probe.words import bytes_text, shape_text
+from dwsr_probe.words import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dwsr_probe.record import TaskRecord
 
 _MATTERS_SHARE = 0.02  # of the largest need: smaller tasks decide nothing
-_HANDLE_SHARE = 0.01  # of the array that it stands for: what a task takes that opens an array
+_SCHEDULING_MOST_S = 5e-3  # per task: longer waits have other reasons
 _NEAR_LIMIT = 0.9  # of the limit: a process that ended with such a peak was killed for it
 
 
@@ -56,7 +56,7 @@ class RunFacts:
     began: float = math.inf
     ended: float = 0.0
     _texts: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    _least_rss: dict[str | None, int] = field(default_factory=dict)  # before a task, by process
+    bases: Bases = field(default_factory=Bases)
 
     def add(self, record: TaskRecord) -> None:
         self.sample.add(record)
@@ -72,22 +72,13 @@ class RunFacts:
         own = record.own_peak_bytes or 0
         if own > facts.peak_bytes:
             facts.peak_bytes = own
-            facts.with_inputs_bytes = own + held_bytes(_sized(record.inputs))
+            facts.with_inputs_bytes = own + held_bytes(record.inputs)
             facts.output = record.output
         self.overlap_most = max(self.overlap_most, record.overlap or 0)
         if record.start is not None:
             self.began = min(self.began, record.start)
             self.ended = max(self.ended, record.start + (record.duration or 0.0))
-        before = record.rss_before_bytes
-        if before is not None:
-            known = self._least_rss.get(record.process)
-            if known is None or before < known:
-                self._least_rss[record.process] = before
-
-    @property
-    def base_bytes(self) -> float | None:
-        """Resident size of a process before its first task."""
-        return float(median(self._least_rss.values())) if self._least_rss else None
+        self.bases.add(record)
 
 
 @dataclass
@@ -106,7 +97,7 @@ class RunWorkers:
 def workers_of(
     processes: Iterable[tuple[TaskRecord, Mapping[str, Any]]], facts: RunFacts
 ) -> RunWorkers:
-    rows = [row for row in processes if row[0].process in facts._least_rss]
+    rows = [row for row in processes if row[0].process in facts.bases]
     limits = [limit for _, health in rows if (limit := process_limit(health))]
     peaks, killed = [], 0
     for record, health in rows:
@@ -131,16 +122,18 @@ def workers_of(
 
 
 class RunTasks:
-    """The tasks of a run, learned. task: what the user asks for; None: all tasks."""
+    """The tasks of a run, learned. task: what the user asks for; None: all tasks. learned: by who
+    has learned the same run already."""
 
     def __init__(
         self,
         facts: RunFacts,
         task: str | None = None,
         progress: Callable[[int, int], object] = lambda done, total: None,
+        learned: LearnedRun | None = None,
     ) -> None:
         self.facts = facts
-        self.learned: LearnedRun = facts.sample.learn(progress)
+        self.learned = learned or facts.sample.learn(progress)
         self.model: Model = self.learned.model
         if task is not None and not self.model.groups(task):
             known = ", ".join(self.model.labels().values()) or "none"
@@ -148,50 +141,17 @@ class RunTasks:
         asked = self.model.groups(task)
         self.texts = [group.text for group in asked if group.text in self.learned.largest]
         self.asks_for_one = task is not None
-        self.dataset = self._find_dataset()
-
-    def _find_dataset(self) -> Dataset:
-        """The block is what tasks read of the array, or else the largest input. The array's own
-        shape is known if a task received the array itself."""
-        handles, reads, others = [], [], []
-        for text in self.texts:
-            own = self.facts.groups[text].peak_bytes
-            for given in _sized(self.learned.largest[text].inputs):
-                shape, nbytes = given.get("shape"), given.get("nbytes") or 0
-                if not shape or None in shape or not nbytes:
-                    continue
-                if given.get("lazy") and own < _HANDLE_SHARE * nbytes:
-                    handles.append((nbytes, given))
-                elif given.get("lazy") or given.get("late"):
-                    reads.append((nbytes, given))
-                else:
-                    others.append((nbytes, given))
-        for text, facts in self.facts.groups.items():  # blocks that `rechunk` makes
-            output = facts.output
-            if text in self.texts and "rechunk" in text and output and output.get("shape"):
-                others.append((output.get("nbytes") or 0, output))
-        if self.asks_for_one and others:
-            reads = []
-        found = max(reads or others, key=lambda one: one[0], default=None)
-        if found is None:
-            raise FitError(
-                "no task of this run has an input whose size is known: there is no block to scale"
-            )
-        block = found[1]
-        if reads and others:
-            made = max(others, key=lambda one: one[0])
-            if any("rechunk" in text for text in self.texts) and made[0] > found[0]:
-                block = made[1]
-        shape = tuple(block["shape"])
-        whole = next(
-            (
-                tuple(one["shape"])
-                for _, one in sorted(handles, key=lambda h: -h[0])
-                if len(one["shape"]) == len(shape)
-            ),
-            None,
+        self.dataset = find_dataset(
+            {
+                text: TaskOfRun(
+                    self.learned.largest[text].inputs,
+                    facts.groups[text].peak_bytes,
+                    facts.groups[text].output,
+                )
+                for text in self.texts
+            },
+            asks_for_one=task is not None,
         )
-        return Dataset(shape, _itemsize(block), block.get("dtype"), whole)
 
     def depth(self) -> list[int]:
         """The halo of tasks that receive parts of neighbouring blocks."""
@@ -202,7 +162,7 @@ class RunTasks:
                 depth = [max(pair) for pair in zip(depth, found, strict=True)]
         return depth
 
-    def known(self, params: dict[str, float] | None = None) -> Known:
+    def known(self, workers: RunWorkers, params: dict[str, float] | None = None) -> Known:
         needs = {text: self.facts.groups[text].with_inputs_bytes for text in self.texts}
         most = max(needs.values(), default=0)
         steps, notes, one_sized = [], [], []
@@ -231,28 +191,39 @@ class RunTasks:
             )
         if not steps:
             raise FitError("no task of this run has a peak that could be scaled")
-        return Known(self.model, steps, self._durations(), self.facts.base_bytes, notes=notes)
+        return Known(
+            self.model, steps, self.durations(workers), self.facts.bases.typical_bytes, notes=notes
+        )
 
     def blocks_in_run(self) -> int:
         """How many blocks the run worked on: the tasks of its commonest group that matters."""
         return max(self.facts.groups[text].count for text in self.texts)
 
-    def _durations(self) -> Durations | None:
-        """Seconds per byte of the dataset, of all tasks together."""
-        ended = [self.facts.groups[text] for text in self.texts]
-        count = max((facts.count - facts.ended_early for facts in ended), default=0)
-        seconds = sum(facts.seconds for facts in ended)
-        if not count or not seconds:
+    def durations(self, workers: RunWorkers) -> Durations | None:
+        """Seconds per byte of the dataset, of all tasks together. What the workers' threads waited
+        counts as scheduling, as far as it is not too long for that."""
+        groups = [self.facts.groups[text] for text in self.texts]
+        blocks = max((facts.count - facts.ended_early for facts in groups), default=0)
+        busy = sum(facts.seconds for facts in groups)
+        if not blocks or not busy:
             return None
-        block = math.prod(self.dataset.block) * self.dataset.itemsize
-        return Durations([(float(block), seconds / count)])
+        tasks = sum(facts.count for facts in groups)
+        idle = self.facts.ended - self.facts.began - busy / (workers.threads * workers.workers)
+        size = math.prod(self.dataset.block) * self.dataset.itemsize
+        return Durations(
+            [(float(size), busy / blocks)],
+            scheduling_s=min(max(idle / tasks, SCHEDULING_S), _SCHEDULING_MOST_S),
+            tasks_per_block=tasks / blocks,
+        )
 
     def held_blocks(self, workers: RunWorkers) -> float:
         """How many blocks' worth of memory a worker held beside its running tasks, from its peak.
-        0 for a run whose workers were killed: their peaks were cut off."""
-        base = self.facts.base_bytes
+        0 for a run whose workers were killed: their peaks were cut off. What a process takes in the
+        course of a job whatever its blocks are is not counted."""
+        base = self.facts.bases.typical_bytes
         if workers.peak_bytes is None or base is None:
             return 0.0
+        base += CONSTANT_MOST_BYTES
         need = max(self.facts.groups[text].with_inputs_bytes for text in self.texts)
         at_once = min(workers.threads, self.facts.overlap_most + 1)
         block = math.prod(self.dataset.block) * self.dataset.itemsize
@@ -266,15 +237,3 @@ def _follower(inputs: Any, dataset: Dataset, text: str) -> Callable[[Any], list[
         return inputs_at(inputs, dataset, block, is_rechunked)
 
     return inputs_of
-
-
-def _sized(inputs: Any) -> list[dict[str, Any]]:
-    return [given for given in inputs if isinstance(given, dict)]
-
-
-def _itemsize(given: dict[str, Any]) -> float:
-    return (given.get("nbytes") or 0) / max(1, math.prod(given["shape"]))
-
-
-def block_text(dataset: Dataset) -> str:
-    return shape_text(dataset.block)

@@ -21,13 +21,15 @@ from dwsr_probe.words import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from dwsr_probe.record import TaskRecord
     from dwsr_probe.report.summary import MissingRecords, NameSummary, ProcessRow
 
 TIGHT_SHARE = 0.80  # of the limit: Dask pauses a worker there
+# Many tasks that are short on average, and more than so much of the time between them: overhead
+_SHORT_TASKS_LEAST, _SHORT_TASK_S, _OVERHEAD_SHARE = 1_000, 0.01, 0.5
 
 
 @dataclass
@@ -60,6 +62,21 @@ class MemoryUse:
             f"{bytes_text(self.peak_bytes)} of {bytes_text(self.limit_bytes)},"
             f" {percent_text(self.share)}"
         )
+
+
+@dataclass
+class Overhead:
+    """busy_s: duration of all tasks. available_s: of all threads, from the first task to the
+    last."""
+
+    tasks: int
+    busy_s: float
+    available_s: float
+    threads: int
+
+    @property
+    def share(self) -> float:
+        return 1 - self.busy_s / self.available_s
 
 
 class Evidence:
@@ -100,6 +117,22 @@ class Evidence:
         ]
 
     @property
+    def overhead(self) -> Overhead | None:
+        """Of a run in which Dask's workers were busy with short tasks for less than half of their
+        time; None for all others."""
+        if not self.names:
+            return None
+        count = sum(s.count for s in self.names)
+        busy = sum(sum(s.durations) for s in self.names)
+        began, ended = min(s.began for s in self.names), max(s.ended for s in self.names)
+        threads = _threads_of(health for _, health in self.processes)
+        if count < _SHORT_TASKS_LEAST or not threads or ended <= began:
+            return None
+        found = Overhead(count, busy, (ended - began) * threads, threads)
+        is_short = busy / count < _SHORT_TASK_S
+        return found if is_short and found.share > _OVERHEAD_SHARE else None
+
+    @property
     def largest(self) -> NameSummary | None:
         """The name that needed most of the memory that would be exhausted first."""
         return next((s for s in self.names if self._need(s) is not None), None)
@@ -122,6 +155,17 @@ class Evidence:
     def tasks_killed_in(self, uses: Sequence[MemoryUse]) -> int:
         """Number of tasks that were under way when these processes ended."""
         return sum(s.killed_in[use.record.process] for use in uses for s in self.names)
+
+
+def _threads_of(healths: Iterable[Mapping[str, Any]]) -> int:
+    """Of all Dask workers. One that was restarted counts once."""
+    threads: dict[Any, int] = {}
+    for health in healths:
+        for worker in health.get("workers") or ():
+            if worker.get("address"):
+                place = worker.get("nanny") or worker["address"]
+                threads[place] = int(worker.get("nthreads") or 1)
+    return sum(threads.values())
 
 
 def _host_use(record: TaskRecord, health: Mapping[str, Any]) -> MemoryUse:

@@ -85,10 +85,16 @@ def input_text(given: dict[str, Any]) -> str:
 def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[str]:
     """Lines of text from an answer (serve/question.py). limit: as the user wrote it."""
     yield f"{KIND_TEXT[found['kind']]}: {_need_text(found)}"
-    if "limit_bytes" in found:
+    if "worker" in found:
+        yield from _worker_lines(found["worker"], found["q"], limit)
+    elif "limit_bytes" in found:
         limit = limit or bytes_text(found["limit_bytes"])
         at_least = "at least " if found["at_least"] and (found["exceeds"] or 1) < 0.9995 else ""
-        yield f"more than {limit}: {at_least}{_probability_text(found['exceeds'])}"
+        probability = _probability_text(found["exceeds"])
+        yield (
+            f"more than {limit}: {at_least}{probability} for one task alone;"
+            " --threads N answers for a worker"
+        )
     if found["kind"] != "output":
         yield f"output: {_output_text(found['output'])}"
     if not found["at_least"]:
@@ -108,6 +114,19 @@ def answer_lines(found: dict[str, Any], limit: str | None = None) -> Iterator[st
             yield f"note: first-calls: {NOTE_TEXT['first-calls']}: up to {more} more so far"
         else:
             yield f"note: {note}" + (f": {NOTE_TEXT[note]}" if note in NOTE_TEXT else "")
+
+
+def _worker_lines(worker: dict[str, Any], q: float, limit: str | None) -> Iterator[str]:
+    at_once = count_text(worker["threads"], "such task", "such tasks", "one")
+    upper = worker["upper_bytes"]
+    most = "no bound" if upper is None else f"{bytes_text(upper)} at most"
+    yield (
+        f"a worker with {at_once} at once: {bytes_text(worker['mean_bytes'])} expected, {most} with"
+        f" {100 * q:g} % probability, {bytes_text(worker['base_bytes'])} of it for the process"
+    )
+    if "limit_bytes" in worker:
+        limit = limit or bytes_text(worker["limit_bytes"])
+        yield f"more than {limit} in this worker: {_probability_text(worker['exceeds'])}"
 
 
 def _need_text(found: dict[str, Any]) -> str:

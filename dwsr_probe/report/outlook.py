@@ -6,6 +6,8 @@ sampled in predict/history.py; predict/blocks.py has larger and smaller blocks.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from dwsr_probe.dataclass import dataclass
 from dwsr_probe.predict.group import group_of
 from dwsr_probe.words import inputs_text
@@ -14,9 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dwsr_probe.fit.plan import Plan
     from dwsr_probe.predict import Forecast
     from dwsr_probe.predict.history import LearnedRun, RunSample
     from dwsr_probe.record import TaskRecord
+    from dwsr_probe.store import Store
 
 _SCALES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 
@@ -38,20 +42,32 @@ class Outlook:
     """The model of one run. name: the text of a group (predict/group.py). Without
     numpy, `from_sample` returns None."""
 
-    def __init__(self, learned: LearnedRun) -> None:
+    def __init__(self, learned: LearnedRun, store: Store | None = None) -> None:
+        """store: the run; without it there is no plan."""
         self._model, self._varying_axes = learned.model, learned.varying_axes
         self._largest = learned.largest
+        self._learned, self._store = learned, store
 
     @classmethod
     def from_sample(
         cls,
         sample: RunSample,
         progress: Callable[[int, int], object] = lambda done, total: None,
+        store: Store | None = None,
     ) -> Outlook | None:
         try:
-            return cls(sample.learn(progress))
+            return cls(sample.learn(progress), store)
         except ImportError:
             return None
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The block to use, as `dwsr-probe fit RUN` names it; None if none can be named."""
+        if self._store is None:
+            return None
+        from dwsr_probe.fit.job import plan_of_run
+
+        return plan_of_run(self._store, self._learned)
 
     def at_scale(self, name: str, scale: float, kind: str = "alloc") -> Forecast | None:
         """Forecast for `scale` times the volume of the largest inputs seen; None for a name without

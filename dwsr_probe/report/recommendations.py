@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from dwsr_probe.report.evidence import TIGHT_SHARE
 from dwsr_probe.report.processes import NANNY_SHARE
-from dwsr_probe.words import bytes_text, name_of, percent_text
+from dwsr_probe.words import (
+    bytes_text,
+    count_text,
+    name_of,
+    percent_text,
+    seconds_text,
+    shape_text,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dwsr_probe.fit.plan import Plan
     from dwsr_probe.predict.forecast import Forecast
-    from dwsr_probe.report.evidence import Evidence, MemoryUse
+    from dwsr_probe.report.evidence import Evidence, MemoryUse, Overhead
     from dwsr_probe.report.outlook import Outlook
     from dwsr_probe.report.summary import NameSummary
     from dwsr_probe.words import Sentence
@@ -28,10 +36,15 @@ def recommend(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
     """The most useful sentence first."""
     largest, use = evidence.largest, _use_to_fit(evidence)
     tight = _is_tight(evidence, use)
+    if (overhead := evidence.overhead) and not tight:
+        return [_overhead_advice(overhead, outlook.plan if outlook else None)]
     # If processes were stopped far below the limit, the limit was not the cause.
     if largest is None or (evidence.stopped and not tight):
         return []
     found = [] if use is None else _block_size_advice(largest, use, tight, outlook)
+    plan = outlook.plan if outlook and use is not None and not use.device else None
+    if plan is not None and (advice := _plan_advice(plan, tight)):
+        found = [advice]
     if outlook:
         word, scale = ("half", 0.5) if tight else ("twice", 2.0)
         kind = _model_kind(use)
@@ -43,6 +56,38 @@ def recommend(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
         ):
             found.append(_other_block_sentence(largest, word, forecast, kind))
     return found
+
+
+def _overhead_advice(overhead: Overhead, plan: Plan | None) -> Sentence:
+    text = (
+        f"Blocks are too small: {overhead.tasks:,} tasks took {seconds_text(overhead.busy_s)} of"
+        f" the {seconds_text(overhead.available_s)} that"
+        f" {count_text(overhead.threads, 'thread', 'threads', 'one')} had;"
+        f" {percent_text(overhead.share)} of the time was overhead"
+    )
+    if plan is None or plan.used is None or plan.block_bytes <= plan.used.nbytes:
+        return (f"{text}. `dwsr-probe fit` names a larger block.",)
+    return (f"{text}. Use blocks of {shape_text(plan.block)}: {_plan_text(plan)}.",)
+
+
+def _plan_advice(plan: Plan, tight: bool) -> Sentence | None:
+    """What `dwsr-probe fit` says, if it is another block than that of the run."""
+    if plan.used is None:
+        return None
+    smaller = not plan.used.fits
+    if tight and smaller and plan.block_bytes < plan.used.nbytes:
+        return (f"Use blocks of {shape_text(plan.block)}: {_plan_text(plan)}.",)
+    if not tight and not smaller and plan.block_bytes >= _LARGER_FROM * plan.used.nbytes:
+        return (f"There is room for blocks of {shape_text(plan.block)}: {_plan_text(plan)}.",)
+    return None
+
+
+def _plan_text(plan: Plan) -> str:
+    at_once = count_text(plan.tasks_at_once, "task", "tasks", "one")
+    return (
+        f"with {at_once} at once a worker then needs up to {bytes_text(plan.bound_bytes)} of"
+        f" {bytes_text(plan.memory_bytes)} (99 %; dwsr-probe fit)"
+    )
 
 
 def _use_to_fit(evidence: Evidence) -> MemoryUse | None:

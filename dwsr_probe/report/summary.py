@@ -8,6 +8,7 @@ of its records: counts, sums and maxima are exact, medians come from histograms 
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.dataclass import dataclass, field
@@ -77,6 +78,8 @@ class NameSummary:
     largest_killed: TaskRecord | None = None  # the killed task with the largest peak so far
     growths: Distribution = field(default_factory=Distribution)  # rss peak minus rss before
     durations: Distribution = field(default_factory=Distribution)  # seconds
+    began: float = inf  # the earliest of its tasks, epoch seconds
+    ended: float = -inf  # the latest
     alloc_peaks: Distribution = field(default_factory=Distribution)
     gpu_peaks: Distribution = field(default_factory=Distribution)  # each on its largest device
     rss_peaks: Distribution = field(default_factory=Distribution)
@@ -118,8 +121,14 @@ class NameSummary:
             if not record.gpu:  # devices were followed, and the task used none
                 self._raise_device_ratio(0, 1)
         self.ooms += record.oom is not None
-        if record.duration is not None:
-            self.durations.append(record.duration)
+        duration, start = record.duration, record.start
+        if duration is not None:
+            self.durations.append(duration)
+            if start is not None:
+                if start < self.began:
+                    self.began = start
+                if start + duration > self.ended:
+                    self.ended = start + duration
         if record.overlap and record.overlap > self.overlap_max:
             self.overlap_max = record.overlap
 

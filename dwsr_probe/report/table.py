@@ -9,6 +9,7 @@ from collections import Counter
 
 from dwsr_probe.board import process_limit
 from dwsr_probe.predict.history import RunSample
+from dwsr_probe.report.evidence import Evidence
 from dwsr_probe.report.groups import Grouping, chain_lines
 from dwsr_probe.report.lines import Column, Lines, Styled
 from dwsr_probe.report.outlook import Outlook
@@ -55,10 +56,12 @@ def print_report(
     verbose: bool = False,
     task: str | None = None,
     heading: str | None = None,
+    is_end_of_run: bool = False,
 ) -> None:
     """The whole report of one run. verbose: all rows, and the sampler's statistics. task: only the
     rows that a user means by this name; NoSuchTask if there are none, before anything is printed.
-    heading: the first line."""
+    heading: the first line. is_end_of_run: the job waits for this, so only a run that was killed
+    is learned."""
     out = Lines(file)
     processes, totals = store.processes(), store.totals()
     grouping = Grouping(processes, totals)
@@ -74,7 +77,10 @@ def print_report(
     asked = None if task is None else grouping.asked(task)
     missing = missing_records(processes, totals)
     # A model takes a second to load and learn: only where somebody must know which block fits.
-    outlook = Outlook.from_sample(sample) if names and names[0].killed else None
+    learns = any(s.killed for s in names[:1]) or (
+        names and not is_end_of_run and Evidence(names, processes).overhead is not None
+    )
+    outlook = Outlook.from_sample(sample, store=store) if learns else None
     found = make_verdict(names, processes, outlook, exit_code, missing)
     if heading is not None:
         out.print(heading)

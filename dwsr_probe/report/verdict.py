@@ -77,7 +77,7 @@ def _troubles(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
 def _advice(evidence: Evidence, outlook: Outlook | None) -> list[Sentence]:
     nearest = evidence.nearest
     tight = nearest is not None and (nearest.share or 0) >= TIGHT_SHARE
-    if outlook is None and not tight and not evidence.stopped:
+    if outlook is None and not tight and not evidence.stopped and not evidence.overhead:
         return []
     from dwsr_probe.report.recommendations import recommend
 

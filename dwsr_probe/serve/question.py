@@ -188,6 +188,15 @@ def whole_bytes(value: float) -> int | None:
     return round(value) if math.isfinite(value) else None
 
 
+def parse_count(text: str | None, name: str) -> int | None:
+    """Of an option: a whole number from 1; None if it is not given."""
+    if text is None:
+        return None
+    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
+        raise ValueError(f"--{name} is a whole number from 1, not {text!r}")
+    return int(text)
+
+
 def parse_shape(text: str) -> list[int]:
     words = [word for word in re.split(r"[,x× ]+", text.strip().strip("()[]")) if word]
     if not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words) or len(words) > _AXES_MOST:

@@ -72,6 +72,7 @@ def page_of(store: Store, progress: Progress, task: str | None = None) -> str:
     outlook = Outlook.from_sample(
         tasks.sample,
         partial(progress, "learning"),
+        store,
     )
     progress("writing the page", 0, 1)
     missing = missing_records(processes, store.totals())
