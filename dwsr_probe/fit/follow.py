@@ -27,18 +27,23 @@ if TYPE_CHECKING:
 
     Inputs = list[dict[str, Any]]
 
+_TABLES = ("DataFrame", "Series", "Table")
+_PUT_TOGETHER_LEAST = 1.5  # times what is read: else `rechunk` only moves the edges of blocks
 _HANDLE_SHARE = 0.01  # of the array that it stands for: what a task takes that opens an array
 
 
 @dataclass
 class Dataset:
     """block: the largest block of the run. itemsize: bytes per element; not whole for columns of
-    several types. shape: of the whole array; None: not known."""
+    several types. shape: of the whole array; None: not known. task: the text of the group whose
+    tasks had the block."""
 
     block: tuple[int, ...]
     itemsize: float
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+    task: str = ""
+    is_table: bool = False  # rows and columns of a partition
 
 
 class TaskOfRun(NamedTuple):
@@ -50,15 +55,20 @@ class TaskOfRun(NamedTuple):
     output: dict[str, Any] | None
 
 
+class _Found(NamedTuple):
+    given: dict[str, Any]
+    text: str  # of the group
+
+
 def find_dataset(tasks: dict[str, TaskOfRun], asks_for_one: bool = False) -> Dataset:
     """The array that the tasks of a run worked on, and the block they used: the largest part of an
     array in a file that a task read, or else the largest input. `rechunk` puts larger blocks
     together. If the user asks for one kind of task, it is the largest input of this. The shape of
     the array is known if a task received the array itself. tasks: by the text of their group."""
     handles: Inputs = []  # the arrays themselves
-    reads: Inputs = []
-    others: Inputs = []
-    for task in tasks.values():
+    reads: list[_Found] = []
+    others: list[_Found] = []
+    for text, task in tasks.items():
         for given in task.inputs:
             shape, nbytes = given.get("shape"), given.get("nbytes") or 0
             if not shape or None in shape or not nbytes:
@@ -67,25 +77,30 @@ def find_dataset(tasks: dict[str, TaskOfRun], asks_for_one: bool = False) -> Dat
                 handles.append(given)
             else:
                 is_read = given.get("lazy") or given.get("late")
-                (reads if is_read and not asks_for_one else others).append(given)
+                (reads if is_read and not asks_for_one else others).append(_Found(given, text))
     put_together = [
-        task.output
+        _Found(task.output, text)
         for text, task in tasks.items()
         if "rechunk" in text and task.output and task.output.get("shape")
     ]
-    found = max(reads or others, key=_bytes_of, default=None)
+    found = max(reads or others, key=lambda one: _bytes_of(one.given), default=None)
     if found is None:
         raise FitError(
             "no task of this run has an input whose size is known: there is no block to scale"
         )
-    found = max([found, *put_together], key=_bytes_of)
-    block = tuple(found["shape"])
+    for one in put_together:
+        if _bytes_of(one.given) >= _PUT_TOGETHER_LEAST * _bytes_of(found.given):
+            found = one
+    given = found.given
+    block = tuple(given["shape"])
     whole = [one for one in handles if len(one["shape"]) == len(block)]
     return Dataset(
         block,
-        _bytes_of(found) / max(1, math.prod(block)),
-        found.get("dtype"),
+        _bytes_of(given) / max(1, math.prod(block)),
+        given.get("dtype"),
         tuple(max(whole, key=_bytes_of)["shape"]) if whole else None,
+        found.text,
+        str(given.get("type")).rpartition(".")[2] in _TABLES,
     )
 
 

@@ -63,7 +63,7 @@ def fit_run(
         held_blocks=tasks.held_blocks(found),
         keeps_results=keep_results,
     )
-    if shape is None and tasks.dataset.shape is None:
+    if shape is None and tasks.dataset.shape is None and not tasks.dataset.is_table:
         known.notes.append(
             "the run does not say how long the array is: chunks are for as many blocks along the"
             " first axis as it worked on; give --shape"
@@ -77,6 +77,9 @@ def fit_run(
     limits = _limits(found, memory, threads, workers, known.base_bytes)
     if whole_axes is not None:
         return fit_known(known, layout, limits, wanted, parse_axes(whole_axes, len(array)))
+    if tasks.dataset.is_table:
+        plan = fit_known(known, layout, limits, wanted, range(1, len(array)))
+        return replace(plan, is_table=True)
     uncut = {axis for axis, n in enumerate(array) if n > 1 and tasks.dataset.block[axis] >= n}
     try:
         return fit_known(known, layout, limits, wanted, uncut)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dwsr_probe.fit.axes import AxisCheck
 
 _CHUNKS_SHOWN = 3  # along an axis
+_STEPS_SHOWN = 8
 
 
 class Tried(NamedTuple):
@@ -86,6 +87,7 @@ class Plan:
     curve: list[PlanPoint] = field(default_factory=list)
     steps: list[StepNeed] = field(default_factory=list)
     used: UsedBlock | None = None
+    is_table: bool = False  # a block is a partition: rows and columns
 
     @property
     def block_count(self) -> int:
@@ -106,6 +108,7 @@ class Plan:
             "block": list(self.block),
             "block_bytes": self.block_bytes,
             "blocks": self.block_count,
+            "rows_per_partition": self.block[0] if self.is_table else None,
             "task": self.task,
             "task_bytes": round(self.task_bytes),
             "task_bound_bytes": round(self.task_bound_bytes),
@@ -134,11 +137,17 @@ class Plan:
     def lines(self) -> Iterator[str]:
         if self.used:
             yield self._used_line(self.used)
-        yield (
-            f"block    {shape_text(self.block)} ({bytes_text(self.block_bytes)}),"
-            f" {count_text(self.block_count, 'block', 'blocks', '1')}"
-        )
-        yield f"chunks   {chunks_text(self.chunks)}"
+        if self.is_table:
+            yield (
+                f"block    {self.block[0]:,} rows per partition ({bytes_text(self.block_bytes)}),"
+                f" {count_text(self.block_count, 'partition', 'partitions', '1')}"
+            )
+        else:
+            yield (
+                f"block    {shape_text(self.block)} ({bytes_text(self.block_bytes)}),"
+                f" {count_text(self.block_count, 'block', 'blocks', '1')}"
+            )
+            yield f"chunks   {chunks_text(self.chunks)}"
         at_once = count_text(self.tasks_at_once, "task", "tasks", "1")
         yield (
             f"worker   {bytes_text(self.expected_bytes)} expected with {at_once} at once,"
@@ -165,10 +174,14 @@ class Plan:
         if self.why_not_larger:
             yield f"larger   {self.why_not_larger}"
         if len(self.steps) > 1:
-            for step in sorted(self.steps, key=lambda one: -one.bound_bytes):
+            largest = sorted(self.steps, key=lambda one: -one.bound_bytes)
+            for step in largest[:_STEPS_SHOWN]:
                 before = bytes_text(step.used_bound_bytes)
                 bound = bytes_text(step.bound_bytes)
                 yield f"each     {step.task}: up to {bound} instead of {before}"
+            rest = len(largest) - _STEPS_SHOWN
+            if rest > 0:
+                yield f"         and {count_text(rest, 'kind', 'kinds', 'one')} that need less"
         for tried in self.trials:
             yield (
                 f"tried    {shape_text(tried.shape)} ({bytes_text(tried.input_bytes)}):"
@@ -182,10 +195,13 @@ class Plan:
     def _used_line(self, used: UsedBlock) -> str:
         fits = "fits" if used.fits else "does not fit"
         return (
-            f"run      its block {shape_text(used.block)} {fits}: a worker needs up to"
+            f"run      its {self._block_text(used.block)} {fits}: a worker needs up to"
             f" {bytes_text(used.bound_bytes)} of the {bytes_text(self.allowed_bytes)} that may be"
             f" used, most of it for {used.task}"
         )
+
+    def _block_text(self, block: Sequence[int]) -> str:
+        return f"partition of {block[0]:,} rows" if self.is_table else f"block {shape_text(block)}"
 
     def plot(self) -> Any:
         """A Bokeh figure: expected peak of a worker against the size of its blocks."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _MATTERS_SHARE = 0.02  # of the largest need: smaller tasks decide nothing
 _SCHEDULING_MOST_S = 5e-3  # per task: longer waits have other reasons
+_NAMES_MOST = 4  # in a note
 _NEAR_LIMIT = 0.9  # of the limit: a process that ended with such a peak was killed for it
 
 
@@ -165,7 +166,7 @@ class RunTasks:
     def known(self, workers: RunWorkers, params: dict[str, float] | None = None) -> Known:
         needs = {text: self.facts.groups[text].with_inputs_bytes for text in self.texts}
         most = max(needs.values(), default=0)
-        steps, notes, one_sized = [], [], []
+        steps, notes, one_sized, unseen = [], [], [], []
         labels = {group.text: label for group, label in self.model.labels().items()}
         for text in self.texts:
             if needs[text] < _MATTERS_SHARE * most and not self.asks_for_one:
@@ -173,10 +174,7 @@ class RunTasks:
             largest = self.learned.largest[text]
             forecast = self.model.predict(largest.inputs, text, params=largest.params)
             if forecast.is_lower_bound:
-                notes.append(
-                    f"{labels[text]}: own peaks may miss memory, so {bytes_text(forecast.mean)} is"
-                    " a lower bound"
-                )
+                unseen.append(labels[text])
             given = {**(largest.params or {}), **(params or {})} or None
             follow = _follower(largest.inputs, self.dataset, text)
             seen = largest.inputs if "one-size" in forecast.notes else None
@@ -185,9 +183,14 @@ class RunTasks:
             steps.append(Step(labels[text], text, follow, "alloc", given, seen))
         if one_sized:
             notes.append(
-                f"seen at one size only: {', '.join(one_sized)}; at most"
+                f"seen at one size only: {_some(one_sized)}; at most"
                 f" {bytes_text(CONSTANT_MOST_BYTES)} of what such a task needs are taken for"
                 " independent of the block"
+            )
+        if unseen:
+            notes.append(
+                f"own peaks may miss memory: {_some(unseen)}; twice what was seen is assumed, which"
+                " is not promised"
             )
         if not steps:
             raise FitError("no task of this run has a peak that could be scaled")
@@ -196,14 +199,17 @@ class RunTasks:
         )
 
     def blocks_in_run(self) -> int:
-        """How many blocks the run worked on: the tasks of its commonest group that matters."""
-        return max(self.facts.groups[text].count for text in self.texts)
+        """How many blocks the run worked on."""
+        if self.dataset.shape is not None:
+            pairs = zip(self.dataset.shape, self.dataset.block, strict=True)
+            return math.prod(-(-n // length) for n, length in pairs)
+        return self.facts.groups[self.dataset.task].count
 
     def durations(self, workers: RunWorkers) -> Durations | None:
         """Seconds per byte of the dataset, of all tasks together. What the workers' threads waited
         counts as scheduling, as far as it is not too long for that."""
         groups = [self.facts.groups[text] for text in self.texts]
-        blocks = max((facts.count - facts.ended_early for facts in groups), default=0)
+        blocks = self.blocks_in_run()
         busy = sum(facts.seconds for facts in groups)
         if not blocks or not busy:
             return None
@@ -228,6 +234,11 @@ class RunTasks:
         at_once = min(workers.threads, self.facts.overlap_most + 1)
         block = math.prod(self.dataset.block) * self.dataset.itemsize
         return max(0.0, (workers.peak_bytes - base - at_once * need) / max(1, block))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_MOST} more" if len(names) > _NAMES_MOST else ""
+    return ", ".join(names[:_NAMES_MOST]) + more
 
 
 def _follower(inputs: Any, dataset: Dataset, text: str) -> Callable[[Any], list[dict[str, Any]]]:

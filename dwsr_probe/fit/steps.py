@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Inputs = list[dict[str, Any]]
 # What a task needs whatever its block is: buffers and tables. OpenBLAS takes this much per thread.
 CONSTANT_MOST_BYTES = 32 << 20
+# Of tasks whose own peaks may miss memory: times the growth of the process that was seen. Nothing
+# can be promised for them, but a job that has such tasks needs a block, too.
+UNSEEN_FACTOR = 2.0
 
 
 @dataclass
@@ -67,6 +70,7 @@ class Needs:
         if known is None:
             one = (self.inputs[place], self.step.task, self.step.params)
             together = self.model.together([one] * threads, self.step.kind)
+            # Infinite for lower bounds
             known = min(together.upper(q), threads * float(self.upper[place]))
             self._joint[place, threads, q] = known
         return known
@@ -76,6 +80,8 @@ def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
     inputs = [step.inputs_of(block) for block in blocks.tolist()]
     found = model.predict_many(inputs, step.task, step.kind, params=step.params)
     mean, upper = np.asarray(found.mean, float), np.asarray(found.upper(q), float)
+    unknown = ~np.isfinite(upper)
+    upper[unknown] = UNSEEN_FACTOR * mean[unknown]
     if step.seen:
         least = np.minimum(upper, _shrinking(model, step, step.seen, inputs, q))
         mean, upper = np.minimum(mean, least), least

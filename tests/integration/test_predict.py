@@ -58,7 +58,9 @@ def test_one_task(cli, run):
         shown[0] == "double of 5000×1000 float32"
         and shown[1].startswith("own peak: 19.")
         and "99 %" in shown[1]
-        and shown[2] == "more than 1GiB: less than 0.1 % probable"
+        and shown[2]
+        == "more than 1GiB: less than 0.1 % probable for one task alone; --threads N answers for a"
+        " worker"
     )
     assert (
         "learned from 12 tasks" in "\n".join(shown)
