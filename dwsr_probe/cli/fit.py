@@ -106,6 +106,13 @@ if TYPE_CHECKING:
     help="An argument of FUNCTION, or of the run's task, such as sigma=3; repeat it for several.",
 )
 @click.option(
+    "--html",
+    "page",
+    type=click.Path(),
+    metavar="FILE",
+    help="Also write a page with a plot of the peak against the size of the blocks.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["table", "json"]),
@@ -113,7 +120,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="table: for people. json: for programs.",
 )
-def command(what: str | None, form: str, **options: Any) -> None:
+def command(what: str | None, page: str | None, form: str, **options: Any) -> None:
     """Which block size fits into the workers' memory, and is fast? Tries at most three small blocks
     of a FUNCTION, or learns from a RUN, also from one that was killed."""
     try:
@@ -128,6 +135,8 @@ def command(what: str | None, form: str, **options: Any) -> None:
         fail(error)
     except ValueError as error:
         fail(error, 2)
+    if page:
+        _write_page(plan, page)
     try:
         _print(plan, form)
         sys.stdout.flush()
@@ -249,6 +258,20 @@ def _depth(given: list[int] | None) -> int | list[int]:
     if not given:
         return 0
     return given[0] if len(given) == 1 else given
+
+
+def _write_page(plan: Plan, path: str) -> None:
+    try:
+        from dwsr_probe.report.fit_page import page_of_plan
+    except ModuleNotFoundError as error:
+        fail(f"--html needs {error.name}: pip install 'dwsr-probe[report]'")
+    from dwsr_probe.report.output import destination
+
+    try:
+        with destination(path) as file:
+            file.write(page_of_plan(plan).encode())
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror or error}")
 
 
 def _print(plan: Plan, form: str) -> None:

@@ -7,6 +7,7 @@ candidates; the memory of a worker and the time of the job for each; the choice;
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
 from dwsr_probe.fit.limits import SPILL_SHARE, find_limits
 from dwsr_probe.fit.plan import Plan, PlanPoint, StepNeed, UsedBlock, axis_notes
+from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.steps import Step, block_inputs, needs_of
 from dwsr_probe.fit.worker import Layout, Worker, worker_memory
 from dwsr_probe.words import bytes_text, seconds_text, shape_text
@@ -56,6 +58,7 @@ def fit_blocks(
     fill: float = SPILL_SHARE,
     keep_results: bool = False,
     model: Model | None = None,
+    run: str | os.PathLike[str] | None = None,
     task: str | None = None,
     client: Any = None,
     progress: Callable[[str], object] = lambda text: None,
@@ -64,8 +67,9 @@ def fit_blocks(
     out of memory. FitError says what is needed if there is none.
 
     The first array is cut into blocks. Others are cut with it along axes of the same length, and
-    are whole along all others. At most three small blocks are tried, in a process of its own; with
-    `model` nothing runs, and `task` names the task that the model knows.
+    are whole along all others. At most three small blocks are tried, in a process of its own. With
+    `model` or `run` (a directory) nothing is tried; `task` names the task that these know [the
+    function's name].
 
     memory: a worker's limit, such as "8GiB" [that of the cluster that is connected, or of this
     machine]. threads, workers: [as the cluster has them, or one per CPU and one]. depth: halo, as
@@ -87,6 +91,8 @@ def fit_blocks(
         if not model.knows(name):
             labels = ", ".join(model.labels().values()) or "nothing"
             raise FitError(f"the model does not know {name!r}; it knows {labels}")
+    elif run is not None:
+        known = _known_of_run(run, name)
     else:
         known = learn_by_trials(function, sources, halo, whole, limits, wanted, progress)
         whole = {check.axis for check in known.axes if check.must_stay_whole} | (whole or set())
@@ -99,6 +105,18 @@ def fit_blocks(
         keeps_results=keep_results,
     )
     return fit_known(known, layout, limits, wanted, whole or ())
+
+
+def _known_of_run(run: str | os.PathLike[str], task: str) -> Known:
+    """What a run knows of one kind of task."""
+    from dwsr_probe.store import Store, StoreError
+
+    try:
+        store = Store.open(os.fspath(run))
+    except StoreError as error:
+        raise FitError(str(error)) from error
+    facts = read_facts(store)
+    return RunTasks(facts, task).known(workers_of(store.processes(), facts))
 
 
 def fit_known(

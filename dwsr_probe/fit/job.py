@@ -10,7 +10,7 @@ from dwsr_probe.fit.error import FitError
 from dwsr_probe.fit.fitting import fit_known, parse_axes
 from dwsr_probe.fit.known import Wanted
 from dwsr_probe.fit.limits import WorkerLimits, available_limit_bytes
-from dwsr_probe.fit.run import RunFacts, RunTasks, workers_of
+from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.worker import Layout
 from dwsr_probe.words import bytes_text, parse_bytes
 
@@ -42,14 +42,7 @@ def fit_run(
     """task: one kind of task alone, cut along its own largest input; None: the whole job. shape,
     stored: of the array, if the run does not say. whole_axes: None: those that the run did not cut,
     unless nothing fits then. learned: by who has learned this run already."""
-    facts = RunFacts()
-    total = store.task_count()
-    for done, record in enumerate(store.tasks()):
-        facts.add(record)
-        if done % 4096 == 0:
-            progress("reading tasks", done, total)
-    if not total:
-        raise FitError("there is no task in this run; mark blocks, or run it under dwsr-probe run")
+    facts = read_facts(store, progress)
     tasks = RunTasks(facts, task, lambda done, of: progress("learning", done, of), learned)
     found = workers_of(store.processes(), facts)
     known = tasks.known(found, params)

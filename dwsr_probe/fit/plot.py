@@ -16,7 +16,7 @@ _MIB = 1 << 20
 def figure_of(plan: Plan) -> Any:
     """The expected peak with its bound, the limit and the part of it that may be used, the blocks
     that were tried and the one that is chosen."""
-    from bokeh.models import ColumnDataSource, HoverTool, Span
+    from bokeh.models import ColumnDataSource, HoverTool
     from bokeh.plotting import figure
 
     points = [p for p in plan.curve if p.expected_bytes <= 1.5 * plan.memory_bytes]
@@ -40,10 +40,9 @@ def figure_of(plan: Plan) -> Any:
         (plan.memory_bytes, "solid", "limit"),
         (plan.allowed_bytes, "dashed", "may be used"),
     ):
-        shown.add_layout(
-            Span(location=value / _MIB, dimension="width", line_color="firebrick", line_dash=dash)
-        )
-        shown.line([], [], line_color="firebrick", line_dash=dash, legend_label=text)
+        ends = [sizes[0], sizes[-1]] if sizes else []
+        heights = [value / _MIB] * len(ends)
+        shown.line(ends, heights, line_color="firebrick", line_dash=dash, legend_label=text)
     blocks = [(t.shape, t.input_bytes, plan.worker_bytes(t), "tried") for t in plan.trials]
     blocks.append((plan.block, plan.block_bytes, plan.expected_bytes, "chosen"))
     source = ColumnDataSource(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.history import LearnedRun
     from dwsr_probe.record import TaskRecord
+    from dwsr_probe.store import Store
 
 _MATTERS_SHARE = 0.02  # of the largest need: smaller tasks decide nothing
 _SCHEDULING_MOST_S = 5e-3  # per task: longer waits have other reasons
@@ -80,6 +81,20 @@ class RunFacts:
             self.began = min(self.began, record.start)
             self.ended = max(self.ended, record.start + (record.duration or 0.0))
         self.bases.add(record)
+
+
+def read_facts(
+    store: Store, progress: Callable[[str, int, int], object] = lambda what, done, total: None
+) -> RunFacts:
+    """Of all records of a run; FitError if there are none."""
+    facts, total = RunFacts(), store.task_count()
+    for done, record in enumerate(store.tasks()):
+        facts.add(record)
+        if done % 4096 == 0:
+            progress("reading tasks", done, total)
+    if not total:
+        raise FitError("there is no task in this run; mark blocks, or run it under dwsr-probe run")
+    return facts
 
 
 @dataclass

@@ -2,12 +2,15 @@
 report say of the same runs. A run that was killed is in test_rescue.py."""
 
 import json
+import re
 import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dwsr_probe.fit import FitError, fit_blocks
 from tests.conftest import Cli, tasks
 
 for module in ("distributed", "zarr", "flox"):
@@ -79,6 +82,18 @@ def test_what_does_not_fit_says_what_is_needed(cli, ran):
     assert said.count("\n") == 1 and "no block fits" in said and "give each worker" in said
 
 
+def test_a_page(cli, ran):
+    pytest.importorskip("bokeh")
+    page = cli.cwd / "fit.html"
+    done = cli("fit", ran("seismic", 64), "--html", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "<h1>Blocks for Chaos</h1>" in text and "each     Chaos: up to" in text
+    assert not re.search(r"<(script|link)[^>]+(src|href)=", text)  # nothing is fetched
+    done = cli("fit", ran("seismic", 64), "--html", cli.cwd / "no" / "such")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+
+
 def test_one_task(cli, ran):
     plan = plan_of(
         cli,
@@ -88,6 +103,19 @@ def test_one_task(cli, ran):
     )
     assert plan["task"] == "GST" and [sum(n) for n in plan["chunks"]] == [512, 512, 512]
     assert plan["bound_bytes"] <= plan["allowed_bytes"]
+
+
+def test_from_a_run_in_a_program(ran):
+    def semblance(block):
+        raise AssertionError("nothing is called")
+
+    volume = np.zeros((512, 96, 96), np.float32)
+    options = {"memory": "1GiB", "threads": 2, "task": "Semblance"}
+    plan = fit_blocks(semblance, volume, run=ran("seismic", 64), **options)
+    assert plan.task == "Semblance" and not plan.trials
+    assert [sum(lengths) for lengths in plan.chunks] == [512, 96, 96]
+    with pytest.raises(FitError, match="no task 'nosuch' in this run"):
+        fit_blocks(semblance, volume, run=ran("seismic", 64), **{**options, "task": "nosuch"})
 
 
 def test_partitions_of_a_dataframe(cli, ran):

@@ -290,6 +290,7 @@ def test_bokeh_is_wanted_by_the_page_alone():
     allowed = {
         PACKAGE / "report" / "notebook.py",
         PACKAGE / "report" / "memory_plot.py",
+        PACKAGE / "report" / "fit_page.py",
         PACKAGE / "fit" / "plot.py",
         *(PACKAGE / "report" / "html").glob("*.py"),
     }
