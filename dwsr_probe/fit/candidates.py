@@ -48,7 +48,7 @@ def axis_lengths(n: int, stored: int | None = None, least: int = 1, most: int = 
     whole stored chunks go first."""
     least = min(max(1, least), n)
     # All values of ceil(n / k): k itself up to the root, and the quotients beyond it
-    root = math.isqrt(n)
+    root = min(n, math.isqrt(n) + 1)
     even = {-(-n // k) for k in range(1, root + 1)} | {
         length for length in range(1, root + 1) if -(-n // -(-n // length)) == length
     }
@@ -72,9 +72,13 @@ def thinned(lengths: list[int], most: int) -> list[int]:
         return lengths
     if most <= 0:
         return []
-    wanted = np.geomspace(lengths[0], lengths[-1], most) if most > 1 else [lengths[-1]]
+    if most == 1:
+        return [lengths[-1]]
     logs = np.log(lengths)
-    return sorted({lengths[int(np.abs(logs - math.log(x)).argmin())] for x in wanted})
+    wanted = np.linspace(logs[0], logs[-1], most)
+    above = np.searchsorted(logs, wanted).clip(1, len(lengths) - 1)
+    nearest = above - (wanted - logs[above - 1] < logs[above] - wanted)
+    return [lengths[place] for place in np.unique(nearest)]
 
 
 def _leaves_sliver(n: int, length: int) -> bool:
