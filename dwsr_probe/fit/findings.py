@@ -1,5 +1,5 @@
 """What the trials of a function show beside their figures: memory that it keeps, that depends on
-values, or that is not in proportion to the block. Called by learning.py."""
+values, or that is not in proportion to the block. And what a model says of this."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dwsr_probe.fit.trials import TriedCall
-    from dwsr_probe.predict import Model
+    from dwsr_probe.predict import Forecast, Model
 
 _LEAK_SHARE, _LEAK_LEAST_BYTES = 0.02, 128 << 10
 _SAME_SHARE = 0.02  # by which two blocks of one shape may differ
 _BENT = 1.25  # bound over mean at the largest of three trials: 1.03 to 1.15 if they are on a line
 _FIRST_SHARE, _FIRST_LEAST_BYTES = 0.02, 1 << 20
+_DOUBTS = {  # notes of a forecast that make the bound of a plan wider or less certain
+    "value-dependent": "memory depends on values: tasks with the same shapes differ; the bound is"
+    " wider",
+    "non-linear": "memory is not in proportion to the size of the block: the bound is wider",
+    "drifting": "newer tasks differ from older ones",
+    "shared": "figures of several tasks at once could not be separated",
+    "unseen": "own peaks may miss memory",
+    "one-size": "all tasks seen had inputs of one size: other sizes are a guess",
+    "params": "memory depends on a parameter whose value is not given",
+    "no-shape": "no input with this number of axes was seen",
+}
 
 
 def differs(trial: TriedCall) -> bool:
@@ -59,6 +70,11 @@ def trial_notes(
     tried: Sequence[TriedCall], model: Model, name: str, form: str, first_call: float
 ) -> list[str]:
     return list(_notes(tried, model, name, form, first_call))
+
+
+def doubts(forecast: Forecast) -> list[str]:
+    """What makes a forecast less sure, in words."""
+    return [_DOUBTS[note] for note in forecast.notes if note in _DOUBTS]
 
 
 def _notes(

@@ -16,6 +16,7 @@ from dwsr_probe.fit.candidates import candidate_blocks, chunks_of
 from dwsr_probe.fit.chooser import TIME, choose
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.fit.findings import doubts
 from dwsr_probe.fit.function import name_of_function
 from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
@@ -75,6 +76,8 @@ def fit_blocks(
         raise FitError("give the array whose blocks are to be fitted")
     wanted = Wanted(objective, delta, fill)
     first = sources[0]
+    if any(len(source.shape) > len(first.shape) for source in sources):
+        raise FitError("the array with most axes comes first: its blocks are fitted")
     halo = parse_depth(depth, len(first.shape))
     limits = find_limits(memory, threads, workers, client)
     whole = None if whole_axes is None else parse_axes(whole_axes, len(first.shape))
@@ -142,7 +145,12 @@ def fit_known(
         workers=worker.workers,
         trust=forecast.trust,
         seconds=float(seconds[place]) if known.durations else None,
-        notes=[*known.notes, *axis_notes(known.axes, deciding.step.label)],
+        # Trials have words of their own for what makes their bound wider
+        notes=[
+            *known.notes,
+            *([] if known.trials else doubts(forecast)),
+            *axis_notes(known.axes, deciding.step.label),
+        ],
         why_not_larger=_why_not_larger(choice.larger, place, blocks, memory, worker, seconds, q),
         trials=known.trials,
         trial_seconds=known.trial_seconds,

@@ -206,9 +206,6 @@ def learn_by_trials(
 ) -> Known:
     """whole_axes: None: found by a check. FitError if the function fails or cannot be fitted."""
     first = sources[0]
-    for source in sources:
-        if len(source.shape) > len(first.shape):
-            raise FitError("the array with most axes comes first: its blocks are fitted")
     room = min(wanted.fill * limits.memory_bytes, _GROWTH_SHARE * machine_available_bytes())
     began = time.perf_counter()
     with trials() as running:
