@@ -89,9 +89,7 @@ def source_of(given: Any) -> ArraySource:
             " array with a shape and a dtype"
         )
     dtype = _checked_dtype(dtype)
-    lengths = tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
-    if not lengths:
-        raise FitError("the array has no axes: a single number has no blocks")
+    lengths = _checked_lengths(shape)
     if not stored or len(stored) != len(lengths) or not all(stored):
         stored = None
     chunks = None if stored is None else tuple(map(int, stored))
@@ -100,12 +98,12 @@ def source_of(given: Any) -> ArraySource:
 
 def made_up(shape: Sequence[int], dtype: str, stored: Sequence[int] | None = None) -> ArraySource:
     """An array that exists only as a description: trials see random values."""
-    lengths = tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
-    if stored and len(stored) != len(lengths):
-        raise FitError(f"stored chunks have {len(stored)} axes, the array has {len(lengths)}")
-    return ArraySource(
-        None, lengths, _checked_dtype(dtype), tuple(stored) if stored else None, MADE_UP
-    )
+    lengths, chunks = _checked_lengths(shape), None
+    if stored:
+        chunks = _checked_lengths(stored)
+        if len(chunks) != len(lengths):
+            raise FitError(f"stored chunks have {len(chunks)} axes, the array has {len(lengths)}")
+    return ArraySource(None, lengths, _checked_dtype(dtype), chunks, MADE_UP)
 
 
 def shared_axes(first: Sequence[int], shape: Sequence[int]) -> dict[int, int]:
@@ -165,6 +163,12 @@ def _checked_dtype(given: Any) -> np.dtype[Any]:
             " numbers first"
         )
     return found
+
+
+def _checked_lengths(shape: Sequence[Any]) -> tuple[int, ...]:
+    if not len(shape):
+        raise FitError("the array has no axes: a single number has no blocks")
+    return tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
 
 
 def _checked_length(length: Any, axis: int) -> int:
