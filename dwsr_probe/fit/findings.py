@@ -3,10 +3,12 @@ values, or that is not in proportion to the block. And what a model says of this
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from dwsr_probe.fit.arrays import MADE_UP
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.fit.steps import Bend
 from dwsr_probe.words import bytes_text, shape_text
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 _LEAK_SHARE, _LEAK_LEAST_BYTES = 0.02, 128 << 10
 _SAME_SHARE = 0.02  # by which two blocks of one shape may differ
-_BENT = 1.25  # bound over mean at the largest of three trials: 1.03 to 1.15 if they are on a line
+_BENT = 1.25  # bound over mean at the largest of three trials: 1.02 to 1.15 if they are on a line
+_EXPONENT_LEAST = 1.05
 _FIRST_SHARE, _FIRST_LEAST_BYTES = 0.02, 1 << 20
 _DOUBTS = {  # notes of a forecast that make the bound of a plan wider or less certain
     "value-dependent": "memory depends on values: tasks with the same shapes differ; the bound is"
@@ -66,6 +69,27 @@ def first_call_bytes(tried: Sequence[TriedCall]) -> float:
     return float(found) if found > least else 0.0
 
 
+def bend_of(tried: Sequence[TriedCall], model: Model, name: str) -> Bend | None:
+    """How memory grows faster than the block; None if it does not."""
+    if not _is_bent(tried, model, name) or any(differs(trial) for trial in tried):
+        return None
+    before, last = tried[-2:]
+    size = math.log(last.input_bytes / before.input_bytes)
+    exponent = math.log(last.need_bytes / max(1, before.need_bytes)) / size if size > 0 else 1.0
+    if exponent < _EXPONENT_LEAST:
+        return None
+    return Bend(float(last.input_bytes), float(last.need_bytes), exponent)
+
+
+def _is_bent(tried: Sequence[TriedCall], model: Model, name: str) -> bool:
+    """Two trials are always on a line."""
+    if len(tried) < 3:
+        return False
+    forecast = model.predict(tried[-1].record["inputs"], name)
+    wider = forecast.upper(0.99) - forecast.mean
+    return wider > max((_BENT - 1) * forecast.mean, _SAME_SHARE * tried[-1].input_bytes)
+
+
 def trial_notes(
     tried: Sequence[TriedCall], model: Model, name: str, form: str, first_call: float
 ) -> list[str]:
@@ -88,14 +112,11 @@ def _notes(
             f" {bytes_text(least)} and {bytes_text(most)}; the bound is wider, and other places of"
             " the array may need more"
         )
-    elif len(tried) > 2:
-        forecast = model.predict(tried[-1].record["inputs"], name)
-        wider = forecast.upper(0.99) - forecast.mean
-        if wider > max((_BENT - 1) * forecast.mean, _SAME_SHARE * tried[-1].input_bytes):
-            yield (
-                "memory is not in proportion to the size of the block: the bound is wider, and"
-                " blocks far larger than those tried may need more"
-            )
+    elif _is_bent(tried, model, name):
+        yield (
+            "memory is not in proportion to the size of the block: the bound is wider, and blocks"
+            " far larger than those tried may need more"
+        )
     if form == MADE_UP:
         yield "blocks of random values were tried; real data may need more or less memory"
     reasons = {trial.reason for trial in tried if trial.reason}

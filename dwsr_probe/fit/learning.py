@@ -18,7 +18,7 @@ from dwsr_probe.fit.arrays import MADE_UP, MEMORY, shared_axes
 from dwsr_probe.fit.axes import FAILED, UNCHECKED, AxisCheck
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
-from dwsr_probe.fit.findings import differs, first_call_bytes, refuse_leaks, trial_notes
+from dwsr_probe.fit.findings import bend_of, differs, first_call_bytes, refuse_leaks, trial_notes
 from dwsr_probe.fit.known import Known
 from dwsr_probe.fit.limits import machine_available_bytes
 from dwsr_probe.fit.plan import Tried
@@ -254,7 +254,7 @@ def _is_worth(
 
 
 def _known(learner: _Learner, elapsed: float) -> Known:
-    sources, done = learner.sources, learner.done
+    sources, done, name = learner.sources, learner.done, learner.running.name
     inputs_of = block_inputs([s.shape for s in sources], [s.dtype for s in sources], learner.depth)
     reads = [
         trial.read_seconds / trial.input_bytes
@@ -264,14 +264,14 @@ def _known(learner: _Learner, elapsed: float) -> Known:
     first_call = first_call_bytes(done)
     return Known(
         learner.model,
-        [Step(learner.running.name, learner.running.name, inputs_of)],
+        [Step(name, name, inputs_of, bend=bend_of(done, learner.model, name))],
         Durations(
             [(float(trial.input_bytes), trial.seconds) for trial in done],
             float(np.median(reads)) if reads else 0.0,
         ),
         float(learner.running.baseline_bytes + _WORKER_MORE_BYTES),
         first_call,
-        trial_notes(done, learner.model, learner.running.name, learner.first.form, first_call),
+        trial_notes(done, learner.model, name, learner.first.form, first_call),
         [
             Tried(
                 trial.shape,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,15 +26,35 @@ if TYPE_CHECKING:
 Inputs = list[dict[str, Any]]
 
 
+class Bend(NamedTuple):
+    """Memory that grows faster than the block: in the trials, as a power of the bytes of the
+    inputs. The model knows sums of products of lengths only, and would be too low beyond the
+    largest block tried, which had so many bytes and needed so much."""
+
+    input_bytes: float
+    need_bytes: float
+    exponent: float
+
+    def need(self, input_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The least own peak to expect; 0 for blocks that are smaller than the largest tried."""
+        ratio = input_bytes / self.input_bytes
+        return np.where(ratio > 1, self.need_bytes * ratio**self.exponent, 0.0)
+
+
+BENT_BOUND = 1.25  # bound over mean of a power that two trials show
+
+
 @dataclass
 class Step:
-    """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths."""
+    """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths. bend:
+    None: memory is in proportion, as far as is known."""
 
     label: str
     task: str | Group
     inputs_of: Callable[[Sequence[int]], Inputs]
     kind: str = "alloc"
     params: dict[str, float] | None = None
+    bend: Bend | None = None
 
 
 @dataclass
@@ -63,22 +83,24 @@ class Needs:
         if known is None:
             one = (self.inputs[place], self.step.task, self.step.params)
             together = self.model.together([one] * threads, self.step.kind)
-            self._joint[place, threads, q] = known = together.upper(q)
+            known = together.upper(q)
+            if self.step.bend:
+                least = self.step.bend.need(self.input_bytes[place : place + 1])[0]
+                known = max(known, threads * BENT_BOUND * float(least))
+            self._joint[place, threads, q] = known
         return known
 
 
 def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
     inputs = [step.inputs_of(block) for block in blocks.tolist()]
     found = model.predict_many(inputs, step.task, step.kind, params=step.params)
-    return Needs(
-        step,
-        model,
-        inputs,
-        np.array([held_bytes(one) for one in inputs], float),
-        _output_bytes(model, step, inputs),
-        np.asarray(found.mean, float),
-        np.asarray(found.upper(q), float),
-    )
+    input_bytes = np.array([held_bytes(one) for one in inputs], float)
+    mean, upper = np.asarray(found.mean, float), np.asarray(found.upper(q), float)
+    if step.bend:
+        least = step.bend.need(input_bytes)
+        mean, upper = np.maximum(mean, least), np.maximum(upper, BENT_BOUND * least)
+    outputs = _output_bytes(model, step, inputs)
+    return Needs(step, model, inputs, input_bytes, outputs, mean, upper)
 
 
 def _output_bytes(model: Model, step: Step, inputs: Sequence[Inputs]) -> NDArray[np.float64]:
