@@ -1,19 +1,23 @@
 """The array whose blocks are fitted: NumPy, Dask, Zarr, xarray, HDF5, or a description alone.
 
 `source_of` finds the shape, the dtype and the chunks in which the array is stored. A source is
-pickled and sent to the process that tries blocks (child.py), which reads slices of it. Arrays in
-memory stay here: their slices are read by `read` and sent one by one.
+pickled and sent to the process that tries blocks (child.py), which reads slices of it. Arrays that
+are in memory, that cannot be pickled (h5py), or that only this process can compute (through its
+Client) stay here: their slices are read by `read` and sent one by one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.fit.function import pickled
+from dwsr_probe.fit.limits import running_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     Slices = tuple[slice, ...]
 
 MEMORY, FILE, DASK, MADE_UP = "memory", "file", "dask", "made up"
+_SENT_BYTES_MOST = 16 << 20
 
 
 @dataclass
@@ -39,21 +44,29 @@ class ArraySource:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
-    def stays_here(self) -> bool:
-        """Whether slices must be read in this process. A graph with futures needs the client."""
-        return self.form == MEMORY or (self.form == DASK and _has_futures(self.array))
+    @cached_property
+    def sent(self) -> bytes | None:
+        """As the process that tries blocks can load it. None: slices must be read here."""
+        if self.form == MEMORY or isinstance(self.array, np.memmap):
+            return None
+        if self.form == DASK and running_client() is not None:  # its graph may hold futures
+            return None
+        try:
+            return pickled(self, _SENT_BYTES_MOST)
+        except FitError:
+            return None
 
     def read(self, index: Slices) -> Any:
         """The values of a slice, in memory."""
         if self.form == MADE_UP:
-            return _made_up(_shape_of(self.shape, index), self.dtype)
+            return random_values(_shape_of(self.shape, index), self.dtype)
         found = self.array[index]
         if self.form == DASK:
             found = found.compute()
         if hasattr(found, "__cuda_array_interface__"):
             return found
-        return np.array(found, dtype=self.dtype)  # a copy: the function may write into it
+        # A copy: the function may write into it. A masked array keeps its mask.
+        return np.array(found, dtype=self.dtype, subok=self.form in (MEMORY, DASK))
 
 
 def source_of(given: Any) -> ArraySource:
@@ -62,16 +75,11 @@ def source_of(given: Any) -> ArraySource:
         return given
     array, stored, form = given, None, FILE
     if _is_of(given, "xarray"):
-        # A Dataset has several arrays, and a shape of none
-        array = getattr(given, "data" if _is_chunked(given) else "variable", None)
-        chunks = getattr(given, "encoding", {}).get("chunks")
-        stored = chunks or getattr(given, "encoding", {}).get("preferred_chunks")
-        if isinstance(stored, dict):
-            stored = [stored.get(name) for name in given.dims]
+        array, stored = _of_xarray(given)
     if _is_chunked(array) and hasattr(array, "compute"):
         form, stored = DASK, [max(sizes, default=0) for sizes in array.chunks]
     elif isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
-        form = MEMORY
+        form, stored = MEMORY, None
     elif stored is None:
         stored = getattr(array, "chunks", None)
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
@@ -80,24 +88,29 @@ def source_of(given: Any) -> ArraySource:
             f"{type(given).__name__} is not an array; give a NumPy, Dask, Zarr, HDF5 or xarray"
             " array with a shape and a dtype"
         )
-    dtype = np.dtype(dtype)
-    lengths = tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
-    if not lengths:
-        raise FitError("the array has no axes: a single number has no blocks")
-    if dtype.hasobject:
-        raise FitError(
-            f"elements of dtype {dtype} are Python objects of unknown size; convert the array to"
-            " numbers first"
-        )
+    dtype = _checked_dtype(dtype)
+    lengths = _checked_lengths(shape)
     if not stored or len(stored) != len(lengths) or not all(stored):
         stored = None
-    return ArraySource(array, lengths, dtype, stored and tuple(map(int, stored)), form)
+    chunks = None if stored is None else tuple(map(int, stored))
+    return ArraySource(array, lengths, dtype, chunks, form)
 
 
 def made_up(shape: Sequence[int], dtype: str, stored: Sequence[int] | None = None) -> ArraySource:
     """An array that exists only as a description: trials see random values."""
-    lengths = tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
-    return ArraySource(None, lengths, np.dtype(dtype), tuple(stored) if stored else None, MADE_UP)
+    lengths, chunks = _checked_lengths(shape), None
+    if stored:
+        chunks = _checked_lengths(stored)
+        if len(chunks) != len(lengths):
+            raise FitError(f"stored chunks have {len(chunks)} axes, the array has {len(lengths)}")
+    return ArraySource(None, lengths, _checked_dtype(dtype), chunks, MADE_UP)
+
+
+def shared_axes(first: Sequence[int], shape: Sequence[int]) -> dict[int, int]:
+    """Axes of an array of this shape that are cut with axes of the first one: aligned at the last
+    axes, as NumPy broadcasts, and as long."""
+    offset = len(first) - len(shape)
+    return {offset + axis: axis for axis, n in enumerate(shape) if n == first[offset + axis]}
 
 
 def open_file(path: str) -> ArraySource:
@@ -123,6 +136,41 @@ def open_file(path: str) -> ArraySource:
     return source_of(found)
 
 
+def _of_xarray(given: Any) -> tuple[Any, Any]:
+    """(array that is read, lengths of its stored chunks or None)"""
+    if not hasattr(given, "dtype"):  # a Dataset, which has several arrays
+        return None, None
+    if _is_chunked(given):
+        return given.data, None
+    variable = getattr(given, "variable", given)
+    if getattr(variable, "_in_memory", False):
+        return given.values, None
+    encoding = getattr(given, "encoding", {})
+    by_name = encoding.get("preferred_chunks")
+    if isinstance(by_name, dict):  # right for transposed arrays, too
+        return variable, [by_name.get(name) for name in given.dims]
+    return variable, encoding.get("chunks") or encoding.get("chunksizes")
+
+
+def _checked_dtype(given: Any) -> np.dtype[Any]:
+    try:
+        found = np.dtype(given)
+    except TypeError:
+        raise FitError(f"{given!r} is not a NumPy dtype; write float32, for example") from None
+    if found.hasobject:
+        raise FitError(
+            f"elements of dtype {found} are Python objects of unknown size; convert the array to"
+            " numbers first"
+        )
+    return found
+
+
+def _checked_lengths(shape: Sequence[Any]) -> tuple[int, ...]:
+    if not len(shape):
+        raise FitError("the array has no axes: a single number has no blocks")
+    return tuple(_checked_length(length, axis) for axis, length in enumerate(shape))
+
+
 def _checked_length(length: Any, axis: int) -> int:
     try:
         found = int(length)  # the length of a Dask array may be NaN
@@ -145,18 +193,13 @@ def _is_chunked(array: Any) -> bool:
     return bool(chunks) and isinstance(chunks, tuple) and isinstance(chunks[0], tuple)
 
 
-def _has_futures(array: Any) -> bool:
-    return any(_is_of(value, "distributed") for value in dict(array.dask).values())
-
-
 def _shape_of(shape: Sequence[int], index: Slices) -> tuple[int, ...]:
     return tuple(len(range(*one.indices(length))) for one, length in zip(index, shape, strict=True))
 
 
-def _made_up(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def random_values(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     generator = np.random.default_rng(0)
     if dtype.kind in "fc":
         return generator.standard_normal(shape).astype(dtype)
-    if dtype.kind in "iu":
-        return generator.integers(0, min(np.iinfo(dtype).max, 1000), shape).astype(dtype)
-    return generator.integers(0, 2, shape).astype(dtype)
+    most = min(np.iinfo(dtype).max, 1000) if dtype.kind in "iu" else 2
+    return generator.integers(0, most, shape).astype(dtype)

@@ -2,38 +2,68 @@
 half with its halo (`depth`), which is trimmed from the result as `map_overlap` does.
 
 An axis whose halves give other values must stay whole (a Fourier or Hilbert transform along it), or
-needs a larger halo: `reach` says how far from the cut values differ. Runs in the process that tries
-blocks (child.py); needs NumPy only.
+needs a larger halo: `reach` says how large. Runs in the process that tries blocks (child.py); needs
+NumPy only.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dwsr_probe.fit.arrays import random_values
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SAME, DIFFERENT, RESHAPED = "same", "different", "reshaped"
-RANDOM, TOO_SHORT = "random", "too short"
+    Shared = dict[int, int]  # axes of another array that are cut with these axes of the first one
+
+SAME, DIFFERENT, RESHAPED, FAILED = "same", "different", "reshaped", "failed"
+RANDOM, UNCHECKED = "random", "unchecked"
+
+_TOO_SHORT = "it is not longer than two halos"
+_NO_ARRAY = "the function returns no array"
+_TOO_SLOW = "the check would take too long"
 
 
 @dataclass
 class AxisCheck:
     """verdict: SAME; DIFFERENT: other values; RESHAPED: the halves cannot be put together, because
-    the result does not have this axis; RANDOM: the function gives other values at each call, so
-    nothing can be compared; TOO_SHORT: the block is not longer than two halos. reach: distance
-    from the cut up to which values differ, in elements; None: everywhere."""
+    the result does not have this axis; FAILED: the function fails on a half; RANDOM: the function
+    gives other values at each call, so nothing can be compared; UNCHECKED: reason says why.
+    reach: the halo beyond which all values are the same, in elements; None: there is none."""
 
     axis: int
     verdict: str
     reach: int | None = None
+    reason: str = ""
 
     @property
     def must_stay_whole(self) -> bool:
-        return self.verdict in (DIFFERENT, RESHAPED)
+        return self.verdict in (DIFFERENT, RESHAPED, FAILED)
+
+
+@dataclass
+class Allowed:
+    """How long a check may take: so many seconds, or so many times the first call."""
+
+    seconds: float
+    calls: float = 0.0
+    clock: Callable[[], float] = time.perf_counter
+
+    def __post_init__(self) -> None:
+        self._began, self._call_seconds = self.clock(), 0.0
+
+    def called(self) -> None:
+        self._call_seconds = self._call_seconds or self.clock() - self._began
+
+    def is_enough(self) -> bool:
+        """For one more call."""
+        until = max(self.seconds, self.calls * self._call_seconds)
+        return self.clock() - self._began + self._call_seconds <= until
 
 
 def check_axes(
@@ -41,31 +71,71 @@ def check_axes(
     arrays: Sequence[Any],
     axes: Sequence[int],
     depth: Sequence[int],
+    shared: Sequence[Shared],
+    allowed: Allowed,
 ) -> list[AxisCheck]:
-    """arrays: the inputs of one block; those with the shape of the first one are split with it.
-    axes: that may be split. depth: halo along each axis."""
-    whole, again = (_called(function, arrays) for _ in range(2))
-    if not isinstance(whole, np.ndarray) or not _agree(whole, again):
+    """arrays: the inputs of one block. axes: that may be cut. depth: halo along each axis. shared:
+    of each array. An exception of the function on the whole block is the caller's."""
+    arrays = [_varied(array) for array in arrays]
+    whole = _called(function, arrays)
+    allowed.called()
+    if not isinstance(whole, np.ndarray):
+        return [AxisCheck(axis, UNCHECKED, reason=_NO_ARRAY) for axis in axes]
+    if not allowed.is_enough():
+        return [AxisCheck(axis, UNCHECKED, reason=_TOO_SLOW) for axis in axes]
+    if not _agree(whole, _called(function, arrays)):
         return [AxisCheck(axis, RANDOM) for axis in axes]
-    return [_check_axis(function, arrays, axis, depth[axis], whole) for axis in axes]
+    return [
+        _check_axis(function, arrays, axis, depth[axis], whole, shared)
+        if allowed.is_enough()
+        else AxisCheck(axis, UNCHECKED, reason=_TOO_SLOW)
+        for axis in axes
+    ]
 
 
 def _check_axis(
-    function: Callable[..., Any], arrays: Sequence[Any], axis: int, depth: int, whole: Any
+    function: Callable[..., Any],
+    arrays: Sequence[Any],
+    axis: int,
+    depth: int,
+    whole: Any,
+    shared: Sequence[Shared],
 ) -> AxisCheck:
     n = arrays[0].shape[axis]
-    cut = n // 2
-    if cut <= 2 * depth or cut < 2:
-        return AxisCheck(axis, TOO_SHORT)
-    left = _called(function, [_cut(a, arrays[0], axis, 0, cut + depth) for a in arrays])
-    right = _called(function, [_cut(a, arrays[0], axis, cut - depth, n) for a in arrays])
+    cut = _place_of_cut(n)
+    if cut <= depth:
+        return AxisCheck(axis, UNCHECKED, reason=_TOO_SHORT)
+    try:
+        left, right = (
+            _called(function, [_cut(*one, axis, *ends) for one in zip(arrays, shared, strict=True)])
+            for ends in ((0, cut + depth), (cut - depth, n))
+        )
+    except Exception:  # whatever the user's function raises
+        return AxisCheck(axis, FAILED)
     joined = _joined(left, right, whole, (n, cut, depth))
     if joined is None:
         return AxisCheck(axis, RESHAPED)
     place, values = joined
     if _agree(whole, values):
         return AxisCheck(axis, SAME)
-    return AxisCheck(axis, DIFFERENT, _reach(whole, values, place, cut * whole.shape[place] // n))
+    reach = _reach(whole, values, place, cut * whole.shape[place] // n)
+    return AxisCheck(axis, DIFFERENT, None if reach is None else depth + reach)
+
+
+def _place_of_cut(n: int) -> int:
+    """About the middle, and no multiple of 2 or 3: blocks that a function makes smaller by such a
+    factor have the same values only if all of them are cut at multiples of it."""
+    cut = n // 2
+    return cut - (cut - 1) % (6 if cut > 6 else 2) if cut else 0
+
+
+def _varied(array: Any) -> Any:
+    """Random values instead of equal ones, which often stay the same whatever is cut."""
+    if array.dtype.kind not in "fciu" or array.size < 2 or type(array) is not np.ndarray:
+        return array
+    if _differs(array[:1].ravel()[:1], array).any():
+        return array
+    return random_values(array.shape, array.dtype)
 
 
 def _joined(
@@ -80,14 +150,9 @@ def _joined(
     for axis in range(whole.ndim):
         if depth and (left.shape[axis], right.shape[axis]) != (cut + depth, n - cut + depth):
             continue
-        parts = (
-            (_slice(left, axis, 0, cut), _slice(right, axis, depth, None))
-            if depth
-            else (
-                left,
-                right,
-            )
-        )
+        parts = left, right
+        if depth:
+            parts = _slice(left, axis, 0, cut), _slice(right, axis, depth, None)
         shape = list(parts[0].shape)
         shape[axis] += parts[1].shape[axis]
         others = parts[1].shape[:axis] + parts[1].shape[axis + 1 :]
@@ -98,15 +163,19 @@ def _joined(
 
 def _called(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     found = function(*[a.copy() for a in arrays])  # it may write into them
-    return found.get() if hasattr(found, "__cuda_array_interface__") else found
+    if hasattr(found, "__cuda_array_interface__"):
+        return found.get()
+    if isinstance(found, np.ma.MaskedArray):
+        return found.filled()
+    return np.asarray(found) if isinstance(found, (np.generic, int, float, complex)) else found
 
 
 def _slice(array: Any, axis: int, start: int, stop: int | None) -> Any:
     return array[(slice(None),) * axis + (slice(start, stop),)]
 
 
-def _cut(array: Any, first: Any, axis: int, start: int, stop: int) -> Any:
-    return _slice(array, axis, start, stop) if array.shape == first.shape else array
+def _cut(array: Any, shared: Shared, axis: int, start: int, stop: int) -> Any:
+    return _slice(array, shared[axis], start, stop) if axis in shared else array
 
 
 def _differs(one: Any, other: Any) -> Any:
@@ -117,7 +186,7 @@ def _differs(one: Any, other: Any) -> Any:
     # relative to the largest values.
     finite = np.isfinite(one)
     scale = np.abs(one[finite]).max(initial=0.0)
-    tolerance = float(np.sqrt(np.finfo(one.dtype).eps)) * scale
+    tolerance = float(np.finfo(one.dtype).eps) ** (2 / 3) * scale
     with np.errstate(invalid="ignore"):
         close = np.abs(one - other) <= tolerance
     return ~(close | (one == other) | (np.isnan(one) & np.isnan(other)))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Blocks = NDArray[np.int64]  # a row per block, a column per axis
 
 _BLOCKS_MOST = 20_000
-_LENGTHS_MOST = 300  # along one axis
+_LENGTHS_MOST = 300  # along one axis, if a run has several kinds of tasks
 _LARGER_MOST = 512  # times the volume of the block that a run has used: nothing is known beyond
 _SLIVER_SHARE = 0.5  # of a block: a last block that is shorter is a sliver
 
@@ -36,7 +36,9 @@ def candidate_blocks(
     is allowed along each axis. used: a block that a run has used, if `stored` is not known: then
     lengths are multiples of its lengths, and halves of them, which its stored chunks allow, too."""
     free = [axis for axis in range(len(shape)) if axis not in whole_axes and shape[axis] > 1]
-    most = min(_LENGTHS_MOST, int(_BLOCKS_MOST ** (1 / max(1, len(free)))))
+    most = int(_BLOCKS_MOST ** (1 / max(1, len(free))))
+    if used is not None:
+        most = min(most, _LENGTHS_MOST)
     lengths = [
         [n]
         if axis not in free
@@ -59,7 +61,7 @@ def axis_lengths(n: int, stored: int | None = None, least: int = 1, most: int = 
     whole stored chunks go first."""
     least = min(max(1, least), n)
     # All values of ceil(n / k): k itself up to the root, and the quotients beyond it
-    root = math.isqrt(n)
+    root = min(n, math.isqrt(n) + 1)
     even = {-(-n // k) for k in range(1, root + 1)} | {
         length for length in range(1, root + 1) if -(-n // -(-n // length)) == length
     }
@@ -96,9 +98,13 @@ def thinned(lengths: list[int], most: int) -> list[int]:
         return lengths
     if most <= 0:
         return []
-    wanted = np.geomspace(lengths[0], lengths[-1], most) if most > 1 else [lengths[-1]]
+    if most == 1:
+        return [lengths[-1]]
     logs = np.log(lengths)
-    return sorted({lengths[int(np.abs(logs - math.log(x)).argmin())] for x in wanted})
+    wanted = np.linspace(logs[0], logs[-1], most)
+    above = np.searchsorted(logs, wanted).clip(1, len(lengths) - 1)
+    nearest = above - (wanted - logs[above - 1] < logs[above] - wanted)
+    return [lengths[place] for place in np.unique(nearest)]
 
 
 def _leaves_sliver(n: int, length: int) -> bool:

@@ -1,4 +1,4 @@
-"""The process that tries blocks: `python -m dwsr_probe.fit.child DESCRIPTOR LIMIT`.
+"""The process that tries blocks: `main(descriptor of the pipe, board directory)`.
 
 It loads the user's function, reads slices of the array, and calls the function on them under the
 probe. The parent (trials.py) asks over a pipe, watches the resident size, and ends this process if
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import io
 import os
 import pickle
 import signal
@@ -23,7 +24,7 @@ import numpy as np
 
 import dwsr_probe
 from dwsr_probe.board import records
-from dwsr_probe.fit.axes import check_axes
+from dwsr_probe.fit.axes import Allowed, check_axes
 from dwsr_probe.fit.error import FitError
 from dwsr_probe.fit.function import NamedFunction
 
@@ -31,19 +32,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dwsr_probe.fit.arrays import ArraySource, Slices
+    from dwsr_probe.fit.axes import Shared
+
+    Parts = Sequence[Slices | Any]  # of each source: a slice, or the values that the parent sent
 
 _TIMED_S = 0.15  # short calls are repeated for so long, and the shortest time counts
 _REPEATS_MOST = 4
 _PR_SET_PDEATHSIG = 1
+_TEXT_MOST = 300  # of an error's text
 
 
 class _Block:
-    """One block's inputs: a slice of each source, or values that the parent has sent."""
+    """One block's inputs."""
 
-    def __init__(self, sources: Sequence[ArraySource], parts: Sequence[Any]) -> None:
+    def __init__(self, sources: Sequence[ArraySource | None], parts: Parts) -> None:
         begin = time.perf_counter()
-        self.arrays = [
-            part if isinstance(part, np.ndarray) else source.read(part)
+        self.arrays: list[Any] = [
+            part if source is None else source.read(part)
             for source, part in zip(sources, parts, strict=True)
         ]
         self.read_seconds = time.perf_counter() - begin
@@ -53,11 +58,13 @@ class _Block:
 
 
 class _Job:
-    def __init__(self, function: bytes, sources: bytes, name: str) -> None:
+    def __init__(self, function: bytes, sources: Sequence[bytes | None], name: str) -> None:
         with contextlib.suppress(ImportError):  # what a worker has loaded counts for its base
             import dask.array  # noqa: F401
             import distributed.worker  # noqa: F401
-        self._sources: list[ArraySource] = pickle.loads(sources)
+        self._sources: list[ArraySource | None] = [
+            None if sent is None else pickle.loads(sent) for sent in sources
+        ]
         loaded = pickle.loads(function)
         self._function: Callable[..., Any] = (
             loaded.load() if isinstance(loaded, NamedFunction) else loaded
@@ -69,14 +76,20 @@ class _Job:
         """Resident size with the function's modules loaded, before the first block."""
         return self._baseline
 
-    def trial(self, parts: Sequence[Slices | Any], warm_up: bool) -> dict[str, Any]:
-        """Call the function on one block. warm_up: call it once before, so that imports, plans
-        and caches of the first call do not count."""
+    def trial(self, parts: Parts, other_parts: Parts | None, warm_up: bool) -> dict[str, Any]:
+        """Call the function on one block. other_parts: a block of the same shape at another place,
+        None without one. It shows whether memory depends on values, and is called if calls are
+        short. warm_up: call the function once before, so that imports, plans and caches of the
+        first call do not count."""
         block = _Block(self._sources, parts)
         before = block.digest()
         first = self._measured(block)["record"]["alloc_peak_bytes"] if warm_up else None
         found = self._measured(block)
         until = time.perf_counter() + _TIMED_S - found["seconds"]
+        other = None
+        if other_parts is not None and (warm_up or time.perf_counter() < until):
+            other = self._measured(_Block(self._sources, other_parts))
+            found["seconds"] = min(found["seconds"], other["seconds"])
         for _ in range(_REPEATS_MOST):
             if time.perf_counter() >= until:
                 break
@@ -86,23 +99,37 @@ class _Job:
             "first_peak_bytes": first,
             "read_seconds": block.read_seconds,
             "changed": block.digest() != before,
+            "other": other,
         }
 
     def axes(
-        self, parts: Sequence[Slices | Any], axes: Sequence[int], depth: Sequence[int]
+        self,
+        parts: Parts,
+        axes: Sequence[int],
+        depth: Sequence[int],
+        shared: Sequence[Shared],
+        allowed: tuple[float, float],
     ) -> list[Any]:
-        return check_axes(self._function, _Block(self._sources, parts).arrays, axes, depth)
+        arrays = _Block(self._sources, parts).arrays
+        return check_axes(self._function, arrays, axes, depth, shared, Allowed(*allowed))
 
     def _measured(self, block: _Block) -> dict[str, Any]:
-        began = time.perf_counter()
-        with dwsr_probe.task(self._name, inputs=block.arrays) as task:
-            result = self._function(*block.arrays)
-            seconds = time.perf_counter() - began
-            task.output = result
-        del result, task
-        record = records()[-1].to_dict()
+        with dwsr_probe.task("call") as call:
+            began = time.perf_counter()
+            with dwsr_probe.task(self._name, inputs=block.arrays) as task:
+                result = self._function(*block.arrays)
+                seconds = time.perf_counter() - began
+                task.output = result
+            del result, task
+        del call
+        record, around = (found.to_dict() for found in records()[-2:])
         missed = record["rss_peak_bytes"] - self._baseline - sum(a.nbytes for a in block.arrays)
-        return {"record": record, "seconds": seconds, "growth_bytes": max(0, missed)}
+        return {
+            "record": record,
+            "seconds": seconds,
+            "growth_bytes": max(0, missed),
+            "kept_bytes": around["alloc_end_bytes"] or 0,
+        }
 
 
 def _bytes_of(array: Any) -> Any:
@@ -117,37 +144,49 @@ def _resident_bytes() -> int:
 
 def _serve(connection: Connection) -> None:
     """Answers (method, arguments) with (True, value) or (False, text) until the parent closes."""
-    job = None
+    job, here = None, os.getpid()
     while True:
         try:
             method, arguments = connection.recv()
         except EOFError:
             return
+        answer: tuple[bool, Any]
         try:
             if job is None:
                 job = _Job(*arguments)
-                connection.send((True, job.baseline()))
+                answer = True, job.baseline()
             else:
-                connection.send((True, getattr(job, method)(*arguments)))
+                answer = True, getattr(job, method)(*arguments)
         except FitError as error:
-            connection.send((False, str(error)))
-        except MemoryError:
-            connection.send((False, "it ran out of memory"))
-        except Exception as error:  # whatever the user's function raises
-            text = str(error).strip()
-            connection.send((False, f"it raised {type(error).__name__}{text and ': ' + text}"))
+            answer = False, str(error)
+        except BaseException as error:  # whatever the user's function raises, SystemExit as well
+            answer = False, _text_of(error)
+        if os.getpid() != here:  # the function has forked, and both copies have returned
+            os._exit(0)
+        connection.send(answer)
 
 
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+def _text_of(error: BaseException) -> str:
+    text = str(error).strip()
+    if len(text) > _TEXT_MOST:
+        text = text[:_TEXT_MOST] + "…"
+    if isinstance(error, MemoryError):
+        return f"it ran out of memory{text and ': ' + text}"
+    return f"it raised {type(error).__name__}{text and ': ' + text}"
+
+
+def main(descriptor: int, board_dir: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the kernel ends this process first
-    os.dup2(2, 1)
-    dwsr_probe.start()
-    _serve(Connection(int(sys.argv[1])))
+    with contextlib.suppress(OSError):  # stderr may be closed
+        os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    connection = Connection(descriptor)
+    if not dwsr_probe.start(board_dir=board_dir):
+        connection.recv()
+        connection.send((False, "the probe cannot start in the process that tries blocks"))
+        return
+    _serve(connection)
     dwsr_probe.stop()
-
-
-if __name__ == "__main__":
-    main()

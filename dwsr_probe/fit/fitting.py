@@ -17,6 +17,7 @@ from dwsr_probe.fit.candidates import are_aligned, candidate_blocks, chunks_of
 from dwsr_probe.fit.chooser import TIME, choose
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.fit.findings import doubts
 from dwsr_probe.fit.function import name_of_function
 from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
@@ -81,6 +82,8 @@ def fit_blocks(
         raise FitError("give the array whose blocks are to be fitted")
     wanted = Wanted(objective, delta, fill)
     first = sources[0]
+    if any(len(source.shape) > len(first.shape) for source in sources):
+        raise FitError("the array with most axes comes first: its blocks are fitted")
     halo = parse_depth(depth, len(first.shape))
     limits = find_limits(memory, threads, workers, client)
     whole = None if whole_axes is None else parse_axes(whole_axes, len(first.shape))
@@ -154,7 +157,12 @@ def fit_known(
     deciding = memory.deciding(place)
     forecast = deciding.forecast(place)
     block = tuple(int(n) for n in blocks[place])
-    notes = [*known.notes, *axis_notes(known.axes, deciding.step.label)]
+    notes = [
+        *known.notes,
+        # Trials have words of their own for what makes their bound wider
+        *([] if known.trials or known.notes else doubts(forecast)),
+        *axis_notes(known.axes, deciding.step.label),
+    ]
     stored = layout.stored
     if stored is not None and not are_aligned(blocks[[place]], stored, layout.shape)[0]:
         notes.append(
@@ -166,8 +174,8 @@ def fit_known(
         block=block,
         block_bytes=int(sizes[place]),
         task=deciding.step.label,
-        task_bytes=forecast.mean,
-        task_bound_bytes=forecast.upper(q),
+        task_bytes=float(deciding.mean[place]),
+        task_bound_bytes=float(deciding.upper[place]),
         expected_bytes=float(memory.mean()[place]),
         bound_bytes=memory.bound(place, q),
         base_bytes=worker.base_bytes,

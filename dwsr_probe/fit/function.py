@@ -4,16 +4,22 @@ cloudpickle if that is installed (functions of notebooks and scripts, lambdas, c
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
+import io
 import os
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.words import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
+
+_CANNOT_SEND = "cannot send the function or the array to the process that tries blocks"
 
 
 class NamedFunction:
@@ -27,10 +33,7 @@ class NamedFunction:
             raise FitError(f"{text!r} is not a function; write module:function or file.py:function")
 
     def load(self) -> Callable[..., Any]:
-        folder, file = os.path.split(self.module)
-        name = file.removesuffix(".py") if folder or file.endswith(".py") else self.module
-        sys.path.insert(0, os.path.abspath(folder))
-        found: Any = importlib.import_module(name)
+        found: Any = self._module()
         for part in self.name.split("."):
             try:
                 found = getattr(found, part)
@@ -38,32 +41,68 @@ class NamedFunction:
                 raise FitError(f"{self.module} has no {self.name}") from None
         if not callable(found):
             raise FitError(f"{self.name} of {self.module} is a {type(found).__name__}, no function")
-        if not self.arguments:
-            return found
-        import functools
+        return functools.partial(found, **self.arguments) if self.arguments else found
 
-        return functools.partial(found, **self.arguments)
+    def _module(self) -> ModuleType:
+        folder, file = os.path.split(self.module)
+        sys.path.insert(0, os.path.abspath(folder))
+        if not file.endswith(".py"):
+            return importlib.import_module(file if folder else self.module)
+        if not os.path.isfile(self.module):
+            raise FitError(f"there is no file {self.module}")
+        # Not by its name alone: a file may be called like a module that is loaded already
+        name = file.removesuffix(".py")
+        spec = importlib.util.spec_from_file_location(name, self.module)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(name, module)
+        spec.loader.exec_module(module)
+        return module
 
 
 def name_of_function(function: object) -> str:
-    while hasattr(function, "func"):  # partial
+    while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
 
 
-def pickled(value: object) -> bytes:
+class TooLarge(FitError):
+    """The pickled value would have more bytes than allowed."""
+
+
+class _LimitedFile(io.BytesIO):
+    """Refuses to grow beyond a size: a copy of the user's data might not fit into memory."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > self._most_bytes:
+            raise TooLarge(
+                f"it holds more than {bytes_text(self._most_bytes)} of data; give large arrays as"
+                " further inputs of the function"
+            )
+        return super().write(data)
+
+
+def pickled(value: object, most_bytes: int) -> bytes:
     """FitError if it cannot be sent to another process."""
     try:
         import cloudpickle as pickler
     except ImportError:
         pickler = pickle
+    file = _LimitedFile(most_bytes)
+    advice = ""
     try:
-        found: bytes = pickler.dumps(value)
+        if pickler is pickle:
+            advice = "; pip install cloudpickle"
+            if getattr(value, "__module__", "") == "__main__":  # would be found by its name only
+                raise FitError("it is defined in a script or a notebook")
+        pickler.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    except TooLarge as error:
+        raise TooLarge(f"{_CANNOT_SEND}: {error}") from None
     except Exception as error:  # whatever the user's objects raise
-        advice = "" if pickler is not pickle else "; pip install cloudpickle"
-        raise FitError(
-            f"cannot send the function or the array to the process that tries blocks: {error}"
-            f"{advice}"
-        ) from error
-    return found
+        raise FitError(f"{_CANNOT_SEND}: {error}{advice}") from error
+    return file.getvalue()

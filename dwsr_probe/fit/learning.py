@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dwsr_probe.fit.arrays import MADE_UP, MEMORY, shared_axes
+from dwsr_probe.fit.axes import FAILED, UNCHECKED, AxisCheck
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
+from dwsr_probe.fit.findings import bend_of, differs, first_call_bytes, refuse_leaks, trial_notes
 from dwsr_probe.fit.known import Known
 from dwsr_probe.fit.limits import machine_available_bytes
 from dwsr_probe.fit.plan import Tried
@@ -28,18 +31,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from dwsr_probe.fit.arrays import ArraySource, Slices
-    from dwsr_probe.fit.axes import AxisCheck
     from dwsr_probe.fit.known import Wanted
     from dwsr_probe.fit.limits import WorkerLimits
     from dwsr_probe.fit.trials import Trials, TriedCall
 
 _TRIAL_BYTES = (1 << 20, 4 << 20, 16 << 20)
-_CHECK_BYTES = 256 << 10  # of the block whose axes are checked
+# Of the block whose axes are checked: the larger one if the function fails on the smaller one
+_CHECK_BYTES = (256 << 10, 4 << 20)
+_CHECK_BYTES_MOST = 64 << 20  # with its halo
 _CHECK_LENGTH_LEAST = 16
+_FAILS = "the function fails on small blocks"
 _TIME_LEAST_S, _TIME_SHARE = 2.0, 0.02  # of the job
 _TIGHT = 1.05  # bound over mean at the largest block that may fit
 _STRETCH = 1.5  # of one axis of a trial, in turn
-_LEAK_SHARE, _LEAK_LEAST_BYTES = 0.02, 1 << 20
+_PLACES = (0.5, 0.25, 0.75)  # of trials, as shares of each axis
 _GROWTH_SHARE = 0.5  # of the machine's free memory that a trial may take
 # Event loop, connections and the probe's board: what a worker has beside the process of the trials
 _WORKER_MORE_BYTES = 16 << 20
@@ -51,49 +56,91 @@ class _Learner:
         running: Trials,
         sources: Sequence[ArraySource],
         depth: Sequence[int],
+        room: float,
         progress: Callable[[str], object],
     ) -> None:
-        self.running, self.sources, self.depth = running, sources, depth
+        self.running, self.sources, self.depth, self.room = running, sources, depth, room
         self.first = sources[0]
         self.progress = progress
         self.model = Model()
         self.done: list[TriedCall] = []
-        self.failure: TrialFailed | None = None
+        self.failure: FitError | None = None
         self.axes: list[AxisCheck] = []
         self.seconds = 0.0
 
-    def check_axes(self, axes: Sequence[int], whole: Collection[int]) -> None:
-        shape = self._shape_of_size(_CHECK_BYTES, whole, _CHECK_LENGTH_LEAST)
+    def check_axes(self, axes: Sequence[int], job_share: float) -> None:
+        """job_share: of one byte in all that a thread works through."""
+        began = time.perf_counter()
+        found = {axis: AxisCheck(axis, UNCHECKED, reason=_FAILS) for axis in axes}
+        for target_bytes in _CHECK_BYTES:
+            left = [axis for axis in axes if found[axis].verdict in (UNCHECKED, FAILED)]
+            try:
+                checks = self._check_axes(target_bytes, left, job_share)
+            except TrialFailed:  # the block may be too small for the function
+                continue
+            for check in checks:
+                # Where smaller blocks failed, halves of the larger one may be too small as well
+                is_new = check.verdict not in (UNCHECKED, FAILED)
+                if is_new or target_bytes == _CHECK_BYTES[0]:
+                    found[check.axis] = check
+            if all(check.verdict != FAILED for check in checks):
+                break
+        self.axes = list(found.values())
+        self.seconds += time.perf_counter() - began
+
+    def _check_axes(
+        self, target_bytes: int, axes: Sequence[int], job_share: float
+    ) -> list[AxisCheck]:
+        shape = self._shape_of_size(target_bytes, (), _CHECK_LENGTH_LEAST)
         # Lengths that differ show which axis of the result is which axis of the block
         shape = [min(n, shape[axis] + axis) for axis, n in enumerate(self.first.shape)]
+        if math.prod(shape) * self.first.dtype.itemsize > _CHECK_BYTES_MOST:
+            # Halos are long: some axes cannot be checked
+            shape = self._shape_of_size(target_bytes, (), 1)
+        nbytes = math.prod(shape) * self.first.dtype.itemsize
         self.progress(f"checking which axes can be cut, on a block of {shape_text(shape)}")
-        began = time.perf_counter()
-        try:
-            self.axes = self.running.check_axes(self._indexes(shape, 0), axes, self.depth)
-        except TrialFailed as error:  # the block may be too small for the function
-            self.failure = error
-        self.seconds += time.perf_counter() - began
+        shared = [shared_axes(self.first.shape, source.shape) for source in self.sources]
+        allowed = _TIME_LEAST_S - self.seconds, _TIME_SHARE / job_share / nbytes
+        indexes = self._indexes(shape, 0)
+        return self.running.check_axes(indexes, axes, self.depth, shared, allowed)
 
     def try_block(self, target_bytes: int, whole: Collection[int]) -> bool:
         """False if the array is too small for a block that differs from those tried."""
         number = len(self.done)
-        shape = self._shape_of_size(target_bytes, whole, 1, stretched=number)
-        indexes = self._indexes(shape, number)
-        tried = tuple(len(range(*one.indices(1 << 62))) for one in indexes[0])
-        if any(trial.shape == tried for trial in self.done):
+        shape = self._shape_of_size(target_bytes, whole, 0, stretched=number)
+        if any(list(trial.shape) == shape for trial in self.done):
             return False
-        self.progress(f"trying a block of {shape_text(tried)}")
+        indexes, others = self._indexes(shape, number), self._indexes(shape, number + 1)
+        nbytes = sum(map(_bytes_of, self.sources, indexes))
+        if nbytes > max(self.room, _TRIAL_BYTES[-1]):
+            raise FitError(
+                f"the inputs of one small block have {bytes_text(nbytes)}, more than the"
+                f" {bytes_text(self.room)} that a trial may take: arrays whose axes are not as long"
+                " as those of the first array are whole inputs of each task"
+            )
+        self.progress(f"trying a block of {shape_text(shape)}")
         began = time.perf_counter()
+        is_elsewhere = others != indexes and self.first.form != MADE_UP
         try:
-            trial = self.running.run(indexes, warm_up=not self.done)
-        except TrialFailed as error:
-            if self.done:  # it failed on a larger block than before
-                raise TrialFailed(f"{error} (block {shape_text(tried)})") from error
-            self.failure = TrialFailed(f"{error} (block {shape_text(tried)})")
+            trial = self.running.run(
+                indexes, others if is_elsewhere else None, warm_up=not self.done
+            )
+        except FitError as error:
+            told = type(error)(f"{error}, on a block of {shape_text(shape)} ({bytes_text(nbytes)})")
+            if self.done or not isinstance(error, TrialFailed):
+                raise told from error
+            self.failure = told
             return True
         finally:
             self.seconds += time.perf_counter() - began
         self.done.append(trial)
+        self._learn(trial, trial.need_bytes)
+        if differs(trial):
+            assert trial.other_need_bytes is not None
+            self._learn(trial, trial.other_need_bytes)
+        return True
+
+    def _learn(self, trial: TriedCall, need_bytes: int) -> None:
         self.model.learn(
             {
                 "task_name": self.running.name,
@@ -101,12 +148,11 @@ class _Learner:
                 "inputs": trial.record["inputs"],
                 "output": trial.record["output"],
                 "output_bytes": trial.record["output_bytes"],
-                "alloc_peak_bytes": trial.need_bytes,
+                "alloc_peak_bytes": need_bytes,
                 "gpu": trial.record["gpu"],
                 "duration": trial.seconds,
             }
         )
-        return True
 
     def _shape_of_size(
         self, target_bytes: int, whole: Collection[int], least: int, stretched: int | None = None
@@ -126,34 +172,27 @@ class _Learner:
             length = left ** (1 / count)
             if stretched is not None and count > 1:
                 length *= _STRETCH if axis == free[stretched % len(free)] else _STRETCH**-0.5
-            around = 2 * self.depth[axis]
             n = shape[axis]
-            shape[axis] = min(n, max(1, least, least and around + 2, round(length)))
+            shape[axis] = min(n, max(1, least and least + 2 * self.depth[axis], round(length)))
             left = max(1.0, left / shape[axis])
         return shape
 
     def _indexes(self, shape: Sequence[int], number: int) -> list[Slices]:
         """A slice of each source, at another place for each trial."""
-        first = []
-        share = (0.5, 0.25, 0.75)[number % 3]
-        for n, length in zip(self.first.shape, shape, strict=True):
-            start = int((n - length) * share)
-            first.append(slice(start, start + length))
+        share = _PLACES[number % len(_PLACES)]
+        starts = [int((n - k) * share) for n, k in zip(self.first.shape, shape, strict=True)]
         found = []
         for source in self.sources:
-            offset = len(self.first.shape) - len(source.shape)
-            found.append(
-                tuple(
-                    first[offset + axis] if n == self.first.shape[offset + axis] else slice(0, n)
-                    for axis, n in enumerate(source.shape)
-                )
-            )
+            index = [slice(0, n) for n in source.shape]
+            for axis, its_axis in shared_axes(self.first.shape, source.shape).items():
+                index[its_axis] = slice(starts[axis], starts[axis] + shape[axis])
+            found.append(tuple(index))
         return found
 
     def rate(self) -> float:
         """Seconds per byte of the largest block tried."""
         last = self.done[-1]
-        return last.seconds / _input_bytes(last)
+        return last.seconds / last.input_bytes
 
 
 def learn_by_trials(
@@ -167,19 +206,17 @@ def learn_by_trials(
 ) -> Known:
     """whole_axes: None: found by a check. FitError if the function fails or cannot be fitted."""
     first = sources[0]
-    for source in sources:
-        if len(source.shape) > len(first.shape):
-            raise FitError("the array with most axes comes first: its blocks are fitted")
     room = min(wanted.fill * limits.memory_bytes, _GROWTH_SHARE * machine_available_bytes())
     began = time.perf_counter()
     with trials() as running:
         progress("starting a process for trials")
         running.load(function, sources, room)
-        learner = _Learner(running, sources, depth, progress)
+        learner = _Learner(running, sources, depth, room, progress)
         free = [axis for axis, n in enumerate(first.shape) if n > 1]
         whole = set(whole_axes or ())
-        if whole_axes is None:
-            learner.check_axes(free, whole)
+        if whole_axes is None and free:
+            job_share = limits.threads * limits.workers / first.nbytes
+            learner.check_axes(free, job_share)
             whole = {check.axis for check in learner.axes if check.must_stay_whole}
         for target in _TRIAL_BYTES:
             if learner.done and not _is_worth(learner, target, sources, room, limits):
@@ -189,7 +226,7 @@ def learn_by_trials(
     if not learner.done:
         assert learner.failure is not None
         raise learner.failure
-    _check_leaks(learner, first)
+    refuse_leaks(learner.running.name, learner.done, first.nbytes)
     return _known(learner, time.perf_counter() - began)
 
 
@@ -201,7 +238,7 @@ def _is_worth(
     limits: WorkerLimits,
 ) -> bool:
     last = learner.done[-1]
-    size = _input_bytes(last)
+    size = last.input_bytes
     job = learner.rate() * learner.first.nbytes / (limits.threads * limits.workers)
     seconds = learner.rate() * target
     if seconds + learner.seconds > max(_TIME_LEAST_S, _TIME_SHARE * job):
@@ -216,57 +253,32 @@ def _is_worth(
     return forecast.upper(0.99) > _TIGHT * forecast.mean
 
 
-def _check_leaks(learner: _Learner, first: ArraySource) -> None:
-    """A function that keeps memory after each call fills the worker, whatever the block is."""
-    kept = [
-        trial.kept_bytes
-        for trial in learner.done
-        if trial.kept_bytes > max(_LEAK_LEAST_BYTES, _LEAK_SHARE * _input_bytes(trial))
-    ]
-    if len(learner.done) > 1 and len(kept) == len(learner.done):
-        sizes = sum(map(_input_bytes, learner.done))
-        total = sum(kept) / sizes * first.nbytes
-        raise FitError(
-            f"{learner.running.name} keeps memory after each call ({bytes_text(sum(kept))} after"
-            f" blocks of {bytes_text(sizes)}): about {bytes_text(total)} by the end of the job,"
-            " whatever the block is; find what it stores (a cache, a global list) first"
-        )
-
-
 def _known(learner: _Learner, elapsed: float) -> Known:
-    sources, done = learner.sources, learner.done
+    sources, done, name = learner.sources, learner.done, learner.running.name
     inputs_of = block_inputs([s.shape for s in sources], [s.dtype for s in sources], learner.depth)
     reads = [
-        trial.read_seconds / _input_bytes(trial)
+        trial.read_seconds / trial.input_bytes
         for trial in done[-1:]
-        if learner.first.form not in ("memory", "made up")
+        if learner.first.form not in (MEMORY, MADE_UP)
     ]
-    notes = []
-    if learner.first.form == "made up":
-        notes.append("blocks of random values were tried; real data may need more or less memory")
-    reasons = {trial.reason for trial in done if trial.reason}
-    if reasons:
-        notes.append(
-            f"own peaks may miss memory ({', '.join(sorted(reasons))}): the growth of the process"
-            " was used"
-        )
-    first_call = max(trial.first_call_bytes for trial in done)
-    if first_call <= max(1 << 20, 0.02 * done[0].need_bytes):
-        first_call = 0
-    if first_call:
-        notes.append(f"the first task in each thread takes {bytes_text(first_call)} more")
+    first_call = first_call_bytes(done)
     return Known(
         learner.model,
-        [Step(learner.running.name, learner.running.name, inputs_of)],
+        [Step(name, name, inputs_of, bend=bend_of(done, learner.model, name))],
         Durations(
-            [(float(_input_bytes(trial)), trial.seconds) for trial in done],
+            [(float(trial.input_bytes), trial.seconds) for trial in done],
             float(np.median(reads)) if reads else 0.0,
         ),
         float(learner.running.baseline_bytes + _WORKER_MORE_BYTES),
-        float(first_call),
-        notes,
+        first_call,
+        trial_notes(done, learner.model, name, learner.first.form, first_call),
         [
-            Tried(trial.shape, _input_bytes(trial), trial.need_bytes, trial.seconds)
+            Tried(
+                trial.shape,
+                trial.input_bytes,
+                max(trial.need_bytes, trial.other_need_bytes or 0),
+                trial.seconds,
+            )
             for trial in done
         ],
         elapsed,
@@ -274,6 +286,5 @@ def _known(learner: _Learner, elapsed: float) -> Known:
     )
 
 
-def _input_bytes(trial: TriedCall) -> int:
-    found: int = trial.record["input_bytes"]
-    return found
+def _bytes_of(source: ArraySource, index: Slices) -> int:
+    return math.prod(part.stop - part.start for part in index) * source.dtype.itemsize

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from dwsr_probe.fit.error import FitError
@@ -30,10 +31,21 @@ def find_limits(
     memory: Any = None, threads: int | None = None, workers: int | None = None, client: Any = None
 ) -> WorkerLimits:
     """What is given counts; the rest is asked of the client's cluster, or of this machine."""
-    client = client if client is not None else _running_client()
+    for number, name in ((threads, "threads"), (workers, "workers")):
+        is_count = isinstance(number, Integral) and not isinstance(number, bool)
+        if number is not None and not (is_count and number > 0):
+            raise FitError(f"{name} is a whole number from 1, not {number!r}")
+    client = client if client is not None else running_client()
     known = list(_cluster_workers(client)) if client is not None else []
+    if client is not None and not known and (memory is None or threads is None):
+        raise FitError(
+            "the cluster has no workers yet; wait for them (client.wait_for_workers(1)), or give"
+            " memory= and threads="
+        )
     if memory is not None:
         limit, source = parse_bytes(memory), "as given"
+        if not limit:
+            raise FitError("a worker without memory runs nothing; give its limit, such as 8GiB")
         here = machine_bytes()
         if not known and limit > here:
             raise FitError(
@@ -54,7 +66,7 @@ def find_limits(
     )
 
 
-def _running_client() -> Any:
+def running_client() -> Any:
     """The Client that this program has connected; None without one."""
     distributed = sys.modules.get("distributed")
     if distributed is None:

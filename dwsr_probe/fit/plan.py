@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dwsr_probe.fit.axes import DIFFERENT, RANDOM, RESHAPED
+from dwsr_probe.fit.axes import DIFFERENT, FAILED, RANDOM, RESHAPED, UNCHECKED
 from dwsr_probe.words import bytes_text, count_text, percent_text, seconds_text, shape_text
 
 if TYPE_CHECKING:
@@ -243,4 +243,15 @@ def axis_notes(checks: Sequence[AxisCheck], name: str) -> list[str]:
             notes.append(
                 f"axis {check.axis} stays whole: results of its parts cannot be put together"
             )
+        if check.verdict == FAILED:
+            notes.append(f"axis {check.axis} stays whole: the function fails on parts of it")
+    unchecked: dict[str, list[str]] = {}
+    for check in checks:
+        if check.verdict == UNCHECKED:
+            unchecked.setdefault(check.reason, []).append(str(check.axis))
+    for reason, axes in unchecked.items():
+        notes.append(
+            f"whether axis {', '.join(axes)} can be cut was not checked: {reason}; if it must stay"
+            " whole, say so with whole axes"
+        )
     return notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,29 @@ CONSTANT_MOST_BYTES = 32 << 20
 UNSEEN_FACTOR = 2.0
 
 
+class Bend(NamedTuple):
+    """Memory that grows faster than the block: in the trials, as a power of the bytes of the
+    inputs. The model knows sums of products of lengths only, and would be too low beyond the
+    largest block tried, which had so many bytes and needed so much."""
+
+    input_bytes: float
+    need_bytes: float
+    exponent: float
+
+    def need(self, input_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The least own peak to expect; 0 for blocks that are smaller than the largest tried."""
+        ratio = input_bytes / self.input_bytes
+        return np.where(ratio > 1, self.need_bytes * ratio**self.exponent, 0.0)
+
+
+BENT_BOUND = 1.25  # bound over mean of a power that two trials show
+
+
 @dataclass
 class Step:
     """label: as people see it. task: as the model knows it. inputs_of: of a block's lengths. seen:
-    the inputs of a task that was seen, if all tasks were of this size; None: of several sizes."""
+    the inputs of a task that was seen, if all tasks were of this size; None: of several sizes.
+    bend: None: memory is in proportion, as far as is known."""
 
     label: str
     task: str | Group
@@ -42,6 +61,7 @@ class Step:
     kind: str = "alloc"
     params: dict[str, float] | None = None
     seen: Inputs | None = None
+    bend: Bend | None = None
 
 
 @dataclass
@@ -72,6 +92,9 @@ class Needs:
             together = self.model.together([one] * threads, self.step.kind)
             # Infinite for lower bounds
             known = min(together.upper(q), threads * float(self.upper[place]))
+            if self.step.bend:
+                least = self.step.bend.need(self.input_bytes[place : place + 1])[0]
+                known = max(known, threads * BENT_BOUND * float(least))
             self._joint[place, threads, q] = known
         return known
 
@@ -79,21 +102,18 @@ class Needs:
 def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
     inputs = [step.inputs_of(block) for block in blocks.tolist()]
     found = model.predict_many(inputs, step.task, step.kind, params=step.params)
+    held = np.array([held_bytes(one) for one in inputs], float)
     mean, upper = np.asarray(found.mean, float), np.asarray(found.upper(q), float)
     unknown = ~np.isfinite(upper)
     upper[unknown] = UNSEEN_FACTOR * mean[unknown]
     if step.seen:
-        least = np.minimum(upper, _shrinking(model, step, step.seen, inputs, q))
-        mean, upper = np.minimum(mean, least), least
-    return Needs(
-        step,
-        model,
-        inputs,
-        np.array([held_bytes(one) for one in inputs], float),
-        _output_bytes(model, step, inputs),
-        mean,
-        upper,
-    )
+        most = np.minimum(upper, _shrinking(model, step, step.seen, inputs, q))
+        mean, upper = np.minimum(mean, most), most
+    if step.bend:
+        least = step.bend.need(held)
+        mean, upper = np.maximum(mean, least), np.maximum(upper, BENT_BOUND * least)
+    outputs = _output_bytes(model, step, inputs)
+    return Needs(step, model, inputs, held, outputs, mean, upper)
 
 
 def _shrinking(

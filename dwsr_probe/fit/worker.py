@@ -110,6 +110,9 @@ class Layout:
         beyond = np.arange(counts.shape[1])[None, :] > first[:, None]
         layer = np.where(beyond, counts, 1.0).prod(axis=1)
         held = 2 * layer + np.maximum(layer, threads) + 1
+        # A block's last neighbour is so many blocks further on
+        steps = np.cumprod(counts[:, ::-1], axis=1)[:, ::-1] / counts
+        held = np.maximum(held, 2 * np.where(is_cut, steps, 0.0).sum(axis=1) + threads)
         return np.where(is_cut.any(axis=1), held, 0.0)
 
 
