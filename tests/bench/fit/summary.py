@@ -53,8 +53,8 @@ _INTRO = (
     " `make bench-fit`."
 )
 _NOTES = f"""Each job reads a float32 zarr array, maps one function over its blocks and writes a
-zarr array. Peak: the kernel's high-water mark of the worker's process, without the probe in it, in a
-fresh worker. Killed: the worker was ended, or its peak exceeded {100 * KILL_SHARE:.0f} % of its
+zarr array. Peak: the kernel's high-water mark of the worker's process, without the probe in it, in
+a fresh worker. Killed: the worker was ended, or its peak exceeded {100 * KILL_SHARE:.0f} % of its
 limit. Seconds are wall times of the job alone, without the start of the cluster: medians of 5 runs
 of ours and the best block and 3 of the others, which took turns.
 
