@@ -47,14 +47,15 @@ class Cell:
     runs: dict = field(default_factory=dict)
     error: str = ""
 
-    @property
-    def medians(self):
-        return {name: median(seconds) for name, seconds in self.runs.items() if seconds}
+    def seconds(self, name, of=median):
+        """Of the runs with this block; None: it did not run to its end."""
+        found = self.runs.get(name)
+        return of(found) if found else None
 
-    def ratio(self, rival):
+    def ratio(self, rival, of=median):
         """Seconds of our block beside the rival's; None: one of them did not end."""
-        known = self.medians
-        return known["ours"] / known[rival] if {"ours", rival} <= set(known) else None
+        ours, other = self.seconds("ours", of), self.seconds(rival, of)
+        return ours / other if ours and other else None
 
     def to_dict(self):
         return asdict(self)

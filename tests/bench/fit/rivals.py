@@ -9,7 +9,7 @@ from dask.array.core import normalize_chunks
 from dwsr_probe.fit.candidates import block_counts, candidate_blocks
 
 PUBLISHED_SHARE = 0.8  # of the limit
-_COUNT_MOST = 1000  # blocks of a candidate: more take too long to try
+_COUNT_MOST = 400  # blocks of a candidate: more take too long to try
 _ALIGNED, _OTHER = 8, 4
 
 
