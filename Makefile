@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-dask-oldest
 SOURCES := $(wildcard csrc/*.[ch] csrc/*.pxd dwsr_probe/*.p[yx][xd] dwsr_probe/*/*.p[yx][xd]) setup.py pyproject.toml
 
-.PHONY: help demo rescue demo-gpu test results bench bench-budgets bench-graphs bench-libraries bench-predict bench-tuning lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
+.PHONY: help demo rescue demo-gpu test results bench bench-budgets bench-fit bench-graphs bench-libraries bench-predict bench-tuning lint format sanitize test-c test-py test-unit test-integration test-dask-oldest test-gpu test-dashboards test-deploy test-pages dashboards pictures build clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -101,6 +101,9 @@ bench: $(VENV)/.bench .venv-cupy-13/.installed .venv-cupy-14/.installed build ##
 
 bench-budgets: $(VENV)/.bench build ## every budget, met or above; rewrites its section
 	$(BIN)/python -m tests.bench.budgets
+
+bench-fit: $(VENV)/.bench build ## blocks that are chosen for functions, against those of others, on real Dask clusters; rewrites its section
+	$(BIN)/python -m tests.bench.fit $(if $(QUICK),--quick)
 
 bench-graphs: $(VENV)/.bench build ## real graphs: the share of memory that inputs explain, the cost; BEFORE=DIR is a built checkout to compare with; rewrites its section
 	$(BIN)/python -m tests.bench.graphs $(if $(BEFORE),--before $(BEFORE))

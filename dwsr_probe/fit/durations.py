@@ -1,11 +1,14 @@
 """How long the job takes with a block, from measured durations of tasks.
 
-    seconds = tasks × scheduling + ⌈blocks / (workers × threads)⌉ × (start + read + compute)
+    seconds = tasks × scheduling + rounds × (start + read + compute)
+    rounds = whole blocks / slots + (⌈blocks / slots⌉ − blocks / slots), slots = workers × threads
 
 compute: measured seconds per byte, at the sizes that were measured and interpolated between them.
 A small block may be faster per byte (it fits into a cache) or slower (fixed costs), so no line is
-assumed. read: whole stored chunks are decoded, also if only a part of them is needed. The rounding
-up is the tail: blocks that do not divide among the threads leave some idle.
+assumed. read: whole stored chunks are decoded, also if only a part of them is needed. whole blocks:
+the volume of all blocks, in blocks of full size, because the last block along an axis is shorter.
+The second term of the rounds is the tail: blocks that do not divide among the threads leave some
+idle.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from dwsr_probe.fit.candidates import block_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,9 +64,18 @@ class Durations:
         count = layout.count(blocks)
         read = layout.read_bytes(blocks) * self.read_seconds_per_byte
         of_each = self.start_s + read + self.compute(input_bytes)
-        rounds = np.ceil(count / (worker.workers * worker.threads))
+        slots = worker.workers * worker.threads
+        rounds = _whole_blocks(blocks, layout) / slots + np.ceil(count / slots) - count / slots
         tasks = self.tasks_per_block or _tasks_per_block(blocks, layout)
         return count * tasks * self.scheduling_s + rounds * of_each
+
+
+def _whole_blocks(blocks: Blocks, layout: Layout) -> Floats:
+    """The volume of all blocks with their halos, in blocks of full size."""
+    shape, around = np.asarray(layout.shape, float), 2 * np.asarray(layout.depth, float)
+    counts = block_counts(layout.shape, blocks)
+    found: Floats = np.minimum(counts, (shape + around * counts) / (blocks + around)).prod(axis=1)
+    return found
 
 
 def _tasks_per_block(blocks: Blocks, layout: Layout) -> Floats:

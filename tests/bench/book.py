@@ -1,5 +1,5 @@
 """BENCHMARKS.md: one section for each benchmark, replaced when it is measured anew. Called by
-both __main__."""
+each __main__."""
 
 import datetime
 import os
@@ -29,15 +29,16 @@ NAMES = (
     "forks",
     "kills",
 )
-# `make bench-budgets`, `bench-graphs`, `bench-libraries` and `bench-predict` have a main of their
-# own.
-ORDER = ("budgets", "builds", "libraries", "graphs", *NAMES, "predict")
+# `make bench-budgets`, `bench-fit`, `bench-graphs`, `bench-libraries` and `bench-predict` have a
+# main of their own.
+ORDER = ("budgets", "builds", "libraries", "graphs", *NAMES, "predict", "fit")
 FILE = Path("BENCHMARKS.md")
 HEAD = """# Benchmarks
 
-Made by `make bench`, `make bench-budgets`, `make bench-graphs`, `make bench-libraries` and
-`make bench-predict`; each section says when and where. Figures are medians with their least and
-largest values, measured side by side in one run. Absolute times move from machine to machine.
+Made by `make bench`, `make bench-budgets`, `make bench-graphs`, `make bench-libraries`,
+`make bench-predict` and `make bench-fit`; each section says when and where. Figures are medians
+with their least and largest values, measured side by side in one run. Absolute times move from
+machine to machine.
 """
 
 
