@@ -58,8 +58,17 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Limit of one worker, such as 8GiB. [that of the run's workers, or of this machine]",
 )
-@click.option("--threads", metavar="N", help="Tasks at once in a worker. [as in the run; or CPUs]")
-@click.option("--workers", metavar="N", help="Number of workers. [as in the run; or 1]")
+@click.option(
+    "--threads",
+    metavar="N|auto",
+    help="Tasks at once in a worker; auto: with which the job is fastest. [as in the run; or CPUs]",
+)
+@click.option(
+    "--workers",
+    metavar="N|auto",
+    help="Number of workers; auto: with which the job is fastest on the CPUs of this machine, and"
+    " --memory is that of all workers. [as in the run; or 1]",
+)
 @click.option(
     "--depth",
     metavar="N[,N,...]",
@@ -150,7 +159,10 @@ def _plan(what: str | None, options: dict[str, Any]) -> Plan:
     may_cut_all = options["whole_axes"] == "none"
     lists = {**options, "whole_axes": None if may_cut_all else options["whole_axes"]}
     words = {name: parse_shape(lists[name]) if lists[name] else None for name in _LISTS}
-    counts = {name: parse_count(options[name], name) for name in ("threads", "workers")}
+    counts = {
+        name: options[name] if options[name] == "auto" else parse_count(options[name], name)
+        for name in ("threads", "workers")
+    }
     given = {
         "memory": options["memory"],
         **counts,

@@ -17,6 +17,7 @@ import pickle
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,22 @@ class _Job:
             "changed": block.digest() != before,
             "other": other,
         }
+
+    def side_by_side(self, parts: Parts) -> tuple[float, float]:
+        """Seconds of a call alone, and of two calls in two threads."""
+        arrays = _Block(self._sources, parts).arrays
+
+        def call(_: int) -> None:
+            self._function(*arrays)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(call, range(2)))  # the threads have started
+            seconds = []
+            for calls in (1, 2, 1, 2):
+                began = time.perf_counter()
+                list(pool.map(call, range(calls)))
+                seconds.append(time.perf_counter() - began)
+        return min(seconds[::2]), min(seconds[1::2])
 
     def axes(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIME, LARGEST = "time", "largest"
 OBJECTIVES = (TIME, LARGEST)
-_NEARLY_AS_FAST = 1.05
+NEARLY_AS_FAST = 1.05
 
 
 @dataclass
@@ -74,7 +74,7 @@ def _fastest(
     best = next((int(p) for p in order if fits(int(p))), None)
     if best is None:
         return None
-    near = order[seconds[order] <= _NEARLY_AS_FAST * seconds[best]]
+    near = order[seconds[order] <= NEARLY_AS_FAST * seconds[best]]
     near = near[np.lexsort((seconds[near], block_bytes[near]))]
     return next(int(p) for p in near if fits(int(p)))
 

@@ -37,13 +37,16 @@ START_S = 1e-3  # per task, in the worker
 @dataclass
 class Durations:
     """measured: (bytes of the block with its halo, seconds) of calls. read_seconds_per_byte: of
-    decoded stored chunks. tasks_per_block: in the graph; None: by how blocks travel."""
+    decoded stored chunks. tasks_per_block: in the graph; None: by how blocks travel.
+    serial_share: of a call, during which no other thread of the process works: it holds Python's
+    GIL, or waits for memory."""
 
     measured: Sequence[tuple[float, float]]
     read_seconds_per_byte: float = 0.0
     scheduling_s: float = SCHEDULING_S
     start_s: float = START_S
     tasks_per_block: float | None = None
+    serial_share: float = 0.0
 
     def compute(self, nbytes: Floats) -> Floats:
         """Seconds of one task."""
@@ -63,7 +66,8 @@ class Durations:
         """Seconds of the whole job. input_bytes: of a block with its halo and other inputs."""
         count = layout.count(blocks)
         read = layout.read_bytes(blocks) * self.read_seconds_per_byte
-        of_each = self.start_s + read + self.compute(input_bytes)
+        slower = 1 + self.serial_share * (worker.threads - 1)
+        of_each = self.start_s + read + slower * self.compute(input_bytes)
         slots = worker.workers * worker.threads
         rounds = _whole_blocks(blocks, layout) / slots + np.ceil(count / slots) - count / slots
         tasks = self.tasks_per_block or _tasks_per_block(blocks, layout)

@@ -14,14 +14,14 @@ import numpy as np
 
 from dwsr_probe.fit.arrays import source_of
 from dwsr_probe.fit.candidates import are_aligned, candidate_blocks, chunks_of
-from dwsr_probe.fit.chooser import TIME, choose
+from dwsr_probe.fit.chooser import NEARLY_AS_FAST, TIME, choose
 from dwsr_probe.fit.durations import Durations
 from dwsr_probe.fit.error import FitError
 from dwsr_probe.fit.findings import doubts
 from dwsr_probe.fit.function import name_of_function
 from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
-from dwsr_probe.fit.limits import SPILL_SHARE, find_limits
+from dwsr_probe.fit.limits import SPILL_SHARE, find_splits
 from dwsr_probe.fit.plan import Plan, PlanPoint, StepNeed, UsedBlock, axis_notes
 from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.steps import Step, block_inputs, needs_of
@@ -50,8 +50,8 @@ def fit_blocks(
     function: Callable[..., Any] | NamedFunction,
     *arrays: Any,
     memory: Any = None,
-    threads: int | None = None,
-    workers: int | None = None,
+    threads: int | str | None = None,
+    workers: int | str | None = None,
     depth: int | Sequence[int] | dict[int, int] = 0,
     whole_axes: Sequence[int] | None = None,
     objective: str = TIME,
@@ -73,8 +73,9 @@ def fit_blocks(
     function's name].
 
     memory: a worker's limit, such as "8GiB" [that of the cluster that is connected, or of this
-    machine]. threads, workers: [as the cluster has them, or one per CPU and one]. depth: halo, as
-    in `map_overlap`. whole_axes: axes that must not be cut [found by a check of the values].
+    machine]. threads, workers: [as the cluster has them, or one per CPU and one]; "auto": with
+    which the job is fastest on this machine, and memory is then that of all workers. depth: halo,
+    as in `map_overlap`. whole_axes: axes that must not be cut [found by a check of the values].
     keep_results: they stay in memory (compute, persist) instead of being stored.
     """
     sources = [source_of(given) for given in arrays]
@@ -85,7 +86,7 @@ def fit_blocks(
     if any(len(source.shape) > len(first.shape) for source in sources):
         raise FitError("the array with most axes comes first: its blocks are fitted")
     halo = parse_depth(depth, len(first.shape))
-    limits = find_limits(memory, threads, workers, client)
+    splits = find_splits(memory, threads, workers, client)
     whole = None if whole_axes is None else parse_axes(whole_axes, len(first.shape))
     name = task or name_of_function(function)
     if model is not None:
@@ -97,7 +98,10 @@ def fit_blocks(
     elif run is not None:
         known = _known_of_run(run, name)
     else:
-        known = learn_by_trials(function, sources, halo, whole, limits, wanted, progress)
+        largest = max(splits, key=lambda limits: limits.memory_bytes)
+        known = learn_by_trials(
+            function, sources, halo, whole, largest, wanted, progress, len(splits) > 1
+        )
         whole = {check.axis for check in known.axes if check.must_stay_whole} | (whole or set())
     layout = Layout(
         first.shape,
@@ -107,7 +111,31 @@ def fit_blocks(
         is_rechunked=first.form == "dask",
         keeps_results=keep_results,
     )
-    return fit_known(known, layout, limits, wanted, whole or ())
+    return fastest_plan(known, layout, splits, wanted, whole or ())
+
+
+def fastest_plan(
+    known: Known,
+    layout: Layout,
+    splits: Sequence[WorkerLimits],
+    wanted: Wanted,
+    whole_axes: Any = (),
+) -> Plan:
+    """Of all ways to give CPUs and memory to workers."""
+    plans, error = [], None
+    for limits in splits:
+        try:
+            plans.append(fit_known(known, layout, limits, wanted, whole_axes))
+        except FitError as caught:
+            error = error or caught
+    if not plans:
+        assert error is not None
+        raise error
+    most = NEARLY_AS_FAST * min(plan.seconds or 0.0 for plan in plans)
+    # Fewer workers hold the libraries fewer times, and send less to each other.
+    return min(
+        (plan for plan in plans if (plan.seconds or 0.0) <= most), key=lambda plan: plan.workers
+    )
 
 
 def _known_of_run(run: str | os.PathLike[str], task: str) -> Known:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.fit.error import FitError
-from dwsr_probe.fit.fitting import fit_known, parse_axes
+from dwsr_probe.fit.fitting import fastest_plan, parse_axes
 from dwsr_probe.fit.known import Wanted
-from dwsr_probe.fit.limits import WorkerLimits, available_limit_bytes
+from dwsr_probe.fit.limits import AUTO, WorkerLimits, available_limit_bytes, find_splits
 from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.worker import Layout
 from dwsr_probe.words import bytes_text, parse_bytes
@@ -30,8 +30,8 @@ def fit_run(
     shape: Sequence[int] | None = None,
     stored: Sequence[int] | None = None,
     memory: Any = None,
-    threads: int | None = None,
-    workers: int | None = None,
+    threads: int | str | None = None,
+    workers: int | str | None = None,
     depth: Sequence[int] | None = None,
     whole_axes: Sequence[int] | None = None,
     keep_results: bool = False,
@@ -67,15 +67,15 @@ def fit_run(
             f"{count} process{'es were' if count > 1 else ' was'} killed or came near"
             " the limit: what their tasks needed is known as lower bounds"
         )
-    limits = _limits(found, memory, threads, workers, known.base_bytes)
+    splits = _splits(found, memory, threads, workers, known.base_bytes)
     if whole_axes is not None:
-        return fit_known(known, layout, limits, wanted, parse_axes(whole_axes, len(array)))
+        return fastest_plan(known, layout, splits, wanted, parse_axes(whole_axes, len(array)))
     if tasks.dataset.is_table:
-        plan = fit_known(known, layout, limits, wanted, range(1, len(array)))
+        plan = fastest_plan(known, layout, splits, wanted, range(1, len(array)))
         return replace(plan, is_table=True)
     uncut = {axis for axis, n in enumerate(array) if n > 1 and tasks.dataset.block[axis] >= n}
     try:
-        return fit_known(known, layout, limits, wanted, uncut)
+        return fastest_plan(known, layout, splits, wanted, uncut)
     except FitError:
         if not uncut:
             raise
@@ -84,7 +84,7 @@ def fit_run(
         f"nothing fits with axes {axes} whole, as they were in the run: check that the job's values"
         " allow to cut them (dwsr-probe fit FUNCTION does)"
     )
-    return fit_known(replace(known, notes=[*known.notes, note]), layout, limits, wanted, ())
+    return fastest_plan(replace(known, notes=[*known.notes, note]), layout, splits, wanted)
 
 
 def plan_of_run(store: Store, learned: LearnedRun | None = None) -> Plan | None:
@@ -110,14 +110,18 @@ def _aligned(block: Sequence[int], array: Sequence[int]) -> tuple[int, ...]:
     return tuple(min(length, n) for length, n in zip(block, array, strict=True))
 
 
-def _limits(
+def _splits(
     found: RunWorkers,
     memory: Any,
-    threads: int | None,
-    workers: int | None,
+    threads: int | str | None,
+    workers: int | str | None,
     base_bytes: float | None,
-) -> WorkerLimits:
+) -> list[WorkerLimits]:
     """What is given counts; the rest is as it was in the run."""
+    if AUTO in (threads, workers):
+        whole = memory or (found.memory_bytes or available_limit_bytes()) * found.workers
+        splits = find_splits(whole, threads, workers)
+        return [limits._replace(base_bytes=base_bytes) for limits in splits]
     if memory is not None:
         limit, source = parse_bytes(memory), "as given"
     elif found.memory_bytes:
@@ -126,6 +130,5 @@ def _limits(
         limit, source = float(available_limit_bytes()), "limit of this machine or its cgroup"
     if limit <= 0 or not math.isfinite(limit):
         raise FitError(f"a limit of {bytes_text(limit)} is none; write --memory 8GiB")
-    return WorkerLimits(
-        limit, threads or found.threads, workers or found.workers, base_bytes, source
-    )
+    at_once, count = int(threads or found.threads), int(workers or found.workers)
+    return [WorkerLimits(limit, at_once, count, base_bytes, source)]

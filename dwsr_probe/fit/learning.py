@@ -8,6 +8,7 @@ bound is tight already, and not if it would take longer than max(2 s, 2 % of the
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ class _Learner:
         self.failure: FitError | None = None
         self.axes: list[AxisCheck] = []
         self.seconds = 0.0
+        self.serial_share = 0.0
 
     def check_axes(self, axes: Sequence[int], job_share: float) -> None:
         """job_share: of one byte in all that a thread works through."""
@@ -189,6 +191,14 @@ class _Learner:
             found.append(tuple(index))
         return found
 
+    def measure_threads(self, whole: Collection[int]) -> None:
+        self.progress("trying two threads")
+        began = time.perf_counter()
+        shape = self._shape_of_size(_TRIAL_BYTES[1], whole, 1)
+        with contextlib.suppress(TrialFailed):
+            self.serial_share = self.running.serial_share(self._indexes(shape, 0))
+        self.seconds += time.perf_counter() - began
+
     def rate(self) -> float:
         """Seconds per byte of the largest block tried."""
         last = self.done[-1]
@@ -203,8 +213,10 @@ def learn_by_trials(
     limits: WorkerLimits,
     wanted: Wanted,
     progress: Callable[[str], object],
+    measures_threads: bool = False,
 ) -> Known:
-    """whole_axes: None: found by a check. FitError if the function fails or cannot be fitted."""
+    """whole_axes: None: found by a check. measures_threads: also how threads of one process slow
+    each other down. FitError if the function fails or cannot be fitted."""
     first = sources[0]
     room = min(wanted.fill * limits.memory_bytes, _GROWTH_SHARE * machine_available_bytes())
     began = time.perf_counter()
@@ -223,6 +235,8 @@ def learn_by_trials(
                 break
             if not learner.try_block(target, whole):
                 break
+        if measures_threads and learner.done:
+            learner.measure_threads(whole)
     if not learner.done:
         assert learner.failure is not None
         raise learner.failure
@@ -268,6 +282,7 @@ def _known(learner: _Learner, elapsed: float) -> Known:
         Durations(
             [(float(trial.input_bytes), trial.seconds) for trial in done],
             float(np.median(reads)) if reads else 0.0,
+            serial_share=learner.serial_share,
         ),
         float(learner.running.baseline_bytes + _WORKER_MORE_BYTES),
         first_call,

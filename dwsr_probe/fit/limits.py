@@ -13,6 +13,7 @@ from dwsr_probe.words import bytes_text, parse_bytes
 
 # Of a worker's limit: Dask writes data to disk from here on (distributed.worker.memory.spill)
 SPILL_SHARE = 0.7
+AUTO = "auto"  # the number of threads or workers with which the job is fastest
 _MACHINE = "/proc/meminfo"
 
 
@@ -28,7 +29,7 @@ class WorkerLimits(NamedTuple):
 
 
 def find_limits(
-    memory: Any = None, threads: int | None = None, workers: int | None = None, client: Any = None
+    memory: Any = None, threads: Any = None, workers: Any = None, client: Any = None
 ) -> WorkerLimits:
     """What is given counts; the rest is asked of the client's cluster, or of this machine."""
     for number, name in ((threads, "threads"), (workers, "workers")):
@@ -64,6 +65,33 @@ def find_limits(
         float(max(base)) if base else None,
         source,
     )
+
+
+def find_splits(
+    memory: Any, threads: int | str | None, workers: int | str | None, client: Any = None
+) -> list[WorkerLimits]:
+    """One, or where threads or workers are AUTO: all ways in which the CPUs of this machine can be
+    given to workers. `memory` is then that of all workers together."""
+    whole = find_limits(
+        memory,
+        None if threads == AUTO else threads,
+        None if workers == AUTO else workers,
+        client,
+    )
+    if AUTO not in (threads, workers):
+        return [whole]
+    if client is not None or running_client() is not None:
+        raise FitError("threads and workers of a cluster that is connected are given, not auto")
+    cpus = len(os.sched_getaffinity(0))
+    found = []
+    for at_once in range(1, cpus + 1):
+        count = cpus // at_once if workers == AUTO else whole.workers
+        is_asked = at_once == whole.threads if threads != AUTO else cpus // count == at_once
+        if not count or (not is_asked and (threads != AUTO or workers != AUTO)):
+            continue
+        limit = whole.memory_bytes / count
+        found.append(whole._replace(memory_bytes=limit, threads=at_once, workers=count))
+    return found or [whole]
 
 
 def running_client() -> Any:

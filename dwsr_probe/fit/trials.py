@@ -122,6 +122,12 @@ class Trials:
             record["attribution_reason"],
         )
 
+    def serial_share(self, indexes: Sequence[Slices]) -> float:
+        """The share of a call during which a second thread has to wait, from two calls side by
+        side."""
+        alone, both = self._ask("side_by_side", (self._parts(indexes),))
+        return min(1.0, max(0.0, both / max(alone, 1e-9) - 1))
+
     def check_axes(
         self,
         indexes: Sequence[Slices],
