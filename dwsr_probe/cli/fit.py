@@ -108,6 +108,12 @@ if TYPE_CHECKING:
     help="Results stay in memory (compute, persist) instead of being stored.",
 )
 @click.option(
+    "--device-memory",
+    metavar="SIZE",
+    help="Memory of the device that a worker's threads share, for functions that use CuPy. [that of"
+    " the device that is used]",
+)
+@click.option(
     "--param",
     "params",
     multiple=True,
@@ -170,6 +176,7 @@ def _plan(what: str | None, options: dict[str, Any]) -> Plan:
         "whole_axes": [] if may_cut_all else words["whole_axes"],
         "objective": options["objective"],
         "delta": options["delta"],
+        "device_memory": options["device_memory"],
         "fill": options["fill"],
     }
     params = params_from_text(options["params"])
@@ -246,6 +253,7 @@ def _plan_run(
                 options["keep_results"],
                 params,
                 progress,
+                device_memory=given["device_memory"],
             )
     except StoreError as error:
         fail(error)

@@ -146,7 +146,19 @@ class _Job:
             "seconds": seconds,
             "growth_bytes": max(0, missed),
             "kept_bytes": around["alloc_end_bytes"] or 0,
+            "device_bytes": _device_bytes(),
         }
+
+
+def _device_bytes() -> int | None:
+    """Memory of the device in use; None without CuPy."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return None
+    try:
+        return int(cupy.cuda.runtime.memGetInfo()[1])
+    except Exception:  # no device
+        return None
 
 
 def _bytes_of(array: Any) -> Any:

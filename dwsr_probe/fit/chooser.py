@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dwsr_probe.fit.candidates import Blocks
-    from dwsr_probe.fit.worker import WorkerMemory
+    from dwsr_probe.fit.worker import Shares
 
     Floats = NDArray[np.float64]
 
@@ -39,21 +39,18 @@ class Chosen:
 def choose(
     blocks: Blocks,
     block_bytes: Floats,
-    memory: WorkerMemory,
+    shares: Shares,
     seconds: Floats,
     tiers: Sequence[NDArray[np.bool_]],
-    allowed_bytes: float,
     objective: str,
     q: float,
 ) -> Chosen:
     """tiers: masks of candidates. Those of the first tier go first; those of the next are taken if
     none of these fits."""
-    mean, most = memory.mean(), memory.most()
+    mean, most = shares.mean(), shares.most()
 
     def fits(place: int) -> bool:
-        if mean[place] > allowed_bytes:
-            return False
-        return most[place] <= allowed_bytes or memory.bound(place, q) <= allowed_bytes
+        return mean[place] <= 1 and (most[place] <= 1 or shares.bound(place, q) <= 1)
 
     for wanted in tiers:
         places = np.flatnonzero(wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,11 @@ from dwsr_probe.fit.function import name_of_function
 from dwsr_probe.fit.known import Known, Wanted
 from dwsr_probe.fit.learning import learn_by_trials
 from dwsr_probe.fit.limits import SPILL_SHARE, find_splits
-from dwsr_probe.fit.plan import Plan, PlanPoint, StepNeed, UsedBlock, axis_notes
+from dwsr_probe.fit.plan import DeviceNeed, Plan, PlanPoint, StepNeed, UsedBlock, axis_notes
 from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.steps import Step, block_inputs, needs_of
-from dwsr_probe.fit.worker import Layout, Worker, worker_memory
-from dwsr_probe.words import bytes_text, seconds_text, shape_text
+from dwsr_probe.fit.worker import Layout, Shares, Worker, memory_of_device, worker_memory
+from dwsr_probe.words import bytes_text, parse_bytes, seconds_text, shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 # Without a cluster to ask and without trials: a Dask worker with NumPy, before its first block
 _BASE_BYTES = 180 << 20
 _CURVE_POINTS = 40
+_DEVICE_SHARE = 0.9  # of a device's memory: pools keep some for themselves
 _NEAR_USED = 4  # times shorter than the block of a run
 
 
@@ -58,6 +60,7 @@ def fit_blocks(
     delta: float = 0.01,
     fill: float = SPILL_SHARE,
     keep_results: bool = False,
+    device_memory: Any = None,
     model: Model | None = None,
     run: str | os.PathLike[str] | None = None,
     task: str | None = None,
@@ -76,7 +79,8 @@ def fit_blocks(
     machine]. threads, workers: [as the cluster has them, or one per CPU and one]; "auto": with
     which the job is fastest on this machine, and memory is then that of all workers. depth: halo,
     as in `map_overlap`. whole_axes: axes that must not be cut [found by a check of the values].
-    keep_results: they stay in memory (compute, persist) instead of being stored.
+    keep_results: they stay in memory (compute, persist) instead of being stored. device_memory: of
+    the device that a worker's threads share [that of the device that the trials use].
     """
     sources = [source_of(given) for given in arrays]
     if not sources:
@@ -86,7 +90,10 @@ def fit_blocks(
     if any(len(source.shape) > len(first.shape) for source in sources):
         raise FitError("the array with most axes comes first: its blocks are fitted")
     halo = parse_depth(depth, len(first.shape))
-    splits = find_splits(memory, threads, workers, client)
+    splits = [
+        limits._replace(device_bytes=device_memory and parse_bytes(device_memory))
+        for limits in find_splits(memory, threads, workers, client)
+    ]
     whole = None if whole_axes is None else parse_axes(whole_axes, len(first.shape))
     name = task or name_of_function(function)
     if model is not None:
@@ -169,13 +176,18 @@ def fit_known(
     input_bytes = np.max([one.input_bytes for one in needs], axis=0)
     durations = known.durations or Durations([(1.0, 1e-9)])
     seconds = durations.job(blocks, layout, worker, input_bytes)
+    memories = [(memory, worker.allowed_bytes)]
+    device_bytes = limits.device_bytes or known.device_bytes
+    on_device = _device_needs(known, blocks, q)
+    if on_device and device_bytes:
+        on_device_memory = memory_of_device(on_device, worker, len(blocks))
+        memories.append((on_device_memory, _DEVICE_SHARE * device_bytes))
     choice = choose(
         blocks,
         sizes,
-        memory,
+        Shares(memories),
         seconds,
         _tiers(blocks, layout, worker, wanted.objective),
-        worker.allowed_bytes,
         wanted.objective,
         q,
     )
@@ -222,6 +234,7 @@ def fit_known(
         axes=known.axes,
         curve=_curve(place, blocks, sizes, memory, q),
         steps=[_step_need(one, place, bool(layout.used), q) for one in needs],
+        device=_device_need(memories, place, q),
         used=_used(blocks, sizes, memory, worker.allowed_bytes, q) if layout.used else None,
     )
 
@@ -242,6 +255,30 @@ def _tiers(
         near = (blocks * _NEAR_USED >= np.asarray(layout.used)).all(axis=1)
         tiers.insert(0, enough & near)
     return tiers
+
+
+def _device_needs(known: Known, blocks: Blocks, q: float) -> list[Needs]:
+    """Of the steps that use a device."""
+    found = []
+    for step in known.steps:
+        if "gpu" in known.model.kinds(step.task):
+            on_device = replace(step, kind="gpu", seen=None, bend=None)
+            needs = needs_of(known.model, on_device, blocks, q)
+            if needs.mean.max() > 0:
+                found.append(needs)
+    return found
+
+
+def _device_need(
+    memories: Sequence[tuple[WorkerMemory, float]], place: int, q: float
+) -> DeviceNeed | None:
+    """The second memory, if there is one, is that of the device."""
+    if len(memories) < 2:
+        return None
+    memory, allowed = memories[1]
+    return DeviceNeed(
+        float(memory.mean()[place]), memory.bound(place, q), allowed / _DEVICE_SHARE, allowed
+    )
 
 
 def _step_need(needs: Needs, place: int, has_used: bool, q: float) -> StepNeed:

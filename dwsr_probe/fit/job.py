@@ -38,6 +38,7 @@ def fit_run(
     params: dict[str, float] | None = None,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
     learned: LearnedRun | None = None,
+    device_memory: Any = None,
 ) -> Plan:
     """task: one kind of task alone, cut along its own largest input; None: the whole job. shape,
     stored: of the array, if the run does not say. whole_axes: None: those that the run did not cut,
@@ -68,6 +69,9 @@ def fit_run(
             " the limit: what their tasks needed is known as lower bounds"
         )
     splits = _splits(found, memory, threads, workers, known.base_bytes)
+    if device_memory is not None:
+        device_bytes = parse_bytes(device_memory)
+        splits = [limits._replace(device_bytes=device_bytes) for limits in splits]
     if whole_axes is not None:
         return fastest_plan(known, layout, splits, wanted, parse_axes(whole_axes, len(array)))
     if tasks.dataset.is_table:

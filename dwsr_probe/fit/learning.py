@@ -287,6 +287,7 @@ def _known(learner: _Learner, elapsed: float) -> Known:
         float(learner.running.baseline_bytes + _WORKER_MORE_BYTES),
         first_call,
         trial_notes(done, learner.model, name, learner.first.form, first_call),
+        done[-1].device_bytes,
         [
             Tried(
                 trial.shape,

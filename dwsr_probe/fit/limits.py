@@ -19,13 +19,15 @@ _MACHINE = "/proc/meminfo"
 
 class WorkerLimits(NamedTuple):
     """memory_bytes: the limit of one worker. base_bytes: its resident size without blocks; None:
-    not known. source: where memory_bytes comes from, in words."""
+    not known. source: where memory_bytes comes from, in words. device_bytes: memory of the device
+    that its threads share; None: not known."""
 
     memory_bytes: float
     threads: int
     workers: int
     base_bytes: float | None
     source: str
+    device_bytes: float | None = None
 
 
 def find_limits(

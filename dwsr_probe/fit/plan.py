@@ -54,6 +54,16 @@ class UsedBlock(NamedTuple):
     task: str
 
 
+class DeviceNeed(NamedTuple):
+    """Of the device that a worker's threads share. memory_bytes, allowed_bytes: its memory, and the
+    part of it that may be used."""
+
+    expected_bytes: float
+    bound_bytes: float
+    memory_bytes: float
+    allowed_bytes: float
+
+
 @dataclass
 class Plan:
     """chunks: for `rechunk`, as Dask writes them. block: the largest block's shape. Bytes are of
@@ -88,6 +98,7 @@ class Plan:
     steps: list[StepNeed] = field(default_factory=list)
     used: UsedBlock | None = None
     is_table: bool = False  # a block is a partition: rows and columns
+    device: DeviceNeed | None = None  # None: tasks use none, or its memory is not known
 
     @property
     def block_count(self) -> int:
@@ -129,6 +140,7 @@ class Plan:
             "trial_seconds": round(self.trial_seconds, 3),
             "steps": [step._asdict() for step in self.steps],
             "used": self.used._asdict() if self.used else None,
+            "device": self.device._asdict() if self.device else None,
         }
 
     def __str__(self) -> str:
@@ -163,6 +175,12 @@ class Plan:
             f" {percent_text(self.allowed_bytes / self.memory_bytes)} may be used:"
             f" {bytes_text(self.allowed_bytes)}"
         )
+        if self.device:
+            yield (
+                f"device   {bytes_text(self.device.expected_bytes)} expected,"
+                f" {bytes_text(self.device.bound_bytes)} at most, of"
+                f" {bytes_text(self.device.memory_bytes)}"
+            )
         yield (
             f"task     {self.task}: own peak {bytes_text(self.task_bytes)} expected,"
             f" {bytes_text(self.task_bound_bytes)} at most"

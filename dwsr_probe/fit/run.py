@@ -25,7 +25,7 @@ from dwsr_probe.predict.history import RunSample
 from dwsr_probe.words import bytes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from dwsr_probe.predict import Model
     from dwsr_probe.predict.history import LearnedRun
@@ -108,6 +108,7 @@ class RunWorkers:
     workers: int
     peak_bytes: int | None
     killed: int
+    device_bytes: int | None = None
 
 
 def workers_of(
@@ -134,7 +135,17 @@ def workers_of(
         max(1, len(nannies)),
         max(peaks, default=None),
         killed,
+        min(_device_limits(health for _, health in rows), default=None),
     )
+
+
+def _device_limits(healths: Iterable[Mapping[str, Any]]) -> Iterator[int]:
+    """The limits of the pools on all devices, or their total memory."""
+    for health in healths:
+        for device in health.get("devices") or ():
+            limit = device.get("pool_limit_bytes") or device.get("total_bytes")
+            if limit:
+                yield int(limit)
 
 
 class RunTasks:
@@ -210,7 +221,12 @@ class RunTasks:
         if not steps:
             raise FitError("no task of this run has a peak that could be scaled")
         return Known(
-            self.model, steps, self.durations(workers), self.facts.bases.typical_bytes, notes=notes
+            self.model,
+            steps,
+            self.durations(workers),
+            self.facts.bases.typical_bytes,
+            notes=notes,
+            device_bytes=workers.device_bytes,
         )
 
     def blocks_in_run(self) -> int:

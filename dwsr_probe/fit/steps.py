@@ -102,7 +102,8 @@ class Needs:
 def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
     inputs = [step.inputs_of(block) for block in blocks.tolist()]
     found = model.predict_many(inputs, step.task, step.kind, params=step.params)
-    held = np.array([held_bytes(one) for one in inputs], float)
+    holds = _bytes_on_device if step.kind == "gpu" else held_bytes
+    held = np.array([holds(one) for one in inputs], float)
     mean, upper = np.asarray(found.mean, float), np.asarray(found.upper(q), float)
     unknown = ~np.isfinite(upper)
     upper[unknown] = UNSEEN_FACTOR * mean[unknown]
@@ -114,6 +115,15 @@ def needs_of(model: Model, step: Step, blocks: Blocks, q: float) -> Needs:
         mean, upper = np.maximum(mean, least), np.maximum(upper, BENT_BOUND * least)
     outputs = _output_bytes(model, step, inputs)
     return Needs(step, model, inputs, held, outputs, mean, upper)
+
+
+def _bytes_on_device(inputs: Inputs) -> int:
+    """Of inputs that are on the device before the task begins."""
+    return sum(
+        (one.get("nbytes") or 0) * (one.get("count") or 1)
+        for one in inputs
+        if str(one.get("type")).startswith("cupy")
+    )
 
 
 def _shrinking(

@@ -53,7 +53,7 @@ class TriedCall(NamedTuple):
     if the own peak misses memory. other_need_bytes: of a block of the same shape at another place;
     None if none was tried. first_call_bytes: what the first call took in addition. kept_bytes: what
     stays allocated after the call, without its result. reason: why the own peak is not exact; None
-    if it is."""
+    if it is. device_bytes: memory of the device in use; None without one."""
 
     shape: tuple[int, ...]
     record: dict[str, Any]
@@ -64,6 +64,7 @@ class TriedCall(NamedTuple):
     seconds: float
     read_seconds: float
     reason: str | None
+    device_bytes: int | None = None
 
     @property
     def input_bytes(self) -> int:
@@ -120,6 +121,7 @@ class Trials:
             found["seconds"],
             read_seconds + found["read_seconds"],
             record["attribution_reason"],
+            found["device_bytes"],
         )
 
     def serial_share(self, indexes: Sequence[Slices]) -> float:

@@ -150,6 +150,30 @@ class WorkerMemory(NamedTuple):
         return max(self.needs, key=lambda n: n.input_bytes[place] + n.upper[place])
 
 
+class Shares(NamedTuple):
+    """Memories that must not be exceeded, each with what may be used of it: the host's, and that of
+    a device. Figures are shares of what may be used, of the memory that is exhausted first."""
+
+    memories: Sequence[tuple[WorkerMemory, float]]
+
+    def mean(self) -> Floats:
+        found: Floats = np.max([memory.mean() / most for memory, most in self.memories], axis=0)
+        return found
+
+    def most(self) -> Floats:
+        found: Floats = np.max([memory.most() / most for memory, most in self.memories], axis=0)
+        return found
+
+    def bound(self, place: int, q: float) -> float:
+        return max(memory.bound(place, q) / most for memory, most in self.memories)
+
+
+def memory_of_device(needs: Sequence[Needs], worker: Worker, count: int) -> WorkerMemory:
+    """Of the device that the worker's threads share. Arrays of the host take nothing of it."""
+    nothing = np.zeros(count)
+    return WorkerMemory(0.0, nothing, 0.0, nothing, needs, worker.threads)
+
+
 def worker_memory(
     blocks: Blocks,
     layout: Layout,

@@ -14,7 +14,7 @@ from dwsr_probe.fit.findings import bend_of, differs, first_call_bytes, refuse_l
 from dwsr_probe.fit.limits import find_limits
 from dwsr_probe.fit.steps import Step, block_inputs, needs_of
 from dwsr_probe.fit.trials import TriedCall
-from dwsr_probe.fit.worker import Layout, Worker, worker_memory
+from dwsr_probe.fit.worker import Layout, Shares, Worker, worker_memory
 from dwsr_probe.predict import Model
 
 MIB = 1 << 20
@@ -221,7 +221,8 @@ class Chosen:
         many = np.array([enough is None or length <= enough for length in self.lengths])
         times = np.array([float(seconds(length)) for length in self.lengths])
         tiers = [many, np.ones(len(sizes), bool)]
-        found = choose(self.blocks, sizes, self, times, tiers, allowed, objective, 0.99)
+        shares = Shares([(self, allowed)])
+        found = choose(self.blocks, sizes, shares, times, tiers, objective, 0.99)
         self.block = None if found.place is None else self.lengths[found.place]
         self.larger = None if found.larger is None else self.lengths[found.larger]
 
