@@ -9,12 +9,11 @@ NumPy only.
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from dwsr_probe.fit.arrays import random_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,12 +129,19 @@ def _place_of_cut(n: int) -> int:
 
 
 def _varied(array: Any) -> Any:
-    """Random values instead of equal ones, which often stay the same whatever is cut."""
+    """Other values near them instead of equal ones, which often stay the same whatever is cut."""
     if array.dtype.kind not in "fciu" or array.size < 2 or type(array) is not np.ndarray:
         return array
-    if _differs(array[:1].ravel()[:1], array).any():
+    value = array.flat[0]
+    if _differs(np.full(1, value), array).any():
         return array
-    return random_values(array.shape, array.dtype)
+    generator = np.random.default_rng(0)
+    if array.dtype.kind in "iu":
+        least = min(int(value), np.iinfo(array.dtype).max - 1)
+        return generator.integers(least, least + 2, array.shape, array.dtype)
+    value = value if np.isfinite(value) else 0
+    values = value + (abs(value) or 1) * generator.random(array.shape)
+    return np.asarray(values, array.dtype)
 
 
 def _joined(
@@ -162,7 +168,9 @@ def _joined(
 
 
 def _called(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-    found = function(*[a.copy() for a in arrays])  # it may write into them
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the trials have the same ones
+        found = function(*[a.copy() for a in arrays])  # it may write into them
     if hasattr(found, "__cuda_array_interface__"):
         return found.get()
     if isinstance(found, np.ma.MaskedArray):

@@ -45,7 +45,8 @@ _FAILS = "the function fails on small blocks"
 _TIME_LEAST_S, _TIME_SHARE = 2.0, 0.02  # of the job
 _TIGHT = 1.05  # bound over mean at the largest block that may fit
 _STRETCH = 1.5  # of one axis of a trial, in turn
-_PLACES = (0.5, 0.25, 0.75)  # of trials, as shares of each axis
+# Of trials, as shares of each axis; and of the blocks that are compared with them
+_PLACES, _OTHER_PLACES = (0.5, 0.25, 0.75), (0.0, 1.0, 0.0)
 _GROWTH_SHARE = 0.5  # of the machine's free memory that a trial may take
 # Event loop, connections and the probe's board: what a worker has beside the process of the trials
 _WORKER_MORE_BYTES = 16 << 20
@@ -103,7 +104,8 @@ class _Learner:
         self.progress(f"checking which axes can be cut, on a block of {shape_text(shape)}")
         shared = [shared_axes(self.first.shape, source.shape) for source in self.sources]
         allowed = _TIME_LEAST_S - self.seconds, _TIME_SHARE / job_share / nbytes
-        indexes = self._indexes(shape, 0)
+        indexes = self._indexes(shape, _PLACES[0])
+        self._checked_bytes(indexes)
         return self.running.check_axes(indexes, axes, self.depth, shared, allowed)
 
     def try_block(self, target_bytes: int, whole: Collection[int]) -> bool:
@@ -112,14 +114,9 @@ class _Learner:
         shape = self._shape_of_size(target_bytes, whole, 0, stretched=number)
         if any(list(trial.shape) == shape for trial in self.done):
             return False
-        indexes, others = self._indexes(shape, number), self._indexes(shape, number + 1)
-        nbytes = sum(map(_bytes_of, self.sources, indexes))
-        if nbytes > max(self.room, _TRIAL_BYTES[-1]):
-            raise FitError(
-                f"the inputs of one small block have {bytes_text(nbytes)}, more than the"
-                f" {bytes_text(self.room)} that a trial may take: arrays whose axes are not as long"
-                " as those of the first array are whole inputs of each task"
-            )
+        indexes = self._indexes(shape, _PLACES[number])
+        others = self._indexes(shape, _OTHER_PLACES[number])
+        nbytes = self._checked_bytes(indexes)
         self.progress(f"trying a block of {shape_text(shape)}")
         began = time.perf_counter()
         is_elsewhere = others != indexes and self.first.form != MADE_UP
@@ -179,9 +176,18 @@ class _Learner:
             left = max(1.0, left / shape[axis])
         return shape
 
-    def _indexes(self, shape: Sequence[int], number: int) -> list[Slices]:
-        """A slice of each source, at another place for each trial."""
-        share = _PLACES[number % len(_PLACES)]
+    def _checked_bytes(self, indexes: Sequence[Slices]) -> int:
+        nbytes = sum(map(_bytes_of, self.sources, indexes))
+        if nbytes > max(self.room, 2 * _TRIAL_BYTES[-1]):
+            raise FitError(
+                f"the inputs of one small block have {bytes_text(nbytes)}, more than the"
+                f" {bytes_text(self.room)} that a trial may take: arrays whose axes are not as long"
+                " as those of the first array are whole inputs of each task"
+            )
+        return nbytes
+
+    def _indexes(self, shape: Sequence[int], share: float) -> list[Slices]:
+        """A slice of each source."""
         starts = [int((n - k) * share) for n, k in zip(self.first.shape, shape, strict=True)]
         found = []
         for source in self.sources:

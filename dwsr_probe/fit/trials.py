@@ -105,7 +105,6 @@ class Trials:
         other_parts = None if others is None else self._parts(others)
         found = self._ask("trial", (parts, other_parts, warm_up))
         record = found["record"]
-        own, first = record["alloc_peak_bytes"], found["first_peak_bytes"]
         if found["changed"]:
             raise FitError(
                 f"{self.name} changes its input: with Dask this corrupts the values of other tasks;"
@@ -116,7 +115,7 @@ class Trials:
             record,
             _need_bytes(found),
             _need_bytes(found["other"]) if found["other"] else None,
-            max(0, first - own) if first is not None and own is not None else 0,
+            found["first_call_bytes"],
             found["kept_bytes"],
             found["seconds"],
             read_seconds + found["read_seconds"],

@@ -92,9 +92,12 @@ class Layout:
         block, count = self.block_bytes(blocks), self.count(blocks)
         if any(self.depth):
             held += block * np.minimum(count, self._neighbours(blocks, worker.threads))
-        elif self.is_rechunked:
-            # Chunks that belong to other blocks, too, for each thread; and the next block's chunks
-            held += worker.threads * (self.read_bytes(blocks) - block) + block
+        if self.is_rechunked and self.stored is not None:
+            # Parts of chunks keep whole chunks alive: those of the blocks that the threads have.
+            # The next block is put together beside its chunks. One chunk more than there are
+            # threads is decoded (distributed.scheduler.worker-saturation), with its encoded bytes.
+            read, decoded = self.read_bytes(blocks), 2 * self._stored_bytes()
+            held += worker.threads * (read - block) + read + block + (worker.threads + 1) * decoded
         held = np.maximum(held, block * np.minimum(count, self.held_blocks))
         if self.keeps_results:
             held += output_bytes * np.ceil(count / worker.workers)

@@ -146,9 +146,15 @@ def test_blocks_that_wait_for_their_neighbours(block, threads):
 def test_blocks_that_are_made_by_rechunk():
     stored, block = (64, 256, 256), (512, 16, 256)
     memory = memory_of(block, 2, stored=stored, is_rechunked=True)
-    assert memory.held[0] == 2 * (size(SHAPE) - size(block)) + size(block)
+    decoded = 3 * 2 * size(stored)
+    rest = 2 * (size(SHAPE) - size(block))
+    assert memory.held[0] == rest + size(SHAPE) + size(block) + decoded
     same = memory_of(stored, 2, stored=stored, is_rechunked=True)
-    assert same.held[0] == size(stored) and same.load[0] == 2 * size(stored)
+    assert same.held[0] == 2 * size(stored) + decoded and same.load[0] == 2 * size(stored)
+    # Also where their neighbours are waited for
+    halo = memory_of(block, 2, (0, 2, 0), stored=stored, is_rechunked=True)
+    waiting = memory_of(block, 2, (0, 2, 0), stored=stored)
+    assert halo.held[0] == waiting.held[0] + memory.held[0]
 
 
 def test_results_that_stay():
