@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dwsr_probe.cli import fail
+from dwsr_probe.cli.stored_run import stored_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,15 +219,10 @@ def _plan_run(
     given: dict[str, Any],
     params: dict[str, float],
 ) -> Plan:
-    import sqlite3
-
     from dwsr_probe.fit.fitting import parse_depth
     from dwsr_probe.fit.job import fit_run
     from dwsr_probe.fit.known import Wanted
     from dwsr_probe.report.progress import Progress
-    from dwsr_probe.runs import collect_leftovers, find_run
-    from dwsr_probe.say import say
-    from dwsr_probe.store import Store, StoreError
 
     shape: Sequence[int] | None = words["shape"]
     stored: Sequence[int] | None = words["stored"]
@@ -235,32 +231,22 @@ def _plan_run(
         shape, stored = source.shape, stored or source.stored
     depth = parse_depth(given["depth"], len(shape)) if shape and words["depth"] else None
     wanted = Wanted(given["objective"], given["delta"], given["fill"])
-    try:
-        directory = find_run(run, say)
-        collect_leftovers(directory, say)
-        with Progress() as progress:
-            return fit_run(
-                Store.open(directory),
-                wanted,
-                options["task"],
-                shape,
-                stored,
-                given["memory"],
-                given["threads"],
-                given["workers"],
-                depth,
-                given["whole_axes"],
-                options["keep_results"],
-                params,
-                progress,
-                device_memory=given["device_memory"],
-            )
-    except StoreError as error:
-        fail(error)
-    except sqlite3.Error as error:
-        fail(
-            f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on"
-            " another machine"
+    with stored_run(run) as store, Progress() as progress:
+        return fit_run(
+            store,
+            wanted,
+            options["task"],
+            shape,
+            stored,
+            given["memory"],
+            given["threads"],
+            given["workers"],
+            depth,
+            given["whole_axes"],
+            options["keep_results"],
+            params,
+            progress,
+            device_memory=given["device_memory"],
         )
 
 

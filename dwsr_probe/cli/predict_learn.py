@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dwsr_probe.cli import fail
+from dwsr_probe.cli.stored_run import stored_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,29 +134,13 @@ def _learn_new(
 
 def _add_run(sample: RunSample, run: str | None, bases: Bases, progress: Progress) -> None:
     """The records of a run directory; exits if there is none."""
-    import sqlite3
-
-    from dwsr_probe.runs import collect_leftovers, find_run
-    from dwsr_probe.say import say
-    from dwsr_probe.store import Store, StoreError
-
-    try:
-        directory = find_run(run, say)
-        collect_leftovers(directory, say)
-        store = Store.open(directory)
+    with stored_run(run) as store:
         total = store.task_count()
         for done, record in enumerate(store.tasks()):
             sample.add(record)
             bases.add(record)
             if done % _EVERY == 0:
                 progress("reading tasks", done, total)
-    except StoreError as error:
-        fail(error)
-    except sqlite3.Error as error:
-        fail(
-            f"cannot read {run or 'the last run'}: {error}; it is damaged, or being written on"
-            " another machine"
-        )
 
 
 def _name_of(path: str) -> str:
