@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dwsr_probe import _core
+from dwsr_probe.fit.plan import Plan, UsedBlock
 from dwsr_probe.predict.history import RunSample, learn_run
 from dwsr_probe.record import TaskRecord
 from dwsr_probe.report.outlook import Outlook
@@ -508,3 +509,76 @@ def test_what_needed_most_counts_growth_where_own_peaks_miss_memory():
     (query, array) = summarise([task(2, own=50, name="array"), small], [process(400, 1000)])
     assert (query.label, query.need_bytes, query.host_ratio) == ("query", 160 * MIB, 0.16)
     assert array.need_bytes == 50 * MIB and not array.misses_memory
+
+
+class Planned(Outlook):
+    """With a plan that the test gives, as `dwsr-probe fit` would name it."""
+
+    plan = None
+
+    def __init__(self, learned, **plan):
+        super().__init__(learned)
+        used = UsedBlock((192, 192), plan.pop("used_bytes"), 5e8, 9e8, plan.pop("fits"), "glcm")
+        self.plan = Plan(
+            chunks=((96, 96), (192,)),
+            block=(96, 192),
+            task="glcm",
+            task_bytes=1e8,
+            task_bound_bytes=2e8,
+            expected_bytes=3e8,
+            bound_bytes=400 * MIB,
+            base_bytes=1e8,
+            held_bytes=0,
+            memory_bytes=1000 * MIB,
+            allowed_bytes=700 * MIB,
+            delta=0.01,
+            tasks_at_once=2,
+            workers=1,
+            trust="fair",
+            used=used,
+            **plan,
+        )
+
+
+THEN = "with 2 tasks at once a worker then needs up to 400.0 MiB of 1000.0 MiB (99 %"
+
+
+@pytest.mark.parametrize(
+    ("peak", "state", "plan", "said"),
+    [
+        (970, "killed", {"fits": False, "used_bytes": 2e6}, "Use blocks of 96×192: " + THEN),
+        (500, "ok", {"fits": True, "used_bytes": 5e5}, "There is room for blocks of 96×192: "),
+        (500, "ok", {"fits": True, "used_bytes": 1e6}, None),  # as large as it should be
+        (970, "killed", {"fits": True, "used_bytes": 5e5}, None),  # killed for another reason
+    ],
+)
+def test_the_block_is_that_of_fit(peak, state, plan, said):
+    records = [task(n, state=state) for n in (1, 2)]
+    outlook = Planned(learn_run(records), block_bytes=1_000_000, **plan)
+    _, text = words(records, [process(peak, state=state)], outlook=outlook)
+    if said is None:
+        assert "96×192" not in text
+    else:
+        assert said in text
+
+
+def test_overhead_of_short_tasks():
+    """Three thousand tasks of a millisecond, in ten seconds of two threads."""
+    records = [
+        replace(task(n, own=1), start=n / 300, duration=0.001, worker="tcp://a")
+        for n in range(3000)
+    ]
+    workers = [process(50, worker="tcp://a")]
+    said = "Blocks are too small: 3,000 tasks took 3.00 s of the 20.00 s that 2 threads had"
+    _, text = words(records, workers)
+    assert said in text and "`dwsr-probe fit` names a larger block." in text
+    outlook = Planned(learn_run(records[:50]), fits=True, used_bytes=1e4, block_bytes=1_000_000)
+    _, text = words(records, workers, outlook=outlook)
+    assert said in text and "85 % of the time was overhead. Use blocks of 96×192: " + THEN in text
+    # Long tasks, few tasks, or a process without Dask's workers are no overhead
+    for others, processes in (
+        ([replace(r, duration=0.1) for r in records], workers),
+        (records[:900], workers),
+        (records, [process(50)]),
+    ):
+        assert "too small" not in words(others, processes)[1]
