@@ -136,6 +136,15 @@ class WorkerMemory(NamedTuple):
         own = [self.threads * (n.input_bytes + n.mean) for n in self.needs]
         return self.fixed() + np.maximum(self.load, np.max(own, axis=0))
 
+    def least(self) -> Floats:
+        """The bound is at least this: one thread at its bound, the others at their means."""
+        others = self.threads - 1
+        own = [
+            self.threads * n.input_bytes + n.upper + others * np.minimum(n.mean, n.upper)
+            for n in self.needs
+        ]
+        return self.fixed() + np.maximum(self.load, np.max(own, axis=0))
+
     def most(self) -> Floats:
         """At most this: if all threads reached their bounds at once."""
         own = [self.threads * (n.input_bytes + n.upper) for n in self.needs]
@@ -159,8 +168,8 @@ class Shares(NamedTuple):
 
     memories: Sequence[tuple[WorkerMemory, float]]
 
-    def mean(self) -> Floats:
-        found: Floats = np.max([memory.mean() / most for memory, most in self.memories], axis=0)
+    def least(self) -> Floats:
+        found: Floats = np.max([memory.least() / most for memory, most in self.memories], axis=0)
         return found
 
     def most(self) -> Floats:

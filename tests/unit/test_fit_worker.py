@@ -232,7 +232,7 @@ class Chosen:
         self.block = None if found.place is None else self.lengths[found.place]
         self.larger = None if found.larger is None else self.lengths[found.larger]
 
-    def mean(self):
+    def least(self):
         return self.blocks[:, 0] * 0.5 * self.bytes_each
 
     def most(self):
