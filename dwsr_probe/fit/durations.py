@@ -1,6 +1,6 @@
 """How long the job takes with a block, from measured durations of tasks.
 
-    seconds = tasks × scheduling + rounds × (start + read + compute)
+    seconds = tasks × scheduling + blocks / workers × start + rounds × (read + compute)
     rounds = whole blocks / slots + (⌈blocks / slots⌉ − blocks / slots), slots = workers × threads
 
 compute: measured seconds per byte, at the sizes that were measured and interpolated between them.
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SCHEDULING_S = 0.5e-3  # per task, in the scheduler: it handles one task after the other
-START_S = 1e-3  # per task, in the worker
+# Per block, in the worker: threads take turns at it, because it is Python. 4 to 10 ms were measured
+# for blocks that are read from zarr and written to it.
+START_S = 4e-3
 
 
 @dataclass
@@ -62,10 +64,11 @@ class Durations:
         """Seconds of the whole job. input_bytes: of a block with its halo and other inputs."""
         count = layout.count(blocks)
         read = layout.read_bytes(blocks) * self.read_seconds_per_byte
-        of_each = self.start_s + read + self.compute(input_bytes)
+        of_each = read + self.compute(input_bytes)
         slots = worker.workers * worker.threads
         rounds = _whole_blocks(blocks, layout) / slots + np.ceil(count / slots) - count / slots
-        return count * _tasks_per_block(blocks, layout) * self.scheduling_s + rounds * of_each
+        scheduling = count * _tasks_per_block(blocks, layout) * self.scheduling_s
+        return scheduling + count / worker.workers * self.start_s + rounds * of_each
 
 
 def _whole_blocks(blocks: Blocks, layout: Layout) -> Floats:
