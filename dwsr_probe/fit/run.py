@@ -250,6 +250,7 @@ class RunTasks:
         return Durations(
             [(float(size), busy / blocks)],
             scheduling_s=min(max(idle / tasks, SCHEDULING_S), _SCHEDULING_MOST_S),
+            start_s=0.0,  # part of the measured durations
             tasks_per_block=tasks / blocks,
         )
 

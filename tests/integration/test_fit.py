@@ -611,4 +611,5 @@ def test_plans_run_on_a_real_cluster(cli):
             assert plan["peak"] <= plan["bound"], plan
             assert plan["blocks"] > 1 and plan["block_bytes"] > 2 * MIB
             axis = {"energy": "axis 2", "envelope": "axis 2", "ranked": "axis 1"}.get(name)
-            assert bool(plan["notes"]) == bool(axis) and (not axis or axis in plan["notes"][0])
+            said = [note for note in plan["notes"] if "stays whole" in note]
+            assert bool(said) == bool(axis) and (not axis or axis in said[0]), plan["notes"]

@@ -63,7 +63,7 @@ def test_threads_that_wait_for_each_other_need_workers(serial, threads):
     known = Known(
         model,
         [Step("f", "f", block_inputs([shape], ["float32"], [0, 0, 0]))],
-        Durations([(1e6, 0.01)], serial_share=serial),
+        Durations([(1e6, 0.01)], start_s=0.0, serial_share=serial),
         200e6,
     )
     layout = Layout(shape, 4, [0, 0, 0])

@@ -197,12 +197,12 @@ def test_measured_durations_are_interpolated():
 
 
 def test_the_time_of_a_job():
-    """Four blocks on three threads take two rounds."""
+    """Four blocks on three threads take two rounds; they are started one after the other."""
     blocks, layout = np.array([[128, 256, 256], [512, 256, 256]]), Layout(SHAPE, 4, (0, 0, 0))
     durations = Durations([(1e6, 1e-3)], scheduling_s=1e-4, start_s=1e-3)
     found = durations.job(blocks, layout, Worker(1e9, BASE, 3), layout.block_bytes(blocks))
     one = size(blocks[0]) * 1e-9
-    assert found == pytest.approx([4e-4 + 2 * (1e-3 + one), 1e-4 + 1e-3 + 4 * one])
+    assert found == pytest.approx([4e-4 + 4e-3 + 2 * one, 1e-4 + 1e-3 + 4 * one])
 
 
 def test_cutting_through_stored_chunks_costs_time():

@@ -64,7 +64,7 @@ are freer of the machine's noise.
   ones.
 - auto: Dask's `chunks="auto"` with 128 MiB. even: a piece of the first axis for each thread.
 - published: the largest cube whose edge divides all axes and whose peak, as our model expects it,
-  is below 80 % of the limit.
+  is below 80 % of the limit. Blocks of which there are more than 2,000 are not run: "slow".
 
 Axes that must stay whole are whole in all blocks. Intervals of shares are Wilson's at 95 %, those
 of medians are from {_RESAMPLES:,} resamples of the cells."""
