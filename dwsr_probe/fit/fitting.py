@@ -162,7 +162,8 @@ def fit_known(
 ) -> Plan:
     """The plan for tasks that are known. Nothing runs. The block that a run has used is a
     candidate, too, and the plan says what it needs."""
-    base = limits.base_bytes or known.base_bytes or _BASE_BYTES
+    # Workers that have run nothing yet have not imported what the function needs
+    base = max(limits.base_bytes or 0.0, known.base_bytes or 0.0) or _BASE_BYTES
     worker = Worker(wanted.fill * limits.memory_bytes, base, limits.threads, limits.workers)
     least = [max(1, around) for around in layout.depth]
     blocks = candidate_blocks(layout.shape, layout.stored, whole_axes, least, layout.used)

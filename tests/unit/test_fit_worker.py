@@ -153,7 +153,7 @@ def test_blocks_that_are_made_by_rechunk():
     assert same.held[0] == 2 * size(stored) + decoded and same.load[0] == 2 * size(stored)
     # Also where their neighbours are waited for
     halo = memory_of(block, 2, (0, 2, 0), stored=stored, is_rechunked=True)
-    waiting = memory_of(block, 2, (0, 2, 0), stored=stored)
+    waiting = memory_of(block, 2, (0, 2, 0))
     assert halo.held[0] == waiting.held[0] + memory.held[0]
 
 
