@@ -152,6 +152,7 @@ class _Job:
                 result = self._function(*block.arrays)
                 seconds = time.perf_counter() - began
                 task.output = result
+            is_contiguous = _is_contiguous(result)
             del result, task
         del call
         record, around = (found.to_dict() for found in records()[-2:])
@@ -162,7 +163,12 @@ class _Job:
             "growth_bytes": max(0, missed),
             "kept_bytes": around["alloc_end_bytes"] or 0,
             "device_bytes": _device_bytes(),
+            "is_contiguous": is_contiguous,
         }
+
+
+def _is_contiguous(result: Any) -> bool:
+    return bool(getattr(getattr(result, "flags", None), "c_contiguous", True))
 
 
 def _device_bytes() -> int | None:

@@ -172,7 +172,8 @@ def fit_known(
         blocks = np.concatenate([blocks, used[None, :]])
     q = 1 - wanted.delta
     needs = [needs_of(known.model, step, blocks, q) for step in known.steps]
-    memory = worker_memory(blocks, layout, worker, needs, known.first_call_bytes)
+    copies = 0.0 if layout.keeps_results else known.store_copies
+    memory = worker_memory(blocks, layout, worker, needs, known.first_call_bytes, copies)
     sizes = layout.block_bytes(blocks)
     input_bytes = np.max([one.input_bytes for one in needs], axis=0)
     durations = known.durations or Durations([(1.0, 1e-9)])
@@ -232,6 +233,7 @@ def fit_known(
         why_not_larger=_why_not_larger(choice.larger, place, blocks, memory, worker, seconds, q),
         trials=known.trials,
         trial_seconds=known.trial_seconds,
+        start_seconds=known.start_seconds,
         axes=known.axes,
         curve=_curve(place, blocks, sizes, memory, q),
         steps=[_step_need(one, place, bool(layout.used), q) for one in needs],

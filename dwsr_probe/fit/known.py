@@ -28,9 +28,11 @@ class Known:
     base_bytes: float | None = None
     first_call_bytes: float = 0.0
     notes: list[str] = field(default_factory=list)
+    store_copies: float = 0.0
     device_bytes: float | None = None  # memory of the device that was used
     trials: list[Tried] = field(default_factory=list)
     trial_seconds: float = 0.0
+    start_seconds: float = 0.0
     axes: list[AxisCheck] = field(default_factory=list)
 
 

@@ -50,6 +50,7 @@ _PLACES, _OTHER_PLACES = (0.5, 0.25, 0.75), (0.0, 1.0, 0.0)
 _GROWTH_SHARE = 0.5  # of the machine's free memory that a trial may take
 # Event loop, connections and the probe's board: what a worker has beside the process of the trials
 _WORKER_MORE_BYTES = 16 << 20
+_STORED_COPIES = 2.0  # of a result: itself and its encoded bytes, which may be as many
 
 
 class _Learner:
@@ -293,6 +294,7 @@ def _known(learner: _Learner, elapsed: float) -> Known:
         float(learner.running.baseline_bytes + _WORKER_MORE_BYTES),
         first_call,
         trial_notes(done, learner.model, name, learner.first.form, first_call),
+        _STORED_COPIES + (not done[-1].is_contiguous),
         done[-1].device_bytes,
         [
             Tried(
@@ -303,7 +305,8 @@ def _known(learner: _Learner, elapsed: float) -> Known:
             )
             for trial in done
         ],
-        elapsed,
+        learner.seconds,
+        elapsed - learner.seconds,
         learner.axes,
     )
 

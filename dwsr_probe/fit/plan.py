@@ -92,7 +92,8 @@ class Plan:
     notes: list[str] = field(default_factory=list)
     why_not_larger: str = ""
     trials: list[Tried] = field(default_factory=list)
-    trial_seconds: float = 0.0
+    trial_seconds: float = 0.0  # with the check of the axes, without the start of the process
+    start_seconds: float = 0.0
     axes: list[AxisCheck] = field(default_factory=list)
     curve: list[PlanPoint] = field(default_factory=list)
     steps: list[StepNeed] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Plan:
             "why_not_larger": self.why_not_larger,
             "trials": [tried._asdict() for tried in self.trials],
             "trial_seconds": round(self.trial_seconds, 3),
+            "start_seconds": round(self.start_seconds, 3),
             "steps": [step._asdict() for step in self.steps],
             "used": self.used._asdict() if self.used else None,
             "device": self.device._asdict() if self.device else None,
@@ -206,7 +208,10 @@ class Plan:
                 f" {bytes_text(tried.need_bytes)}, {seconds_text(tried.seconds)}"
             )
         if self.trials:
-            yield f"         the trials took {seconds_text(self.trial_seconds)}"
+            yield (
+                f"         trials and checks took {seconds_text(self.trial_seconds)}, the start of"
+                f" their process {seconds_text(self.start_seconds)}"
+            )
         for note in self.notes:
             yield f"note: {note}"
 

@@ -53,7 +53,8 @@ class TriedCall(NamedTuple):
     if the own peak misses memory. other_need_bytes: of a block of the same shape at another place;
     None if none was tried. first_call_bytes: what the first call took in addition. kept_bytes: what
     stays allocated after the call, without its result. reason: why the own peak is not exact; None
-    if it is. device_bytes: memory of the device in use; None without one."""
+    if it is. device_bytes: memory of the device in use; None without one.
+    is_contiguous: the result; another one is copied before it is stored."""
 
     shape: tuple[int, ...]
     record: dict[str, Any]
@@ -65,6 +66,7 @@ class TriedCall(NamedTuple):
     read_seconds: float
     reason: str | None
     device_bytes: int | None = None
+    is_contiguous: bool = True
 
     @property
     def input_bytes(self) -> int:
@@ -121,6 +123,7 @@ class Trials:
             read_seconds + found["read_seconds"],
             record["attribution_reason"],
             found["device_bytes"],
+            found["is_contiguous"],
         )
 
     def serial_share(self, indexes: Sequence[Slices]) -> float:

@@ -1,10 +1,11 @@
 """The memory of one worker while it works through blocks.
 
-    peak = base + held + first calls + threads × max(load, input + own peak)
+    peak = base + held + first calls + threads × max(load, input + own peak, store)
 
 base: the process with its libraries, without blocks. held: blocks and results that are in memory
 beside the running tasks. first calls: what the first task in each thread takes and keeps. load: a
-block that is read from stored chunks, with the chunks that are decoded at the same time. own peak:
+block that is read from stored chunks, with the chunks that are decoded at the same time. store: a
+result while it is written, with its encoded bytes; the block is free by then. own peak:
 of the threads together, from the joint posterior, because tasks of one name are not independent.
 """
 
@@ -125,7 +126,7 @@ class WorkerMemory(NamedTuple):
     base: float
     held: Floats
     first_calls: float
-    load: Floats  # of all threads
+    load: Floats  # of all threads; or to store, if that is more
     needs: Sequence[Needs]
     threads: int
 
@@ -192,13 +193,16 @@ def worker_memory(
     worker: Worker,
     needs: Sequence[Needs],
     first_call_bytes: float = 0.0,
+    store_copies: float = 0.0,
 ) -> WorkerMemory:
+    """store_copies: how many times a result is in memory while it is stored; 0: own peaks include
+    storing, as those of a run do."""
     outputs = np.max([n.output_bytes for n in needs], axis=0)
     return WorkerMemory(
         worker.base_bytes,
         layout.held_bytes(blocks, worker, outputs),
         worker.threads * first_call_bytes,
-        worker.threads * layout.load_bytes(blocks),
+        worker.threads * np.maximum(layout.load_bytes(blocks), store_copies * outputs),
         needs,
         worker.threads,
     )
