@@ -78,9 +78,13 @@ class Layout:
         decoded at the same time, each with its encoded bytes, which may be as large."""
         if self.stored is None or self.is_rechunked:
             return self.block_bytes(blocks)
+        return self.block_bytes(blocks) + self._decoded_at_once(blocks) * 2 * self._stored_bytes()
+
+    def _decoded_at_once(self, blocks: Blocks) -> Floats:
+        assert self.stored is not None
         touched = stored_chunks_touched(blocks, self.stored, self.shape)
-        at_once = np.minimum(touched, _CHUNKS_DECODED_AT_ONCE)
-        return self.block_bytes(blocks) + at_once * 2 * self._stored_bytes()
+        found: Floats = np.minimum(touched, _CHUNKS_DECODED_AT_ONCE)
+        return found
 
     def _stored_bytes(self) -> float:
         assert self.stored is not None
@@ -99,6 +103,9 @@ class Layout:
             # threads is decoded (distributed.scheduler.worker-saturation), with its encoded bytes.
             read, decoded = self.read_bytes(blocks), 2 * self._stored_bytes()
             held += worker.threads * (read - block) + read + block + (worker.threads + 1) * decoded
+        elif self.stored is not None:
+            # Chunks are decoded in threads of zarr, and glibc keeps what such threads have freed.
+            held += self._decoded_at_once(blocks) * self._stored_bytes()
         held = np.maximum(held, block * np.minimum(count, self.held_blocks))
         if self.keeps_results:
             held += output_bytes * np.ceil(count / worker.workers)
