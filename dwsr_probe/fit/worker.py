@@ -11,6 +11,7 @@ of the threads together, from the joint posterior, because tasks of one name are
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _CHUNKS_DECODED_AT_ONCE = 10  # zarr's async.concurrency
+# Threads of a process that decode: Python's default for thread pools, on this machine's CPUs
+_DECODERS = min(32, (os.cpu_count() or 1) + 4)
 
 
 @dataclass
@@ -105,7 +108,8 @@ class Layout:
             held += worker.threads * (read - block) + read + block + (worker.threads + 1) * decoded
         elif self.stored is not None:
             # Chunks are decoded in threads of zarr, and glibc keeps what such threads have freed.
-            held += self._decoded_at_once(blocks) * self._stored_bytes()
+            chunks = np.minimum(worker.threads * self._decoded_at_once(blocks), _DECODERS)
+            held += chunks * self._stored_bytes()
         held = np.maximum(held, block * np.minimum(count, self.held_blocks))
         if self.keeps_results:
             held += output_bytes * np.ceil(count / worker.workers)

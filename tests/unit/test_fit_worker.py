@@ -92,7 +92,7 @@ def test_reading_a_small_block_from_large_stored_chunks():
     stored = 128, 256, 256
     memory = memory_of((1, 16, 16), 2, stored=stored)
     assert memory.load[0] == 2 * (size((1, 16, 16)) + 2 * size(stored))
-    assert memory.held[0] == size(stored)  # kept by the threads that decode
+    assert memory.held[0] == 2 * size(stored)  # kept by the threads that decode
     assert memory.mean()[0] == BASE + memory.held[0] + memory.load[0]
     # At most ten chunks are decoded at once
     many = memory_of((512, 256, 256), 1, stored=(8, 8, 8))
