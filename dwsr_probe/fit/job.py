@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dwsr_probe.fit.error import FitError
-from dwsr_probe.fit.fitting import fastest_plan, parse_axes
+from dwsr_probe.fit.fitting import parse_axes
 from dwsr_probe.fit.known import Wanted
 from dwsr_probe.fit.limits import AUTO, WorkerLimits, available_limit_bytes, find_splits
+from dwsr_probe.fit.planning import fastest_plan
 from dwsr_probe.fit.run import RunTasks, read_facts, workers_of
 from dwsr_probe.fit.worker import Layout
 from dwsr_probe.words import bytes_text, parse_bytes

@@ -1,8 +1,8 @@
 """What a fit knows from a run: its tasks, its workers, and the block that it used.
 
 `RunFacts` takes the records one by one and keeps little: a sample for the model, and counts and
-durations by group. `known_of` makes from it what `fit_known` starts from: one step for each group
-of tasks that matters, and how its inputs follow from the block of the dataset (follow.py).
+durations by group. `RunTasks` makes from it what a plan starts from: one step for each group of
+tasks that matters, and how its inputs follow from the block of the dataset (follow.py).
 """
 
 from __future__ import annotations

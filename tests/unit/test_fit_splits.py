@@ -6,8 +6,8 @@ import pytest
 
 from dwsr_probe.fit import FitError, limits
 from dwsr_probe.fit.durations import Durations
-from dwsr_probe.fit.fitting import fastest_plan
 from dwsr_probe.fit.known import Known, Wanted
+from dwsr_probe.fit.planning import fastest_plan
 from dwsr_probe.fit.steps import Step, block_inputs
 from dwsr_probe.fit.worker import Layout
 from dwsr_probe.predict import Model
