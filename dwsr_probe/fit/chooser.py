@@ -59,21 +59,26 @@ def choose(
             order = places[np.lexsort((seconds[places], -block_bytes[places]))]
             found = next((int(p) for p in order if fits(int(p))), None)
         else:
-            found = _fastest(places, block_bytes, seconds, fits)
+            found = _fastest(places, blocks, block_bytes, seconds, fits)
         if found is not None:
             return Chosen(found, _next_larger(found, blocks, block_bytes, fits))
     return Chosen(None, None)
 
 
 def _fastest(
-    places: NDArray[np.intp], block_bytes: Floats, seconds: Floats, fits: Callable[[int], bool]
+    places: NDArray[np.intp],
+    blocks: Blocks,
+    block_bytes: Floats,
+    seconds: Floats,
+    fits: Callable[[int], bool],
 ) -> int | None:
     order = places[np.argsort(seconds[places], kind="stable")]
     best = next((int(p) for p in order if fits(int(p))), None)
     if best is None:
         return None
     near = order[seconds[order] <= NEARLY_AS_FAST * seconds[best]]
-    near = near[np.lexsort((seconds[near], block_bytes[near]))]
+    # Of equal volumes the one with the longest rows: loops along the last axis are fastest.
+    near = near[np.lexsort((seconds[near], -blocks[near, -1], block_bytes[near]))]
     return next(int(p) for p in near if fits(int(p)))
 
 
