@@ -96,8 +96,8 @@ def plan_of_run(store: Store, learned: LearnedRun | None = None) -> Plan | None:
     """For the report: the plan that `dwsr-probe fit RUN` prints; None if there is none."""
     try:
         return fit_run(store, Wanted(), learned=learned)
-    except FitError:
-        return None
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError):
+        return None  # FitError; or records that make no sense: a report is shown even so
 
 
 def _array_shape(tasks: RunTasks, shape: Sequence[int] | None) -> tuple[int, ...]:

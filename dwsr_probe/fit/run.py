@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +74,10 @@ class RunFacts:
         facts.ended_early += record.state != "ok"
         own = record.own_peak_bytes or 0
         if own > facts.peak_bytes:
-            facts.peak_bytes = own
-            facts.with_inputs_bytes = own + held_bytes(record.inputs)
-            facts.output = record.output
+            inputs = [given for given in record.inputs if isinstance(given, dict)]
+            with suppress(ValueError):  # impossible figures, which the model refuses, too
+                facts.with_inputs_bytes = own + held_bytes(inputs)
+                facts.peak_bytes, facts.output = own, record.output
         self.overlap_most = max(self.overlap_most, record.overlap or 0)
         if record.start is not None:
             self.began = min(self.began, record.start)
