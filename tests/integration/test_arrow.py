@@ -250,9 +250,10 @@ print(json.dumps(truth))
         for record in (once, alone, beside):
             print(i, record["alloc_peak_bytes"], peak, record["attribution_reason"])
             assert record["attribution"] == "exact", record["attribution_reason"]
-        # Arrow's threads take turns differently each time
         assert 0.95 * peak <= once["alloc_peak_bytes"] <= 1.1 * peak + (256 << 10)
-        assert abs(beside["alloc_peak_bytes"] / alone["alloc_peak_bytes"] - 1) <= 0.1
+        # Arrow's threads take turns differently each time, more so on a busy machine. The other
+        # task's memory would be half as much again, or twice as much.
+        assert abs(beside["alloc_peak_bytes"] / alone["alloc_peak_bytes"] - 1) <= 0.3
 
 
 def test_arrows_threads_after_a_fork_and_a_restart(cli):
