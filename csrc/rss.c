@@ -11,7 +11,7 @@
 
 #include "clock.h"
 
-enum { RESET_ATTEMPTS = 10, RESET_PAUSE_NS = 200 * 1000 };
+enum { RESET_ATTEMPTS = 10, RESET_PAUSE_NS = 50 * 1000 };
 
 uint64_t rss_error_bound(struct rss_machine m)
 {
@@ -127,12 +127,13 @@ static int reset(struct rss *r, uint64_t rss)
 }
 
 /* Some sandboxes accept the write and ignore it, so the effect is checked. Other threads, and a
- * kernel that reclaims pages, may change rss between two readings: several attempts, with pauses,
- * because a thread that is ending unmaps its memory for a while. */
+ * kernel that reclaims pages, may change rss between two readings for some milliseconds: several
+ * attempts, each pause twice as long as the last, 50 ms in all. */
 static int reset_works(struct rss *r)
 {
     for (int attempt = 0; attempt < RESET_ATTEMPTS; attempt++) {
-        if (attempt > 0) nanosleep(&(struct timespec){ .tv_nsec = RESET_PAUSE_NS }, NULL);
+        if (attempt > 0)
+            nanosleep(&(struct timespec){ .tv_nsec = RESET_PAUSE_NS << attempt }, NULL);
         if (reset(r, rss_now(r)) < 0) return 0;
         uint64_t hwm = status_bytes(r, "\nVmHWM:"), rss = rss_now(r);
         if (hwm == ABSENT || rss == ABSENT || maxrss() == ABSENT) return 0;

@@ -505,7 +505,7 @@ for where in ("arrays", "memory://arrays"):
     measure(f"read from {where.partition(':')[0]}", lambda: made[:])
 """,
         0.01,
-        3 * MIB,  # chunks that zarr's threads let go late
+        6 * MIB,  # chunks that zarr's threads let go late
     )
 
 
