@@ -230,6 +230,8 @@ def test_predict_answers_for_the_ten_largest_names(cli, ran, name):
     wrong = []
     for its, peak in sorted(peaks.items(), key=lambda item: -item[1])[:10]:
         found = answers.get(its)
+        if peak < 2 * MIB:  # Python may map an arena of 1 MiB for small objects during any task
+            continue
         if found and found["at_least"]:
             assert_lower_bound(found)
         elif not found or not covers(found, peak):

@@ -140,8 +140,8 @@ def test_after_a_kill(cli, shown, columns):
         )
         length = int(
             re.search(
-                r"Use smaller blocks: at most float32 \((\d+), 256, 256\), \d+ % of the largest"
-                r" one\. They keep glcm below 80 % of the limit",
+                r"Use blocks of (\d+)×256×256: with one task at once a worker then needs up to"
+                r" \d+\.\d MiB of 300\.0 MiB \(99 %; dwsr-probe fit\)",
                 text,
             )[1]
         )
